@@ -73,7 +73,7 @@ def test_help_shows_an_example(leakline: Any, command: str) -> None:
     [
         ((), "leakline"), (("frob",), "leakline"), (("compare", "run1"), "leakline compare"),
         (("runs", "--limit", "x"), "leakline runs"), (("top", "run1", "--json"), "leakline top"),
-        (("runs", "--limit", "0"), "leakline runs"), (("drill", "instances", "--frob"), "leakline drill"),
+        (("runs", "--limit", "0"), "leakline runs"), (("drill", "objects", "--frob"), "leakline drill"),
         (("token", "forge"), "leakline token"), (("watch", "a\nb"), "leakline watch"),
     ],
 )  # fmt: skip

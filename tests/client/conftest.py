@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.recording import snapshots_of
 
 import leakline
 from leakline import guard
 from leakline.snapshot import Batch, Snapshot, batch_from_wire
-from leakline.spool import collect, read_batches, read_records
+from leakline.spool import collect, read_records
 from leakline.starting import Chain
 
 
@@ -112,18 +113,6 @@ def spool_directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def offline(spool_directory: Path) -> leakline.Run:
     return leakline.init(mode="offline", quiet=True)
-
-
-def snapshots_of(directory: Path) -> list[Snapshot]:
-    """Everything recorded under ``directory``, in order of the files and their sequence numbers."""
-    return [
-        snapshot
-        for path in sorted(directory.rglob("*.spool"))
-        # Its process has made it, and writes its header next.
-        if path.stat().st_size
-        for batch in read_batches(path)
-        for snapshot in batch.snapshots
-    ]
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def test_the_wheel_carries_pages_migrations_and_the_example(unpacked: Path) -> N
         "leakline_server/migrations/env.py",
         "leakline_server/static/js/leakline.js",
         "leakline/examples/erl_trading/trainer.py",
-        "leakline/drill/small_training/__main__.py",
+        "leakline/drill/training.py",
         "leakline/py.typed",
     ):
         assert (unpacked / name).is_file(), name
@@ -164,7 +164,7 @@ def test_the_wheel_serves_a_page_and_its_static_files(unpacked: Path, tmp_path: 
 @pytest.mark.flow
 def test_the_wheel_drills(unpacked: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "leakline", "drill", "flat", "--generations", "2"],
+        [sys.executable, "-m", "leakline", "drill", "objects", "--generations", "20"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(unpacked), "TMPDIR": str(tmp_path)},
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from leakline.analysis.results import SEVERITY
-from leakline.drill.kinds import answers_for
+
+# Kind that was planted -> kinds that are as right: what piles up may be told by what keeps it, or by what it is.
+ALIKE: Final = {
+    "objects": ("container", "count_contract"), "container": ("objects",), "arrays": ("container",)
+}  # fmt: skip
 
 
 def severity(status: str) -> int:
@@ -22,8 +26,13 @@ def is_right(finding: dict[str, Any], right: Any) -> bool:
     named = any(
         name == wanted or name.endswith(f".{wanted}") for name in first for wanted in right.names
     )
-    called = finding["kind"] in answers_for(right.kind)
+    called = finding["kind"] in (right.kind, *ALIKE.get(right.kind, ()))
     return called and named and finding["phase"] == right.phase
+
+
+def accused(verdict: dict[str, Any]) -> list[dict[str, Any]]:
+    """Findings that blame something; one of status "ok" says that a growth does not matter."""
+    return [finding for finding in verdict["findings"] if finding["status"] != "ok"]
 
 
 def told(verdict: dict[str, Any]) -> str:

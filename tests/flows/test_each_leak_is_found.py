@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.flows.conftest import CRITIC_STEPS, Server, Training
-from tests.flows.judging import is_right, severity, told
+from tests.flows.judging import accused, is_right, severity, told
 
 LEAKS = Path(__file__).resolve().parents[2] / "examples" / "erl_trading" / "leaks.py"
 GENERATIONS = 16
@@ -59,7 +59,7 @@ def test_a_training_without_a_leak_is_not_accused(trained: Train) -> None:
     _, verdict = trained()
     # Its first ten generations fill caches and arenas, on a busy machine a few more: of 16 that may look unsteady.
     assert verdict["status"] in ("ok", "filling", "watch"), told(verdict)
-    assert not verdict["findings"], told(verdict)
+    assert not accused(verdict), told(verdict)
 
 
 @pytest.mark.leaks

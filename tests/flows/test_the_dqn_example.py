@@ -16,7 +16,7 @@ import pytest
 from examples.dqn_fuel_breaks.fixes import FIXES
 from examples.dqn_fuel_breaks.leaks import RIGHT_ANSWERS
 from tests.flows.conftest import TRAINING_SECONDS, Server, clean_environment, compare
-from tests.flows.judging import is_right, severity, told
+from tests.flows.judging import accused, is_right, severity, told
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = "dqn-fuel-breaks"
@@ -71,7 +71,7 @@ def by_cost(leaks: Any) -> list[Any]:
 def test_the_fixed_training_is_well(dqn: Train, server: Server) -> None:
     _, verdict = dqn()
     assert verdict["status"] in ("ok", "filling"), told(verdict)
-    assert not verdict["findings"], told(verdict)
+    assert not accused(verdict), told(verdict)
     assert server.get(f"/runs/{name_of()}")["unit"] == "episode"
 
 

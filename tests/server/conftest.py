@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from tests.server.databases import Copies, PostgresCopies, SqliteCopies
+from tests.server.stored import serving
 
 from leakline.snapshot import (
     Batch,
@@ -30,8 +31,6 @@ from leakline.snapshot import (
     Snapshot,
     batch_to_wire,
 )
-from leakline_server.app import create_app
-from leakline_server.config import Config
 from leakline_server.store.engine import Engine, open_engine
 from leakline_server.workers.deliver import Deliverer
 from leakline_server.workers.examine import Examiner
@@ -86,6 +85,13 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         yield url
 
 
+@pytest.fixture
+def sqlite_url(sqlite_copies: Copies, tmp_path: Path) -> Iterator[str]:
+    """SQLite alone, for what lies above SQL: a file of tests imports it as its ``database_url``."""
+    with sqlite_copies.new(tmp_path) as url:
+        yield url
+
+
 @pytest.fixture(params=DATABASES)
 def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """One without even a schema."""
@@ -98,10 +104,7 @@ def shared_api(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TestClient]:
     """One application for all tests of a file, for those that leave nothing behind."""
-    with (
-        copies_of(request).new(tmp_path_factory.mktemp("shared")) as url,
-        TestClient(create_app(Config(database_url=url)), base_url="http://127.0.0.1") as client,
-    ):
+    with copies_of(request).new(tmp_path_factory.mktemp("shared")) as url, serving(url) as client:
         yield client
 
 
@@ -115,9 +118,7 @@ def engine(database_url: str) -> Iterator[Engine]:
 @pytest.fixture
 def api(database_url: str) -> Iterator[TestClient]:
     """The whole application in this process, without its pages being asked for."""
-    with TestClient(
-        create_app(Config(database_url=database_url)), base_url="http://127.0.0.1"
-    ) as client:
+    with serving(database_url) as client:
         yield client
 
 
@@ -216,6 +217,12 @@ def standing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The application's own workers, which would examine, and deliver."""
     monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
     monkeypatch.setattr(Deliverer, "_dispatch", lambda self: 60.0)
+
+
+@pytest.fixture
+def patch(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], None]:
+    """Replace what the server has by this name, such as a bound by a smaller one."""
+    return lambda name, value: monkeypatch.setattr(f"leakline_server.{name}", value)
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,70 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import itertools
 import json
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from tests.server.round_robin import RoundRobin, forward
+
+class RoundRobin:
+    """A proxy on loopback. A server that does not answer costs its request a 502, as it does everywhere."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        turns: Iterator[int] = itertools.cycle(ports)
+        lock = threading.Lock()
+
+        def next_port() -> int:
+            with lock:
+                return next(turns)
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                status, answer = forward(next_port(), self.command, self.path, body)
+                self.send_response(status)
+                self.send_header("content-length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            do_PATCH = do_POST  # noqa: N815
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> RoundRobin:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def forward(port: int, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    with contextlib.closing(connection):
+        try:
+            connection.request(method, path, body, {"content-type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, http.client.HTTPException):
+            return 502, b"{}"
+
 
 NAME: Final = "type.app.Env.count"
 # Snapshots in a batch, each by a run of its own: from the smallest to the largest that clients send.
@@ -45,6 +101,8 @@ class Sender(threading.Thread):
         self.began = threading.Event()
         self.stopping = threading.Event()
         self.refusal: str | None = None
+        # Requests without an answer.
+        self.unreached = 0
         self._pause = threading.Event()
 
     def run(self) -> None:
@@ -70,6 +128,7 @@ class Sender(threading.Thread):
         data = json.dumps(body).encode()
         while not self.stopping.is_set():
             status, answer = forward(self.port, "POST", path, data)
+            self.unreached += status == 502
             if status in (200, 201):
                 return True
             if status not in (429, 502, 503):

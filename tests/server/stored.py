@@ -1,27 +1,165 @@
-"""Steps of tests that look at what is stored: the engine of an application, and its snapshots sealed."""
+"""Steps of tests of the server: an application in this process, and what is stored by it, sealed or damaged."""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
+import socket
 import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from email.message import Message
 from pathlib import Path
+from typing import Any
 
-from fastapi.testclient import TestClient
-from sqlalchemy import update
+import sqlalchemy
+import uvicorn
+from fastapi import FastAPI
+from sqlalchemy import Table, event, func, insert, select, update
+from starlette.testclient import TestClient
 
-from leakline_server.store import sealing
+from leakline.analysis.results import Finding, Interval, Verdict, to_json
+from leakline_server.app import create_app
+from leakline_server.config import Config
+from leakline_server.connections import Connection
+from leakline_server.store import compaction, findings, sealing
+from leakline_server.store.columns import Key
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.tables import batches
+from leakline_server.store.tables import batches, runs
+from leakline_server.web.services import Services
 
 # What SQLite stores as text and its driver cannot read.
 NOT_UTF8 = "CAST(X'FF5B' || 'sk-secret' AS TEXT)"
 # When everything has been idle for long, in Unix seconds.
 LATER = 4e9
+# Of most tests the only process.
+R1 = Key("r1", 1)
+START_SECONDS = 15.0
+
+
+def serving(url: str, *, raises: bool = True, **settings: Any) -> TestClient:
+    """The application on this database; its workers work while the client is entered."""
+    app = create_app(Config(database_url=url, **settings))
+    return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=raises)
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Message
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Client:
+    """A connection for each request."""
+
+    port: int
+    services: Services
+    # With every request.
+    sends: Mapping[str, str] = field(default_factory=dict)
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        with contextlib.closing(connection):
+            connection.request(
+                method, path, data, {"content-type": "application/json", **self.sends, **sent}
+            )
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.headers, answer.read())
+
+    def get(self, path: str) -> Any:
+        answer = self.ask("GET", path)
+        assert answer.status == 200, answer.body
+        return answer.json()
+
+    def post(self, path: str, body: Any) -> Any:
+        answer = self.ask("POST", path, body)
+        assert answer.status in (200, 201), answer.body
+        return answer.json()
+
+
+@contextlib.contextmanager
+def listening(app: FastAPI) -> Iterator[Client]:
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        settings = uvicorn.Config(
+            app, log_level="warning", access_log=False, ws="none", server_header=False,
+            timeout_graceful_shutdown=1, http=Connection,
+        )  # fmt: skip
+        server = uvicorn.Server(settings)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
+        thread.start()
+        pause, deadline = threading.Event(), time.monotonic() + START_SECONDS
+        while not server.started:
+            assert thread.is_alive() and time.monotonic() < deadline, "it does not start"
+            pause.wait(0.01)
+        try:
+            yield Client(opened.getsockname()[1], app.state.services)
+        finally:
+            server.should_exit = True
+            thread.join(START_SECONDS)
 
 
 def engine_of(api: TestClient) -> Engine:
     found: Engine = api.app.state.services.engine  # type: ignore[attr-defined]
     return found
+
+
+def put_run(connection: sqlalchemy.Connection, run_id: str, **values: Any) -> None:
+    """One of project erl that has ended, as no client brought it."""
+    of_all = {"project": "erl", "name": run_id, "unit": "generation", "state": "finished"}
+    at = dict.fromkeys(("started_at", "created_at", "last_seen_at"), 1.0)
+    connection.execute(insert(runs).values(id=run_id, **of_all | at | values))
+
+
+def find(engine: Engine, run_id: str, *, when: float) -> Any:
+    """Save a verdict with one confirmed leak, as an examination does; the incident that it made."""
+    growth = Interval(7.0, 6.0, 8.0)
+    found = Finding("f1", "confirmed", "objects", "train", 0.9, (), growth, None, 0.9)
+    said = f"{run_id} leaks"
+    verdict = Verdict(run_id, "generation", 9, "confirmed", said, growth, 0.9, (found,))
+    with writing(engine) as connection:
+        (change,) = findings.save(connection, verdict, to_json(verdict), when)
+    return change
+
+
+def change_file(engine: Engine, statement: str, **values: Any) -> None:
+    """Past all that the server knows, and past foreign keys; SQLite only."""
+    with contextlib.closing(sqlite3.connect(engine.url.database or "")) as database:
+        database.execute(statement, values)
+        database.commit()
+
+
+def count_of(engine: Engine, what: Any, *which: Any) -> int:
+    """Rows of a table, or whatever else can be asked for."""
+    query = select(func.count()).select_from(what) if isinstance(what, Table) else select(what)
+    with engine.connect() as connection:
+        return int(connection.scalar(query.where(*which)) or 0)
+
+
+@contextlib.contextmanager
+def statements(engine: Engine, do: Callable[[str], Any] | None = None) -> Iterator[list[Any]]:
+    """Each (statement, parameters) as it is asked. ``do``: what somebody else does before the next."""
+    asked: list[Any] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+        if do is not None:
+            do(statement)
+
+    event.listen(engine, "after_cursor_execute", note)
+    try:
+        yield asked
+    finally:
+        event.remove(engine, "after_cursor_execute", note)
 
 
 def make_idle(engine: Engine) -> None:
@@ -36,6 +174,19 @@ def seal(engine: Engine) -> None:
     while due := sealing.due(engine, LATER):
         for key in due:
             sealing.seal_one(engine, key, LATER)
+
+
+def seal_all(engine: Engine, key: Key = R1) -> None:
+    """All that waits of one process, be it as little as it may."""
+    make_idle(engine)
+    while sealing.seal_one(engine, key, LATER).snapshots:
+        continue
+
+
+def compact_all(engine: Engine) -> None:
+    for key in compaction.due(engine, LATER):
+        while compaction.compact(engine, key, LATER):
+            continue
 
 
 def damage_all_of(run: str, file: Path) -> None:

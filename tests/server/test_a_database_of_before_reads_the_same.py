@@ -38,7 +38,7 @@ RECORDED = {
 }
 # Released together with the one after it: no server wrote it.
 NEVER_THE_LAST = {"0011_intake"}
-# Those that are made by going back from 0004, below, and from today, in test_upgrades_from_every_schema.py.
+# Those that are made by going back from 0004, below, and from today, in test_migrations.py.
 GONE_BACK_TO = {
     "0001_runs_and_samples",
     "0002_incidents_and_alerts",

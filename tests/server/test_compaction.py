@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Table, delete, event, func, select, update
-from tests.server.stored import LATER
+from sqlalchemy import Table, delete, func, select, update
+from tests.server.stored import LATER, count_of, statements
 
 from leakline.snapshot import RunHeader
 from leakline_server.ingest import check
@@ -61,11 +61,6 @@ def small() -> Iterator[None]:
         patch.setattr(sealing, "MIN_SNAPSHOTS_IDLE", 2)
         yield
     pieces.of_numbers.cache_clear()
-
-
-def count(engine: Engine, what: Any) -> int:
-    with engine.connect() as connection:
-        return int(connection.execute(select(what)).scalar_one())
 
 
 def seal_all(engine: Engine, run_id: str) -> None:
@@ -116,14 +111,11 @@ def read_all(
     history = load_history(engine, run_id)
     return {
         **{repr(q): points.read_series(engine, run_id, q) for q in (*questions, *FILTERED)},
-        "processes": history.processes,
-        "events": history.events,
-        "holders": history.holders,
+        "processes": history.processes, "events": history.events, "holders": history.holders,
         "rows": snapshots.list_snapshots(engine, run_id, ("rss", "ratio", "rare"), 150, None),
-        "list": details.list_events(engine, run_id),
-        "large": details.newest_large_objects(engine, run_id),
+        "list": details.list_events(engine, run_id), "large": details.newest_large_objects(engine, run_id),
         "census": details.newest_census(engine, run_id),
-    }
+    }  # fmt: skip
 
 
 def wire(first: int, size: int) -> dict[str, Any]:
@@ -150,24 +142,17 @@ def wire(first: int, size: int) -> dict[str, Any]:
         columns["series"]["late"] = [s * s for s in sequence]  # type: ignore[index]
     with_events = [s for s in sequence if s % 10 == 3]
     return {
-        "version": 1,
-        "process": {"instance": "p", "rank": 0, "pid": 1, "host": "h"},
-        "first_sequence": first,
-        "count": size,
-        "columns": columns,
+        "version": 1, "process": {"instance": "p", "rank": 0, "pid": 1, "host": "h"}, "first_sequence": first,
+        "count": size, "columns": columns,
         "events": [
             {"sequence": s, "time": 1e6 + s % 7, "kind": "mark", "name": f"m{s}.{i}"}
             for s in with_events
-            for i in range(2)
-        ],
+            for i in range(2)],
         "large_objects": [
-            {"sequence": s, "type": "a", "bytes": 1_000 + i} for s in with_events for i in range(3)
-        ],
+            {"sequence": s, "type": "a", "bytes": 1_000 + i} for s in with_events for i in range(3)],
         "holders": [
-            {"sequence": s, "type": "a", "path": f"x{s % 3}", "count": 7} for s in with_events
-        ],
-        "census": [],
-    }
+            {"sequence": s, "type": "a", "path": f"x{s % 3}", "count": 7} for s in with_events], "census": [],
+    }  # fmt: skip
 
 
 def send(engine: Engine, run_id: str, *parts: tuple[int, int]) -> None:
@@ -183,7 +168,6 @@ def begin(engine: Engine, run_id: str) -> None:
 
 
 example = itertools.count()
-
 # A batch, how many numbers are left out before it, whether it comes late; and what happens in between.
 parts = st.lists(
     st.tuples(st.integers(1, 40), st.sampled_from([0, 0, 0, 0, 3, 700]), st.booleans()),
@@ -269,20 +253,22 @@ def prepare(engine: Engine, run_id: str, without: int | None = None) -> Key:
     return Key(run_id, 1)
 
 
+BLOCKS = [range(64 * i, min(700, 64 * i + 64)) for i in range(11)]
+
+
 def test_a_run_that_ended_has_whole_segments_and_rows_above_them(engine: Engine) -> None:
     prepare(engine, "r")
-    before = count(engine, func.count(detail_rows.c.body))
+    before = count_of(engine, func.count(detail_rows.c.body))
     assert compact_all(engine, "r") == 11
-    blocks = [range(64 * i, min(700, 64 * i + 64)) for i in range(11)]
     assert segments_of(engine, "r") == [
-        (block, 2 if i < 9 else 1, len(block)) for i, block in enumerate(blocks)
+        (block, 2 if i < 9 else 1, len(block)) for i, block in enumerate(BLOCKS)
     ]
-    series = count(engine, func.count(chunks.c.series_id.distinct())) - len(TEXT_COLUMNS)
-    assert count(engine, func.count(rollup_rows.c.series_id)) == 3 * series
-    assert count(engine, func.count(detail_rows.c.body)) < before
+    series = count_of(engine, func.count(chunks.c.series_id.distinct())) - len(TEXT_COLUMNS)
+    assert count_of(engine, func.count(rollup_rows.c.series_id)) == 3 * series
+    assert count_of(engine, func.count(detail_rows.c.body)) < before
     beside = (func.coalesce(func.length(c), 0) for c in (chunks.c.pieces, chunks.c.strands))
     packed = sum(beside, func.length(chunks.c.blob))
-    assert count(engine, func.sum(segments.c.bytes)) == count(engine, func.sum(packed))
+    assert count_of(engine, func.sum(segments.c.bytes)) == count_of(engine, func.sum(packed))
 
 
 def test_a_block_is_sealed_as_compaction_would_make_it(
@@ -292,10 +278,8 @@ def test_a_block_is_sealed_as_compaction_would_make_it(
     compact_all(engine, "compacted")
     monkeypatch.setattr(sealing, "ENOUGH_BATCHES", 99)
     prepare(engine, "r")
-    blocks = [range(64 * i, min(700, 64 * i + 64)) for i in range(11)]
-    levels = [2] * 9 + [1, 1]
     assert segments_of(engine, "r") == [
-        (block, level, len(block)) for block, level in zip(blocks, levels, strict=True)
+        (block, 2 if i < 9 else 1, len(block)) for i, block in enumerate(BLOCKS)
     ]
     compact_all(engine, "r")
     assert segments_of(engine, "r") == segments_of(engine, "compacted")
@@ -331,9 +315,7 @@ def test_what_came_late_joins_the_segment_it_belongs_into(engine: Engine) -> Non
     seal_all(engine, "r")
     compact_all(engine, "r")
     found = segments_of(engine, "r")
-    assert [numbers for numbers, _, _ in found] == [
-        range(64 * i, min(700, 64 * i + 64)) for i in range(11)
-    ]
+    assert [numbers for numbers, _, _ in found] == BLOCKS
     assert all(len(numbers) == count for numbers, _, count in found)
     assert [level for _, level, _ in found][:9] == [2] * 9
 
@@ -354,7 +336,7 @@ def test_who_finds_the_segments_changed_leaves_them(
 
     monkeypatch.setattr(compaction, "_is_still", other_server_first)
     assert compaction.compact(engine, key, LATER) == 0
-    assert count(engine, func.max(segments.c.level)) == 0
+    assert count_of(engine, func.max(segments.c.level)) == 0
     assert compact_all(engine, "r") == 11
     assert_same(read_all(engine, "r"), whole)
 
@@ -378,9 +360,9 @@ def test_a_run_that_is_removed_meanwhile_gets_no_rows(engine: Engine) -> None:
     key = prepare(engine, "r")
     with writing(engine) as connection:
         connection.execute(delete(runs).where(runs.c.id == "r"))
-    before = count(engine, func.count(chunks.c.blob))
+    before = count_of(engine, func.count(chunks.c.blob))
     assert compaction.compact(engine, key, LATER) == 0
-    assert count(engine, func.count(chunks.c.blob)) == before
+    assert count_of(engine, func.count(chunks.c.blob)) == before
 
 
 def test_servers_that_compact_at_once_make_each_segment_once(engine: Engine) -> None:
@@ -396,17 +378,9 @@ def test_servers_that_compact_at_once_make_each_segment_once(engine: Engine) -> 
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(server, range(4)))
-    assert [numbers for numbers, _, _ in segments_of(engine, "r")] == [
-        range(64 * i, min(700, 64 * i + 64)) for i in range(11)
-    ]
+    assert [numbers for numbers, _, _ in segments_of(engine, "r")] == BLOCKS
     assert_same(read_all(engine, "r"), whole)
-    with engine.connect() as connection:
-        there = connection.execute(
-            select(chunks.c.first_sequence, func.sum(chunks.c.count))
-            .where(chunks.c.series_id == TIME)
-            .group_by(chunks.c.first_sequence)
-        ).all()
-    assert sum(count for _, count in there) == 700
+    assert count_of(engine, func.sum(chunks.c.count), chunks.c.series_id == TIME) == 700
 
 
 def test_rolling_up_locks_the_process_before_its_segments(
@@ -417,14 +391,10 @@ def test_rolling_up_locks_the_process_before_its_segments(
     monkeypatch.setattr(rollups, "SEGMENTS", 99)
     compact_all(engine, "r")
     monkeypatch.setattr(rollups, "SEGMENTS", 3)
-    order = []
-
-    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        order.extend(t for t in ("processes", "segments") if f"FROM {t}" in statement)
-
-    event.listen(engine, "before_cursor_execute", note)
-    assert rollups.roll_up(engine, key) == 3
-    event.remove(engine, "before_cursor_execute", note)
+    with statements(engine) as asked:
+        assert rollups.roll_up(engine, key) == 3
+    tables = ("processes", "segments")
+    order = [table for said, _ in asked for table in tables if f"FROM {table}" in said]
     # The first two are read, beside everything else.
     assert order == ["segments", "segments", "processes", "segments"]
 

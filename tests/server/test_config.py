@@ -1,4 +1,4 @@
-"""Settings come from the environment, the command line wins, and every wrong value is told at once."""
+"""Settings come from the environment, files and the command line, which wins; every wrong value is told at once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 import re
 import socket
 import stat
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
+from tests.server.stored import serving
 
 from leakline.analysis.priority import Priorities
+from leakline.cli import main
 from leakline.errors import BadArgument
-from leakline_server.app import create_app
 from leakline_server.config import (
+    SECRETS,
     VARIABLES,
     Config,
     WrongSettings,
@@ -62,12 +62,9 @@ def test_every_wrong_value_is_named_with_its_variable() -> None:
 
 SETTINGS = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 SECRET = {
-    "LEAKLINE_ADMIN_PASSWORD",
-    "LEAKLINE_WEBHOOK_URL",
-    "LEAKLINE_WEBHOOK_SECRET",
-    "LEAKLINE_APPRISE_URLS",
+    "LEAKLINE_ADMIN_PASSWORD", "LEAKLINE_WEBHOOK_URL", "LEAKLINE_WEBHOOK_SECRET", "LEAKLINE_APPRISE_URLS",
     "LEAKLINE_DATABASE_URL",
-}
+}  # fmt: skip
 
 
 def test_a_slip_in_a_name_is_told_and_names_of_others_are_not() -> None:
@@ -78,54 +75,39 @@ def test_a_slip_in_a_name_is_told_and_names_of_others_are_not() -> None:
     assert len(said) == 2
     documented = re.findall(r"LEAKLINE_[A-Z_]+", SETTINGS.read_text())
     assert misspelt(dict.fromkeys(documented, "x")) == []
+    with pytest.raises(WrongSettings, match=r"(?s)LEAKLINE_PORT.*did you mean LEAKLINE_KEEP_DAYS"):
+        from_environment({"LEAKLINE_PORT": "http", "LEAKLINE_KEEP_DAY": "3"})
 
 
-@pytest.mark.parametrize("port", ["-1", "65536", "8765.0", "٣"])
-def test_a_port_is_a_number_of_sixteen_bits(port: str) -> None:
-    with pytest.raises(WrongSettings, match="LEAKLINE_PORT"):
-        from_environment({"LEAKLINE_PORT": port})
+# A name, what is said of these values, and these.
+WRONG = (
+    ("PORT", "", ["-1", "65536", "8765.0", "٣"]),
+    ("PUBLIC_URL", "http://host:port", ["http://h:99999", "http://h:port", "http://[::1", "https://", "leaks.example"]),
+    ("KEEP_BYTES", "must name a project", ["=5 GiB"]),
+    ("KEEP_DAYS", "must name a project", ["30, =90"]),
+    ("RUNS_PER_DAY", "must name a project", [" =5"]),
+    ("KEEP_DAYS", "", ["0", "-1", "a", "30,b=", "nan", "inf", "30,b=x"]),
+    ("KEEP_BYTES", "", ["0", "much", "-3 GiB", "1 GiB,a=lots"]),
+    ("RUNS_PER_DAY", "unlimited", ["0", "-1", "p=1.5"]),
+    ("BYTES_PER_DAY", "unlimited", ["0", "forever"]),
+    ("PRIORITIES", "major", [
+        "1 GB", "urgent=1 GB", "major", "major=much", "major=0", "major=2 GB,critical=1 GB", "major=6 GB"]),
+    ("ALLOWED_ORIGINS", "an origin such as http://localhost:8000", [
+        "a.example", "http://a.example/app", "http://", "http://a:b"]),
+    ("TRUSTED_PROXIES", r"10\.0\.0\.0/8", ["proxy.example", "10.0.0.1/8", "*,127.0.0.1", "127.0.0.1:80"]),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "url", ["http://h:99999", "http://h:port", "http://[::1", "https://", "leakline.example"]
+    ("name", "told", "text"), [(*each, text) for *each, texts in WRONG for text in texts]
 )
-def test_a_public_address_that_nobody_could_open_is_refused(url: str) -> None:
-    with pytest.raises(WrongSettings, match=r"LEAKLINE_PUBLIC_URL.*http://host:port"):
-        from_environment({"LEAKLINE_PUBLIC_URL": url})
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("LEAKLINE_KEEP_BYTES", "=5 GiB"),
-        ("LEAKLINE_KEEP_DAYS", "30, =90"),
-        ("LEAKLINE_RUNS_PER_DAY", " =5"),
-    ],
-)
-def test_a_limit_for_a_project_without_a_name_is_refused(name: str, text: str) -> None:
-    with pytest.raises(WrongSettings, match=f"{name}.*must name a project"):
-        from_environment({name: text})
+def test_a_wrong_value_is_told_with_what_would_be_right(name: str, told: str, text: str) -> None:
+    with pytest.raises(WrongSettings, match=f"LEAKLINE_{name}.*{told}"):
+        from_environment({f"LEAKLINE_{name}": text})
 
 
 def test_nothing_set_is_the_default() -> None:
     assert from_environment({}) == from_environment({"LEAKLINE_PORT": ""}) == Config()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "1 GB",
-        "urgent=1 GB",
-        "major",
-        "major=much",
-        "major=0",
-        "major=2 GB,critical=1 GB",
-        "major=6 GB",
-    ],
-)
-def test_a_class_of_priority_needs_a_name_and_a_size_and_their_order(text: str) -> None:
-    with pytest.raises(WrongSettings, match=r"LEAKLINE_PRIORITIES.*major"):
-        from_environment({"LEAKLINE_PRIORITIES": text})
 
 
 def test_a_class_that_is_not_named_keeps_its_limit() -> None:
@@ -212,11 +194,6 @@ def test_a_public_address_without_a_login_is_known(
     assert config.asks_nobody_of_the_public is told
 
 
-def test_a_slip_in_a_name_is_told_with_the_values_that_are_wrong() -> None:
-    with pytest.raises(WrongSettings, match=r"(?s)LEAKLINE_PORT.*did you mean LEAKLINE_KEEP_DAYS"):
-        from_environment({"LEAKLINE_PORT": "http", "LEAKLINE_KEEP_DAY": "3"})
-
-
 @pytest.mark.parametrize("password", ["p@geheim", "p@geheim/x", "p@geheim:1", "@geheim"])
 def test_an_address_that_a_password_breaks_is_refused_and_no_part_of_it_repeated(
     password: str,
@@ -270,18 +247,11 @@ def test_an_origin_is_the_one_of_its_pages_however_it_is_written(
 ) -> None:
     found = from_environment({"LEAKLINE_ALLOWED_ORIGINS": f"{written}, https://b.example:8443/"})
     assert found.allowed_origins == ("http://a.example", "https://b.example:8443")
-    app = create_app(replace(found, database_url=f"sqlite:///{tmp_path}/x.db"))
-    with TestClient(app, base_url="http://127.0.0.1") as api:
+    with serving(f"sqlite:///{tmp_path}/x.db", allowed_origins=found.allowed_origins) as api:
         answer = api.post("/api/v1/runs", json={}, headers={"origin": "http://a.example"})
     # What is written is also said to have been.
     assert answer.status_code == 201
     assert answer.headers["access-control-allow-origin"] == "http://a.example"
-
-
-@pytest.mark.parametrize("written", ["a.example", "http://a.example/app", "http://", "http://a:b"])
-def test_what_is_no_origin_is_refused_with_an_example(written: str) -> None:
-    with pytest.raises(WrongSettings, match="an origin such as http://localhost:8000"):
-        from_environment({"LEAKLINE_ALLOWED_ORIGINS": written})
 
 
 @pytest.mark.parametrize("written", ["*", "null", "chrome-extension://abc", "http://[::1]:8000"])
@@ -291,9 +261,8 @@ def test_an_origin_without_a_host_of_its_own_stays_as_it_is(written: str) -> Non
 
 
 def test_the_client_for_pages_is_given_to_every_origin_and_nothing_else_is(tmp_path: Path) -> None:
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
     headers = {"origin": "http://b.example"}
-    with TestClient(app, base_url="http://127.0.0.1") as api:
+    with serving(f"sqlite:///{tmp_path}/x.db") as api:
         client = api.get("/static/js/leakline.js", headers=headers)
         assert client.headers["access-control-allow-origin"] == "*"
         assert client.headers["cross-origin-resource-policy"] == "cross-origin"
@@ -306,14 +275,12 @@ def test_the_client_for_pages_is_given_to_every_origin_and_nothing_else_is(tmp_p
 
 
 def test_only_the_origins_named_may_send_from_a_browser(tmp_path: Path) -> None:
-    app = create_app(
-        Config(database_url=f"sqlite:///{tmp_path}/x.db", allowed_origins=("http://a.example",))
-    )
     ask = {
         "access-control-request-method": "POST",
         "access-control-request-headers": "content-type",
     }
-    with TestClient(app, base_url="http://127.0.0.1") as api:
+    origins = ("http://a.example",)
+    with serving(f"sqlite:///{tmp_path}/x.db", allowed_origins=origins) as api:
         for origin, allowed in (
             ("http://a.example", "http://a.example"),
             ("http://b.example", None),
@@ -355,3 +322,85 @@ def test_a_database_at_the_former_place_is_used_and_one_line_says_so(
     (tmp_path / ".leakline-server" / "leakline.db").touch()
     assert read({}).database_url == "sqlite:///.leakline-server/leakline.db"
     assert caplog.text == ""
+
+
+GOOD = {
+    "LEAKLINE_DATABASE_URL": "postgresql+psycopg://leakline:SECRET@db.example/leakline",
+    "LEAKLINE_WEBHOOK_URL": "https://hooks.example.com/SECRET",
+    "LEAKLINE_WEBHOOK_SECRET": "whsec_U0VDUkVUU0VDUkVUU0VDUkVUU0VDUkVU",
+    "LEAKLINE_APPRISE_URLS": "json://SECRET.example.com",
+    "LEAKLINE_ADMIN_PASSWORD": "SECRET battery staple",
+}
+
+DOCUMENTED = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text()
+
+
+def in_files(folder: Path, values: dict[str, str]) -> dict[str, str]:
+    """Return the variables that name one file for each value."""
+    named = {}
+    for variable, value in values.items():
+        file = folder / variable.lower()
+        file.write_text(f"{value}\n")
+        named[f"{variable}_FILE"] = str(file)
+    return named
+
+
+def test_every_secret_can_stand_in_a_file(tmp_path: Path) -> None:
+    # Whoever adds a secret setting adds it here and to the documents.
+    assert GOOD.keys() == SECRETS
+    for variable in (*SECRETS, "LEAKLINE_TOKEN"):
+        assert f"`{variable}_FILE`" in DOCUMENTED
+    found, usual = from_environment(in_files(tmp_path, GOOD)), from_environment(GOOD)
+    assert found == usual
+    assert set(found.sources.values()) == {"file"}
+    assert set(usual.sources.values()) == {"environment"}
+
+
+def test_a_setting_that_is_not_secret_has_no_file(tmp_path: Path) -> None:
+    others = {variable: "1" for variable in VARIABLES if variable not in SECRETS}
+    assert from_environment(in_files(tmp_path, others)) == from_environment({})
+
+
+def test_wrong_files_are_all_named_at_once_and_nothing_of_them_is_shown(tmp_path: Path) -> None:
+    wrong = in_files(tmp_path, dict.fromkeys(SECRETS, "SECRET"))
+    # Too short for a password.
+    Path(wrong["LEAKLINE_ADMIN_PASSWORD_FILE"]).write_text("SECRET")
+    with pytest.raises(WrongSettings) as caught:
+        from_environment(wrong)
+    first, *lines = str(caught.value).splitlines()
+    assert first == f"{len(SECRETS)} settings are wrong:"
+    assert {line.split()[1].rstrip(":") for line in lines} == set(wrong)
+    assert "SECRET" not in str(caught.value).replace("WEBHOOK_SECRET", "")
+
+
+@pytest.mark.parametrize("variable", sorted(SECRETS))
+def test_a_setting_and_its_file_together_are_refused(tmp_path: Path, variable: str) -> None:
+    both = {**in_files(tmp_path, {variable: GOOD[variable]}), variable: GOOD[variable]}
+    with pytest.raises(WrongSettings) as caught:
+        from_environment(both)
+    (said,) = caught.value.problems
+    assert said.startswith(f"environment {variable}_FILE=")
+    assert said.endswith(f"{variable} is set too; set one of the two")
+    assert GOOD[variable] not in said
+
+
+def test_the_command_line_wins_over_a_file(tmp_path: Path) -> None:
+    named = {"LEAKLINE_DATABASE_URL_FILE": str(tmp_path / "missing")}
+    found = from_arguments(named, None, None, "sqlite:///typed.db")
+    assert found.database_url == "sqlite:///typed.db"
+    assert found.sources["database_url"] == "command line"
+
+
+def test_a_slip_in_the_name_of_a_file_variable_is_reported() -> None:
+    assert misspelt({f"{variable}_FILE": "x" for variable in SECRETS}) == []
+    (said,) = misspelt({"LEAKLINE_ADMIN_PASWORD_FILE": "x"})
+    assert said.endswith("did you mean LEAKLINE_ADMIN_PASSWORD_FILE?")
+
+
+def test_a_command_refuses_a_wrong_file_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LEAKLINE_DATABASE_URL_FILE", str(tmp_path / "missing"))
+    assert main(["db", "size"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "LEAKLINE_DATABASE_URL_FILE" in said and "No such file" in said

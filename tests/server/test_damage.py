@@ -11,15 +11,23 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, Table, Text, and_, insert, select, update
 from starlette.testclient import TestClient
-from tests.server.stored import LATER, engine_of, make_idle
+from tests.server.stored import (
+    LATER,
+    R1,
+    change_file,
+    compact_all,
+    engine_of,
+    find,
+    make_idle,
+    seal_all,
+)
 
-from leakline.analysis.results import Finding, Interval, Verdict, to_json
 from leakline_server.store import blocks, compaction, removal, sealing, summaries
+from leakline_server.store import rollups as rolling
 from leakline_server.store.alerts import list_alerts
-from leakline_server.store.columns import GENERATION, LABEL, SEQUENCE, TIME, Key
+from leakline_server.store.columns import GENERATION, LABEL, SEQUENCE, TIME
 from leakline_server.store.deliveries import claim
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.findings import save
 from leakline_server.store.set_aside import PACKED, set_aside
 from leakline_server.store.tables import (
     accepted_counts,
@@ -45,7 +53,6 @@ from leakline_server.store.tables import (
     webhooks,
 )
 
-KEY = Key("r1", 1)
 READS = (
     "series?name=*&points=20000&x=sequence", "series?name=*&points=3&x=time", "snapshots?limit=200", "verdict",
     "events", "large-objects", "holders", "census", "books", "types",
@@ -63,12 +70,6 @@ def run(api: TestClient, make_run: Any) -> Any:
     seal_all(engine_of(api))
     run.send(api, 1200, 60, size=20)
     return run
-
-
-def seal_all(engine: Engine) -> None:
-    make_idle(engine)
-    while sealing.seal_one(engine, KEY, LATER).snapshots:
-        continue
 
 
 def number_of(engine: Engine, name: str) -> int:
@@ -184,8 +185,8 @@ def test_batches_that_are_all_damaged_are_not_tried_for_ever(api: TestClient, ru
     for first in range(1200, 1460, 20):
         flip(engine, batches, "body", batches.c.first_sequence == first)
     make_idle(engine)
-    assert sealing.due(engine, LATER) == [KEY]
-    assert sealing.seal_one(engine, KEY, LATER).snapshots == 0
+    assert sealing.due(engine, LATER) == [R1]
+    assert sealing.seal_one(engine, R1, LATER).snapshots == 0
     assert sealing.due(engine, LATER) == []
 
 
@@ -202,15 +203,12 @@ def test_a_damaged_newest_census_is_the_one_before(
     api: TestClient, run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     newest = read(api, "census")
-    flip(engine_of(api), details, "body", newest_of("census", newest["sequence"]))
+    this = and_(details.c.kind == "census", details.c.sequence == newest["sequence"])
+    flip(engine_of(api), details, "body", this)
     before = read(api, "census")
     assert before["sequence"] == newest["sequence"] - 30
     assert f"census of snapshots {newest['sequence']} to" in caplog.text
     assert damaged_chunks(api) == 1
-
-
-def newest_of(kind: str, sequence: int) -> Any:
-    return and_(details.c.kind == kind, details.c.sequence == sequence)
 
 
 def test_damaged_log_lines_are_gone_and_new_ones_take_their_place(
@@ -265,7 +263,7 @@ def test_damaged_segments_stay_as_they_are_when_others_are_compacted(
     flip(engine, chunks, "blob", chunks.c.series_id == number_of(engine, "float"))
     before = read(api, READS[0])
     for _ in range(3):
-        compaction.compact(engine, KEY, LATER)
+        compaction.compact(engine, R1, LATER)
     with engine.connect() as connection:
         kept = connection.execute(select(segments.c.count).order_by(segments.c.first_sequence))
         assert list(kept.scalars()) == [600, 600]
@@ -283,8 +281,7 @@ def test_the_neighbours_of_a_damaged_segment_are_compacted_without_it(
     this = chunks.c.series_id == number_of(engine, "float")
     flip(engine, chunks, "blob", and_(this, chunks.c.first_sequence == 1200))
     before = read(api, READS[0])
-    while compaction.compact(engine, KEY, LATER):
-        continue
+    compact_all(engine)
     with engine.connect() as connection:
         s = segments.c
         rows = connection.execute(
@@ -299,14 +296,11 @@ def test_the_neighbours_of_a_damaged_segment_are_compacted_without_it(
 def test_a_damaged_segment_or_piece_does_not_keep_others_from_being_rolled_up(
     api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leakline_server.store import rollups as rolling
-
     engine = engine_of(api)
     monkeypatch.setattr(blocks, "BLOCK", 128)
     monkeypatch.setattr(rolling, "SEGMENTS", 99)
     monkeypatch.setattr(summaries, "COARSE", 512)
-    while compaction.compact(engine, KEY, LATER):
-        continue
+    compact_all(engine)
     short = "series?name=float&points=2&x=sequence"
     before = read(api, short)
     mine = chunks.c.series_id == number_of(engine, "float")
@@ -316,7 +310,7 @@ def test_a_damaged_segment_or_piece_does_not_keep_others_from_being_rolled_up(
         # As one that was left without pieces.
         connection.execute(update(chunks).where(chunks.c.first_sequence == 512).values(pieces=None))
     monkeypatch.setattr(rolling, "SEGMENTS", 4)
-    while rolling.roll_up(engine, KEY):
+    while rolling.roll_up(engine, R1):
         continue
     with engine.connect() as connection:
         query = select(segments.c.first_sequence).where(segments.c.level == 2)
@@ -328,8 +322,7 @@ def test_damaged_numbers_of_pieces_are_read_from_their_chunk_instead(
     api: TestClient, run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = engine_of(api)
-    while compaction.compact(engine, KEY, LATER):
-        continue
+    compact_all(engine)
     short = "series?name=float&name=process.rss_bytes&points=1&x=sequence"
     before = read(api, short)
     this = and_(chunks.c.series_id == number_of(engine, "float"), chunks.c.pieces.is_not(None))
@@ -342,14 +335,11 @@ def test_damaged_numbers_of_pieces_are_read_from_their_chunk_instead(
 def test_a_damaged_rollup_is_read_from_what_lies_under_it(
     api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leakline_server.store import rollups as rolling
-
     engine = engine_of(api)
     monkeypatch.setattr(blocks, "BLOCK", 128)
     monkeypatch.setattr(rolling, "SEGMENTS", 4)
     monkeypatch.setattr(summaries, "COARSE", 512)
-    while compaction.compact(engine, KEY, LATER):
-        continue
+    compact_all(engine)
     short = "series?name=float&points=2&x=sequence"
     before = read(api, short)
     for column in (number_of(engine, "float"), SEQUENCE):
@@ -360,12 +350,9 @@ def test_a_damaged_rollup_is_read_from_what_lies_under_it(
 
 SECRET = "sk-very-secret"
 DAMAGES = {
-    "no text": "CAST(X'FF5B' || :secret AS TEXT)",
-    "half a text": "'[\"' || :secret",
-    "a blob": "CAST(:secret AS BLOB)",
-    "another shape": "'3'",
-    "no number": ":secret",
-}
+    "no text": "CAST(X'FF5B' || :secret AS TEXT)", "half a text": "'[\"' || :secret",
+    "a blob": "CAST(:secret AS BLOB)", "another shape": "'3'", "no number": ":secret",
+}  # fmt: skip
 STORED = [
     runs, attempts, processes, incidents, alerts, deliveries, tries, sizes, rule_states, acknowledgements,
     accepted_counts, rules, webhooks,
@@ -391,65 +378,40 @@ def two_runs(standing_back: None, api: TestClient, make_run: Any) -> Engine:
         run = make_run(id=name, instance=name)
         run.create(api)
         run.send(api, 0, 20)
-        growth = Interval(7.0, 6.0, 8.0)
-        found = Finding("f1", "confirmed", "objects", "train", 0.9, (), growth, None, 0.9)
-        verdict = Verdict(
-            name, "generation", 9, "confirmed", f"{name} leaks", growth, 0.9, (found,)
+        incident = find(engine, name, when=run.started)
+        number, said = (
+            run.id[1:],
+            '{"title": "leaks", "summary": "leaks", "when": {"generation": 3}}',
         )
+        rows = {
+            alerts: {"id": name, "incident_id": incident.incident_id, "event": "incident.confirmed", "payload": said},
+            webhooks: {"id": number, "url": "http://127.0.0.1:9/", "format": "standard", "secret": "s",
+                       "source": "api"},
+            deliveries: {"id": number, "alert_id": name, "webhook_id": number, "state": "pending",
+                         "due_at": run.started},
+            tries: {"delivery_id": number, "started_at": run.started, "seconds": 0.5},
+            sizes: {"bytes": 10, "measured_at": run.started, "revision": 1},
+            rules: {"id": number, "name": "a", "series": "gauge.a", "measure": "value", "hold": 1, "grace": 0,
+                    "source": "api"},
+            rule_states: {"rule_id": number, "firing": True, "generation": 3, "changed_at": run.started},
+            accepted_counts: {"project": "erl", "type": "Env", "low": 1, "high": 2, "run": name},
+            acknowledgements: {"project": "erl", "fingerprint": "f1", "kind": "acknowledged", "reason": "",
+                               "status": "confirmed", "priority": "minor"},
+        }  # fmt: skip
+        own = {"run_id": name, "created_at": run.started}
         with writing(engine) as connection:
-            (change,) = save(connection, verdict, to_json(verdict), run.started)
-        with writing(engine) as connection:
-            rows = {
-                alerts: {"id": name, "incident_id": change.incident_id, "event": "incident.confirmed",
-                         "payload": '{"title": "leaks", "summary": "leaks", "when": {"generation": 3}}'},
-                webhooks: {"id": run.id[1:], "url": "http://127.0.0.1:9/", "format": "standard", "secret": "s",
-                           "source": "api", "created_at": run.started},
-                deliveries: {"id": run.id[1:], "alert_id": name, "webhook_id": run.id[1:], "state": "pending",
-                             "due_at": run.started},
-                tries: {"delivery_id": run.id[1:], "started_at": run.started, "seconds": 0.5},
-                sizes: {"bytes": 10, "measured_at": run.started, "revision": 1},
-                rules: {"id": run.id[1:], "name": "a", "series": "gauge.a", "measure": "value", "hold": 1, "grace": 0,
-                        "source": "api", "created_at": run.started},
-                rule_states: {"rule_id": run.id[1:], "firing": True, "generation": 3, "changed_at": run.started},
-            }  # fmt: skip
             for table, values in rows.items():
-                own = {"run_id": name, "created_at": run.started}
                 known = {key: value for key, value in own.items() if key in table.c}
                 connection.execute(insert(table).values(**known | values))
-            accepted = {
-                "project": "erl",
-                "type": "Env",
-                "low": 1,
-                "high": 2,
-                "run": name,
-                "created_at": run.started,
-            }
-            connection.execute(insert(accepted_counts).values(**accepted))
-            said = {
-                "project": "erl",
-                "fingerprint": "f1",
-                "kind": "acknowledged",
-                "reason": "",
-                "status": "confirmed",
-            }
-            said |= {"priority": "minor", "created_at": run.started}
-            connection.execute(insert(acknowledgements).values(**said))
         ended = api.patch(f"/api/v1/runs/{name}", json={"state": "finished"})
         assert ended.status_code == 200
     return engine
 
 
-def change(engine: Engine, statement: str, **values: Any) -> None:
-    """Past all that the server knows, and past foreign keys."""
-    with contextlib.closing(sqlite3.connect(engine.url.database or "")) as database:
-        database.execute(statement, values)
-        database.commit()
-
-
 def each_damage(engine: Engine, table: Table) -> Iterator[tuple[str, str]]:
     """Damage each column of the row of r1 in turn, and put all rows back."""
     file = engine.url.database or ""
-    small = [each.name for each in metadata.sorted_tables if each not in PACKED]
+    small = [each for each in metadata.sorted_tables if each.name not in PACKED]
     with contextlib.closing(sqlite3.connect(file)) as database:
         (row_id,) = database.execute(f"SELECT min(rowid) FROM {table.name}").fetchone()
         database.execute("VACUUM INTO ?", (f"{file}.kept",))
@@ -458,24 +420,21 @@ def each_damage(engine: Engine, table: Table) -> Iterator[tuple[str, str]]:
         if is_number_of_row or column is runs.c.id:
             continue
         for way in ways_of(column):
-            set_to = (
-                f"UPDATE {table.name} SET {column.name} = {DAMAGES[way]} WHERE rowid = {row_id}"
-            )
-            with contextlib.closing(sqlite3.connect(file)) as database:
-                database.execute(set_to, {"secret": SECRET} if ":secret" in set_to else {})
-                database.commit()
+            damage = f"{column.name} = {DAMAGES[way]} WHERE rowid = {row_id}"
+            values = {"secret": SECRET} if ":secret" in damage else {}
+            change_file(engine, f"UPDATE {table.name} SET {damage}", **values)
             yield column.name, way
             with contextlib.closing(sqlite3.connect(file)) as database:
                 database.execute("ATTACH ? AS kept", (f"{file}.kept",))
-                for name in small:
-                    columns = ", ".join(f'"{each.name}"' for each in metadata.tables[name].c)
-                    database.execute(f"DELETE FROM {name}")
+                for each in small:
+                    columns = ", ".join(f'"{c.name}"' for c in each.c)
+                    key = each.primary_key.columns
+                    # Else the number of the row is a column by itself.
+                    if "id" not in key or len(key) > 1 or isinstance(each.c.id.type, Text):
+                        columns = f"rowid, {columns}"
+                    database.execute(f"DELETE FROM {each.name}")
                     database.execute(
-                        f"INSERT INTO {name} (rowid, {columns}) SELECT rowid, {columns} FROM kept.{name}"
-                        if "id" not in metadata.tables[name].primary_key.columns
-                        or isinstance(metadata.tables[name].c.id.type, Text)
-                        or len(metadata.tables[name].primary_key.columns) > 1
-                        else f"INSERT INTO {name} SELECT * FROM kept.{name}"
+                        f"INSERT INTO {each.name} ({columns}) SELECT {columns} FROM kept.{each.name}"
                     )
                 database.commit()
 
@@ -533,16 +492,13 @@ def test_a_damaged_run_says_so_and_can_be_exported_in_part_and_deleted(
     exported = api.get("/api/v1/runs/r1/export.csv").text
     for column in runs.c:
         if column.name != "id":
-            change(
-                two_runs,
-                f"UPDATE runs SET {column.name} = {DAMAGES['a blob']} WHERE id = 'r1'",
-                secret=SECRET,
-            )
-    change(two_runs, "UPDATE attempts SET environment = '{' WHERE run_id = 'r1'")
-    change(two_runs, "UPDATE processes SET lost = '{', role = X'FF' WHERE run_id = 'r1'")
-    change(two_runs, "UPDATE incidents SET finding = '{' WHERE run_id = 'r1'")
-    change(two_runs, "UPDATE alerts SET payload = '{' WHERE run_id = 'r1'")
-    change(two_runs, "UPDATE details SET body = X'00' WHERE run_id = 'r1'")
+            blob = f"{column.name} = {DAMAGES['a blob']}"
+            change_file(two_runs, f"UPDATE runs SET {blob} WHERE id = 'r1'", secret=SECRET)
+    change_file(two_runs, "UPDATE attempts SET environment = '{' WHERE run_id = 'r1'")
+    change_file(two_runs, "UPDATE processes SET lost = '{', role = X'FF' WHERE run_id = 'r1'")
+    change_file(two_runs, "UPDATE incidents SET finding = '{' WHERE run_id = 'r1'")
+    change_file(two_runs, "UPDATE alerts SET payload = '{' WHERE run_id = 'r1'")
+    change_file(two_runs, "UPDATE details SET body = X'00' WHERE run_id = 'r1'")
 
     listed = {run["id"]: run["summary"] for run in api.get("/api/v1/runs").json()["items"]}
     assert listed.keys() == {"r1", "r2"}
@@ -565,22 +521,17 @@ def test_a_damaged_run_says_so_and_can_be_exported_in_part_and_deleted(
         assert api.get(path).text == text_of
 
     # Of the deliveries of the webhook the damaged one fails, and the next goes out.
-    change(two_runs, "UPDATE deliveries SET webhook_id = 1")
+    change_file(two_runs, "UPDATE deliveries SET webhook_id = 1")
     claimed = claim(two_runs, 1, LATER, 60.0)
     assert claimed is not None and claimed.alert_id == "r2"
     failed = api.get("/api/v1/webhooks/1/deliveries").json()["items"][-1]
-    assert (failed["state"], failed["last_error"]) == (
-        "failed",
-        "Stored data of this alert is damaged",
-    )
+    assert failed["state"] == "failed"
+    assert failed["last_error"] == "Stored data of this alert is damaged"
 
     for name in (
-        "its verdict",
-        "its tags",
-        "environment of row 1 of attempts",
-        "lost of row 1 of processes",
+        "its verdict", "its tags", "environment of row 1 of attempts", "lost of row 1 of processes",
         "payload of row 1 of alerts",
-    ):
+    ):  # fmt: skip
         assert f"stored data of run r1 is damaged: {name} cannot be read" in caplog.text
     assert SECRET not in caplog.text
     assert damaged_chunks(api) >= 10

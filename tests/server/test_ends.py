@@ -14,6 +14,7 @@ from leakline_server.store.engine import writing
 
 GIB = 2**30
 LIMIT = {"cgroup.limit_bytes": lambda sequence: 10 * GIB}
+FULL = {"cgroup.used_bytes": lambda sequence: 10 * GIB, **LIMIT}
 
 
 def conclude(api: Any, before: float = 4e9, soon: float = 4e9) -> ends.Concluded:
@@ -57,8 +58,7 @@ def test_a_run_that_fell_silent_at_its_limit_was_killed_for_memory(api: Any, mak
 
 
 def test_evidence_of_a_kill_makes_sure_sooner_than_silence_alone(api: Any, make_run: Any) -> None:
-    used = {"cgroup.used_bytes": lambda sequence: 10 * GIB, **LIMIT}
-    join(api, make_run(extra=used)).send(api, 0, 3)
+    join(api, make_run(extra=FULL)).send(api, 0, 3)
     other = make_run(id="r2", instance="p2")
     api.post("/api/v1/runs", json={**other.header, "id": "r2"})
     other.send(api, 0, 3)
@@ -69,9 +69,8 @@ def test_evidence_of_a_kill_makes_sure_sooner_than_silence_alone(api: Any, make_
 
 def test_no_kill_is_concluded_soon_while_nobody_at_all_is_heard_of(api: Any, make_run: Any) -> None:
     """It may be the server that cannot be reached."""
-    used = {"cgroup.used_bytes": lambda sequence: 10 * GIB, **LIMIT}
     for number in range(2):
-        join(api, make_run(id=f"r{number}", instance=f"p{number}", extra=used)).send(api, 0, 3)
+        join(api, make_run(id=f"r{number}", instance=f"p{number}", extra=FULL)).send(api, 0, 3)
         heard_at(api, f"p{number}", 1500.0, run=f"r{number}")
     assert conclude(api, before=1000.0, soon=2000.0) == ends.Concluded()
     assert not ends.suspects(api.app.state.services.engine, ends.Silence(1000.0, 2000.0)).runs
@@ -79,7 +78,7 @@ def test_no_kill_is_concluded_soon_while_nobody_at_all_is_heard_of(api: Any, mak
 
 
 def test_a_word_takes_a_presumed_end_back(api: Any, make_run: Any) -> None:
-    run = join(api, make_run(extra={"cgroup.used_bytes": lambda sequence: 10 * GIB, **LIMIT}))
+    run = join(api, make_run(extra=FULL))
     run.send(api, 0, 3)
     conclude(api)
     run.send(api, 3, 3)
@@ -162,16 +161,19 @@ def heard_at(api: Any, instance: str, at: float, run: str | None = None) -> None
             connection.execute(changed.values(last_seen_at=at))
 
 
+def one_vanished(api: Any, make_run: Any, counted: Any, of_other: Any, count: int = 12) -> Any:
+    """A rank that fell silent beside another, and the kills in the memory group that each counted."""
+    dead = join(api, make_run(extra={"cgroup.kills": lambda sequence: counted}))
+    alive = join(api, make_run(instance="p2", rank=1, extra={"cgroup.kills": of_other}))
+    dead.send(api, 0, 6)
+    alive.send(api, 0, count)
+    heard_at(api, "p1", 1000.0)
+    return dead
+
+
 def test_a_rank_killed_beside_others_is_told_and_the_run_goes_on(api: Any, make_run: Any) -> None:
     """The group of the surviving rank counts a kill after the last reading of the other."""
-    dead = join(api, make_run(extra={"cgroup.kills": lambda sequence: 0}))
-    alive = join(
-        api,
-        make_run(instance="p2", rank=1, extra={"cgroup.kills": lambda sequence: int(sequence > 9)}),
-    )
-    dead.send(api, 0, 6)
-    alive.send(api, 0, 12)
-    heard_at(api, "p1", 1000.0)
+    dead = one_vanished(api, make_run, 0, lambda sequence: int(sequence > 9))
     concluded = conclude(api, before=2000.0, soon=2000.0)
     assert concluded.runs == ()
     (vanished,) = concluded.processes
@@ -188,22 +190,21 @@ def test_a_rank_killed_beside_others_is_told_and_the_run_goes_on(api: Any, make_
     assert state_of(api)[0] == "running"
 
 
-def test_a_kill_that_another_rank_saw_is_evidence_however_many_snapshots_it_has_sent_since(
-    api: Any, make_run: Any
+@pytest.mark.parametrize(
+    ("counted", "of_other", "count", "found"),
+    [(0, lambda sequence: int(sequence > 9), 1_000, 1), (2, lambda sequence: 2, 12, 0)],
+    ids=["however many snapshots it has sent since", "but not one of before"],
+)
+def test_a_kill_that_another_rank_saw_is_evidence(
+    api: Any, make_run: Any, counted: int, of_other: Any, count: int, found: int
 ) -> None:
-    dead = join(api, make_run(extra={"cgroup.kills": lambda sequence: 0}))
-    seen = {"cgroup.kills": lambda sequence: int(sequence > 9)}
-    alive = join(api, make_run(instance="p2", rank=1, extra=seen))
-    dead.send(api, 0, 6)
-    alive.send(api, 0, 1_000)
-    heard_at(api, "p1", 1000.0)
-    assert len(conclude(api, before=2000.0, soon=2000.0).processes) == 1
+    one_vanished(api, make_run, counted, of_other, count)
+    assert len(conclude(api, before=2000.0, soon=2000.0).processes) == found
 
 
 def test_a_child_that_vanishes_is_ended_and_not_told(api: Any, make_run: Any) -> None:
-    used = {"cgroup.used_bytes": lambda sequence: 10 * GIB, **LIMIT}
     join(api, make_run()).send(api, 0, 3)
-    join(api, make_run(instance="p2", extra=used), role="child").send(api, 0, 3)
+    join(api, make_run(instance="p2", extra=FULL), role="child").send(api, 0, 3)
     heard_at(api, "p2", 1000.0)
     assert conclude(api, before=2000.0, soon=2000.0) == ends.Concluded()
     found = api.get("/api/v1/runs/r1").json()
@@ -216,8 +217,7 @@ def test_a_child_that_vanishes_is_ended_and_not_told(api: Any, make_run: Any) ->
 def test_a_rank_that_failed_is_why_another_was_killed_by_a_signal(
     api: Any, make_run: Any, evidence: bool
 ) -> None:
-    used = {"cgroup.used_bytes": lambda sequence: 10 * GIB, **LIMIT} if evidence else {}
-    join(api, make_run(extra=used)).send(api, 0, 3)
+    join(api, make_run(extra=FULL if evidence else {})).send(api, 0, 3)
     join(api, make_run(instance="p2", rank=1)).send(api, 0, 3)
     end(api, "p2", "failed", "ValueError")
     assert conclude(api).runs == ("r1",)
@@ -233,16 +233,6 @@ def test_a_run_whose_processes_have_all_told_their_ends_is_not_silent(
     api.patch("/api/v1/runs/r1", json={"state": "running"})
     assert conclude(api).runs == ("r1",)
     assert state_of(api) == ("failed", "ValueError")
-
-
-def test_kills_from_before_are_no_evidence(api: Any, make_run: Any) -> None:
-    dead = join(api, make_run(extra={"cgroup.kills": lambda sequence: 2}))
-    join(api, make_run(instance="p2", rank=1, extra={"cgroup.kills": lambda sequence: 2})).send(
-        api, 0, 12
-    )
-    dead.send(api, 0, 6)
-    heard_at(api, "p1", 1000.0)
-    assert conclude(api, before=2000.0, soon=2000.0).processes == ()
 
 
 def test_a_process_found_dead_without_evidence_leaves_its_run_silent(
@@ -266,15 +256,10 @@ def test_who_said_how_it_ended_is_not_overruled_by_who_found_it(api: Any, make_r
 @pytest.mark.parametrize(
     ("states", "ends_as"),
     [
-        (["finished", "failed"], "failed"),
-        (["failed", "finished"], "failed"),
-        (["terminated", "finished"], "killed"),
-        (["silent", "finished"], "silent"),
-        (["silent", "failed"], "failed"),
-        (["failed", "terminated"], "failed"),
-        (["terminated", "silent"], "silent"),
-    ],
-)
+        (["finished", "failed"], "failed"), (["failed", "finished"], "failed"),
+        (["terminated", "finished"], "killed"), (["silent", "finished"], "silent"), (["silent", "failed"], "failed"),
+        (["failed", "terminated"], "failed"), (["terminated", "silent"], "silent")],
+)  # fmt: skip
 def test_a_run_of_several_ends_with_the_last_and_as_the_worst(
     api: Any, make_run: Any, states: list[str], ends_as: str
 ) -> None:

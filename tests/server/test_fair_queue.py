@@ -1,21 +1,25 @@
-"""A burst of one project or run delays no other and leaves it room."""
+"""A burst of one project or run delays no other and leaves it room; who is turned away stays away for long enough."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import gzip
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.stored import serving
 from tests.server.under_load import beside_a_crowd
 
 from leakline_server.errors import TooBusy
 from leakline_server.fair_queue import TURN_COST, FairQueue, Sender, Turns, Weight
 from leakline_server.limits import MAX_BODIES_BYTES
 from leakline_server.web.bodies import Coming
+from leakline_server.writer import LONGEST_RETRY_SECONDS, REFUSED_PER_SECOND, TurnedAway
 
 ONE = Weight(1, 1, 1)
 CROWD = Sender("crowd", "r1")
@@ -121,21 +125,16 @@ def test_what_is_empty_holds_nothing() -> None:
 def test_threads_lose_and_repeat_nothing() -> None:
     queue: FairQueue[tuple[int, int]] = FairQueue()
     taken: list[tuple[int, int]] = []
-    adders = [
-        threading.Thread(
-            target=lambda n=n: [
-                queue.add(Sender(f"p{n % 2}", f"r{n}"), (n, i), ONE, 1) for i in range(500)
-            ]
-        )
-        for n in range(4)
-    ]
-    for adder in adders:
-        adder.start()
+
+    def add(n: int) -> None:
+        for i in range(500):
+            queue.add(Sender(f"p{n % 2}", f"r{n}"), (n, i), ONE, 1)
+
     deadline = time.monotonic() + 20
-    while len(taken) < 2_000 and time.monotonic() < deadline:
-        taken += queue.take(7, 100)
-    for adder in adders:
-        adder.join()
+    with ThreadPoolExecutor(4) as pool:
+        pool.map(add, range(4))
+        while len(taken) < 2_000 and time.monotonic() < deadline:
+            taken += queue.take(7, 100)
     for n in range(4):
         assert [i for m, i in taken if m == n] == list(range(500))
     assert len(queue) == 0
@@ -232,3 +231,50 @@ def test_other_projects_do_not_feel_a_crowd_of_new_names(
     beside = beside_a_crowd(server.port)
     assert beside.refused == []
     assert beside.crowded < 0.5 * beside.of_the_crowd, beside
+
+
+def test_a_few_come_back_after_a_second() -> None:
+    turned_away = TurnedAway()
+    for at in range(REFUSED_PER_SECOND - 1):
+        assert turned_away.one_more(at / REFUSED_PER_SECOND) == 1
+
+
+def test_many_are_asked_to_wait_longer_until_they_are_few_again() -> None:
+    turned_away = TurnedAway()
+    for at in range(10 * REFUSED_PER_SECOND):
+        last = turned_away.one_more(at / (10 * REFUSED_PER_SECOND))
+    assert last == 11
+    # The first of the second after: as many may follow.
+    assert turned_away.one_more(1.0) == 11
+    assert turned_away.one_more(3.5) == 1
+
+
+def test_nobody_is_sent_away_for_longer_than_a_training_waits_anyway() -> None:
+    turned_away = TurnedAway()
+    assert {turned_away.one_more(0.5) for _ in range(100 * REFUSED_PER_SECOND)} == set(
+        range(1, LONGEST_RETRY_SECONDS + 1)
+    )
+
+
+def test_ten_thousand_come_back_at_a_rate_that_is_cheap_to_refuse() -> None:
+    """Each comes back exactly when it was told to, while the server writes nothing at all."""
+    turned_away, due = TurnedAway(), {0: 10_000}
+    refused = []
+    for second in range(120):
+        coming = due.pop(second, 0)
+        refused.append(coming)
+        for i in range(coming):
+            wait = turned_away.one_more(second + i / coming)
+            due[second + wait] = due.get(second + wait, 0) + 1
+    assert sum(refused[60:]) / 60 < 2_000
+
+
+def test_what_is_refused_is_not_unpacked(tmp_path: Path, make_run: Any, patch: Any) -> None:
+    run = make_run()
+    with serving(f"sqlite:///{tmp_path}/x.db") as api:
+        run.create(api)
+        path, headers = "/api/v1/runs/r1/batches", {"content-encoding": "gzip"}
+        body = gzip.compress(b"not a batch")
+        assert api.post(path, content=body, headers=headers).status_code == 400
+        patch("writer.MAX_WAITING_BATCHES", 0)
+        assert api.post(path, content=body, headers=headers).status_code == 429

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from argon2 import PasswordHasher
+from sqlalchemy import insert, select
 from starlette.testclient import TestClient
+from tests.server.access.people import ADDRESS, asking, bearer, sign_in, token
+from tests.server.databases import Copies
+from tests.server.stored import count_of, engine_of, serving
 
-from leakline_server import limits
+from leakline.analysis.results import Finding, Interval, Verdict, to_json
+from leakline_server import credentials, limits
 from leakline_server.app import create_app
-from leakline_server.config import Config, WrongSettings, from_environment
+from leakline_server.config import Config, from_environment
+from leakline_server.store import alerts, findings, requests, tables
+from leakline_server.store.engine import Engine, writing
+from leakline_server.store.newest import keep_newest
 from leakline_server.store.retention import PerProject
+from leakline_server.workers.examine import Examiner
 
 BATCHES = "/api/v1/runs/r1/batches"
 
@@ -36,13 +47,11 @@ def values(api: TestClient, name: str, **query: Any) -> list[float]:
 
 
 # -- cardinality
-
-
 def test_types_beyond_the_bound_are_added_up_and_counted(
-    api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
+    api: TestClient, run: Any, patch: Any
 ) -> None:
     # app.Env of each snapshot, and two more.
-    monkeypatch.setattr("leakline_server.store.folding.MAX_RUN_TYPES", 3)
+    patch("store.folding.MAX_RUN_TYPES", 3)
     wire = run.wire(0, 3)
     wire["columns"]["series"] |= {f"type.app.T{i}.count": [10 * i, None, 1] for i in range(4)}
     wire["columns"]["series"] |= {
@@ -61,10 +70,10 @@ def test_types_beyond_the_bound_are_added_up_and_counted(
 
 
 def test_what_was_folded_may_be_sent_again_and_is_a_contradiction_when_it_differs(
-    api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
+    api: TestClient, run: Any, patch: Any
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.folding.MAX_RUN_TYPES", 2)
-    monkeypatch.setattr("leakline_server.store.folding.MAX_RUN_PHASES", 2)
+    patch("store.folding.MAX_RUN_TYPES", 2)
+    patch("store.folding.MAX_RUN_PHASES", 2)
     wire = run.wire(0, 3)
     wire["columns"]["series"] |= {f"type.app.T{i}.count": [i, 5, 0.5] for i in range(5)}
     wire["columns"]["phase"] = ["a", "b", "c"]
@@ -101,25 +110,11 @@ def test_phases_beyond_the_bound_are_one_phase_and_every_snapshot_is_there(
     assert "More phases than a run may have" in api.get("/runs/r1").text
 
 
-def test_tags_and_phases_that_joining_processes_bring_do_not_pile_up(
-    api: TestClient, run: Any
-) -> None:
-    for n in range(5):
-        header = run.header | {
-            "tags": [f"tag {n} {i}" for i in range(60)],
-            "phases": [f"phase {n} {i}" for i in range(200)],
-        }
-        assert api.post("/api/v1/runs", json=header).status_code == 200
-    found = api.get("/api/v1/runs/r1").json()
-    assert len(found["tags"]) == limits.MAX_RUN_TAGS
-    assert len(found["phases"]) == limits.MAX_DECLARED_PHASES
-
-
 def test_processes_of_a_run_have_a_bound_that_is_said(
-    api: TestClient, run: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
+    api: TestClient, run: Any, make_run: Any, patch: Any
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.inbox.MAX_RUN_PROCESSES", 2)
-    monkeypatch.setattr("leakline_server.store.joining.MAX_RUN_PROCESSES", 2)
+    patch("store.inbox.MAX_RUN_PROCESSES", 2)
+    patch("store.joining.MAX_RUN_PROCESSES", 2)
     for name in ("p1", "p2"):
         make_run(instance=name).send(api, 0, 3)
     answers = [
@@ -133,8 +128,6 @@ def test_processes_of_a_run_have_a_bound_that_is_said(
 
 
 # -- clocks
-
-
 def test_a_clock_that_is_ahead_is_clamped_and_told_and_never_refused(
     api: TestClient, run: Any, make_run: Any
 ) -> None:
@@ -182,16 +175,10 @@ def test_a_run_neither_begins_nor_ends_in_the_future(api: TestClient) -> None:
 
 
 # -- a project and day
-
-
 @pytest.fixture
 def bounded(database_url: str, make_run: Any) -> Any:
-    config = Config(
-        database_url=database_url,
-        runs_per_day=PerProject(3, {"free": None}),
-        bytes_per_day=PerProject(2_000, {"free": None}),
-    )
-    with TestClient(create_app(config), "http://127.0.0.1") as client:
+    runs, bytes_ = (PerProject(most, {"free": None}) for most in (3, 2_000))
+    with serving(database_url, runs_per_day=runs, bytes_per_day=bytes_) as client:
         yield client
 
 
@@ -230,41 +217,27 @@ def test_a_project_stores_so_many_bytes_a_day(bounded: TestClient, make_run: Any
 
 
 def test_a_server_that_starts_again_knows_what_was_stored_today(
-    database_url: str, make_run: Any, monkeypatch: pytest.MonkeyPatch
+    database_url: str, make_run: Any, patch: Any
 ) -> None:
     # Each transaction tells the database.
-    monkeypatch.setattr("leakline_server.store.intake.FLUSH_SECONDS", 0.0)
-    config = Config(database_url=database_url, bytes_per_day=PerProject(2_000))
+    patch("store.intake.FLUSH_SECONDS", 0.0)
+    bound = {"bytes_per_day": PerProject(2_000)}
     run = make_run()
-    with TestClient(create_app(config), "http://127.0.0.1") as first:
+    with serving(database_url, **bound) as first:
         run.create(first)
         run.send(first, 0, 200)
-    with TestClient(create_app(config), "http://127.0.0.1") as second:
+    with serving(database_url, **bound) as second:
         told_to_wait(second.post(BATCHES, json=run.wire(200, 3)), "too_many_bytes")
 
 
-def test_yesterday_is_forgotten(
-    bounded: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_yesterday_is_forgotten(bounded: TestClient, make_run: Any, patch: Any) -> None:
     run = make_run()
     run.create(bounded)
     run.send(bounded, 0, 200)
     told_to_wait(bounded.post(BATCHES, json=run.wire(200, 3)), "too_many_bytes")
     tomorrow = time.time() + 86_400.0
-    monkeypatch.setattr("leakline_server.web.ingest_api.time.time", lambda: tomorrow)
+    patch("web.ingest_api.time.time", lambda: tomorrow)
     run.send(bounded, 200, 3)
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("RUNS_PER_DAY", "many"), ("RUNS_PER_DAY", "0"), ("RUNS_PER_DAY", "-1"), ("RUNS_PER_DAY", "p=1.5"),
-        ("BYTES_PER_DAY", "much"), ("BYTES_PER_DAY", "forever"), ("BYTES_PER_DAY", "0"),
-    ],
-)  # fmt: skip
-def test_a_wrong_bound_is_told_at_the_start(name: str, text: str) -> None:
-    with pytest.raises(WrongSettings, match=f"LEAKLINE_{name}.*unlimited"):
-        from_environment({f"LEAKLINE_{name}": text})
 
 
 def test_bounds_are_on_and_one_project_may_have_another() -> None:
@@ -278,62 +251,19 @@ def test_bounds_are_on_and_one_project_may_have_another() -> None:
     assert made.bytes_per_day.of("p") == 2**30
 
 
-# -- what waits
-
-
-def test_bodies_on_their_way_have_a_bound_together(
-    shared_api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make_run(id="coming")
-    run.create(shared_api)
-    monkeypatch.setattr("leakline_server.web.bodies.MAX_BODIES_BYTES", 1_000)
-    body = json.dumps(run.wire(0, 3)).encode()
-    for path in ("/api/v1/runs/coming/batches", "/api/v1/runs"):
-        answer = shared_api.post(path, content=body)
-        assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
-    monkeypatch.undo()
-    # What was refused is on its way no more.
-    assert shared_api.app.state.services.coming.size == 0  # type: ignore[attr-defined]
-    assert run.send(shared_api, 0, 3) == 3
-
-
-def test_a_queue_of_large_batches_is_bounded_in_bytes(
-    shared_api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make_run(id="queue")
-    run.create(shared_api)
-    monkeypatch.setattr("leakline_server.writer.MAX_WAITING_BYTES", 0)
-    answer = shared_api.post("/api/v1/runs/queue/batches", json=run.wire(0, 3))
-    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
-
-
-def test_live_pages_have_a_bound(
-    shared_api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_run(id="live").create(shared_api)
-    monkeypatch.setattr("leakline_server.web.stream.MAX_LIVE_STREAMS", 0)
-    answer = shared_api.get("/api/v1/runs/live/live")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_streams")
-
-
 # -- answers
-
-
-def test_lists_without_pages_end(
-    api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leakline_server.store.details.MAX_LISTED", 2)
+def test_lists_without_pages_end(api: TestClient, run: Any, patch: Any) -> None:
+    patch("store.details.MAX_LISTED", 2)
     wire = run.wire(0, 3)
+    of = [{"sequence": 2, "type": f"T{i}"} for i in range(9)]
     wire["large_objects"] = [
-        {"sequence": 2, "type": f"T{i}", "bytes": i, "detail": "", "holder": ""} for i in range(9)
+        {**each, "bytes": i, "detail": "", "holder": ""} for i, each in enumerate(of)
     ]
     wire["holders"] = [
-        {"sequence": 2, "type": f"T{i}", "path": "p", "count": i, "bytes_each": None}
-        for i in range(9)
+        {**each, "path": "p", "count": i, "bytes_each": None} for i, each in enumerate(of)
     ]
-    wire["events"] = [
-        {"sequence": 2, "time": 1e9 + i, "kind": "mark", "name": f"m{i}"} for i in range(9)
-    ]
+    mark = {"sequence": 2, "kind": "mark"}
+    wire["events"] = [{**mark, "time": 1e9 + i, "name": f"m{i}"} for i in range(9)]
     assert api.post(BATCHES, json=wire).status_code == 200
     for path, key, expected in (
         ("large-objects", "type", ["T8", "T7"]),
@@ -342,3 +272,204 @@ def test_lists_without_pages_end(
     ):
         items = api.get(f"/api/v1/runs/r1/{path}").json()["items"]
         assert [item[key] for item in items] == expected
+
+
+# Table -> the limits that bound its rows; what is derived of rows that have limits, where nothing else is.
+BOUNDS: Final[dict[str, tuple[str, ...]]] = {
+    "runs": ("RUNS_PER_DAY", "PROJECTS_PER_DAY"),
+    "attempts": ("MAX_RUN_ATTEMPTS",), "processes": ("MAX_RUN_PROCESSES",),
+    "series": ("MAX_RUN_SERIES", "MAX_RUN_TYPES", "MAX_RUN_PHASES"),
+    **dict.fromkeys(("batches", "segments", "chunks", "rollups", "details"), ("BYTES_PER_DAY",)),
+    "requests": ("MAX_REQUESTS", "MAX_PAST"), "incidents": ("MAX_RUN_INCIDENTS", "MAX_RUN_SERIES"),
+    "alerts": ("MAX_RUN_ALERTS",), "webhooks": ("MAX_WEBHOOKS",), "rules": ("MAX_RULES",),
+    # Of each leak, of which a run has so many.
+    "acknowledgements": ("MAX_PAST", "MAX_RUN_INCIDENTS"), "accepted_counts": ("MAX_ACCEPTED_COUNTS", "MAX_PAST"),
+    # Of each run and rule, and of each alert and webhook.
+    "rule_states": ("RUNS_PER_DAY", "MAX_RULES"),
+    **dict.fromkeys(("deliveries", "tries"), ("MAX_RUN_ALERTS", "MAX_WEBHOOKS")),
+    # One of each run, or of each run that was.
+    **dict.fromkeys(("sizes", "deletions", "removals"), ("RUNS_PER_DAY",)),
+    # One of each project and day.
+    "intake": ("PROJECTS_PER_DAY",), "tokens": ("MAX_TOKENS", "MAX_PAST"),
+    "sessions": ("MAX_SESSIONS", "MAX_SESSIONS_OF_ONE"), "damaged": ("MAX_DAMAGED",),
+    # The keys are ours, and `test_the_keys_of_settings_are_few` counts them.
+    "settings": (),
+}  # fmt: skip
+
+
+@pytest.fixture
+def asking_api(
+    sqlite_copies: Copies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TestClient]:
+    """A server that asks, with cheap hashes, and without an examiner that resolves what a test has planted."""
+    cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    monkeypatch.setattr(credentials, "_hasher", lambda: cheap)
+    monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
+    with (
+        sqlite_copies.new(tmp_path) as url,
+        TestClient(create_app(asking(url)), base_url=ADDRESS) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def engine(asking_api: TestClient) -> Engine:
+    return engine_of(asking_api)
+
+
+@pytest.fixture
+def admin(engine: Engine) -> dict[str, str]:
+    return bearer(token(engine, "admin")[1])
+
+
+def test_every_table_has_a_bound_that_is_a_limit() -> None:
+    assert BOUNDS.keys() == tables.metadata.tables.keys()
+    assert {name for names in BOUNDS.values() for name in names} <= vars(limits).keys()
+    assert [table for table, names in BOUNDS.items() if not names] == ["settings"]
+
+
+def test_the_keys_of_settings_are_few(asking_api: TestClient, engine: Engine, admin: Any) -> None:
+    before = count_of(engine, tables.settings)
+    for number in range(12):
+        asking_api.post(
+            "/api/v1/runs", json={"id": f"r{number}", "project": f"p{number}"}, headers=admin
+        )
+        asking_api.post(
+            "/api/v1/webhooks", json={"url": f"https://192.0.2.1/{number}"}, headers=admin
+        )
+        sign_in(asking_api)
+    assert count_of(engine, tables.settings) <= before + 2
+
+
+def test_one_token_makes_few_sessions_and_ends_none_of_others(
+    asking_api: TestClient, engine: Engine, patch: Any
+) -> None:
+    patch("store.logins.MAX_SESSIONS_OF_ONE", 5)
+    other, own = token(engine, "read"), token(engine, "read")
+    assert sign_in(asking_api, other[1]).status_code == sign_in(asking_api).status_code == 303
+    for _ in range(12):
+        assert sign_in(asking_api, own[1]).status_code == 303
+    assert asking_api.get("/", follow_redirects=False).status_code == 200
+    of = tables.sessions.c.token_id
+    assert [count_of(engine, tables.sessions, of == number) for number in (other[0], own[0])] == [
+        1,
+        5,
+    ]
+    for _ in range(7):
+        sign_in(asking_api)
+    assert count_of(engine, tables.sessions, of.is_(None)) == 5
+
+
+def test_all_sessions_are_bounded(asking_api: TestClient, engine: Engine, patch: Any) -> None:
+    patch("store.logins.MAX_SESSIONS", 4)
+    for _ in range(3):
+        for secret in [token(engine, "read")[1] for _ in range(3)]:
+            assert sign_in(asking_api, secret).status_code == 303
+    assert count_of(engine, tables.sessions) == 4
+
+
+def test_revoked_tokens_are_bounded(
+    asking_api: TestClient, engine: Engine, admin: Any, patch: Any
+) -> None:
+    patch("store.tokens.MAX_PAST", 3)
+    kept = token(engine, "read")[0]
+    for _ in range(9):
+        made = asking_api.post("/api/v1/tokens", json={"scope": "read"}, headers=admin)
+        assert made.status_code == 201, made.text
+        asking_api.delete(f"/api/v1/tokens/{made.json()['id']}", headers=admin)
+    # The one that was revoked last goes with the next that is made.
+    assert count_of(engine, tables.tokens, tables.tokens.c.revoked_at.is_not(None)) == 4
+    assert count_of(engine, tables.tokens, tables.tokens.c.id == kept) == 1
+
+
+def test_counts_that_are_no_longer_accepted_are_bounded(
+    asking_api: TestClient,
+    engine: Engine,
+    admin: Any,
+    make_run: Any,
+    patch: Any,
+) -> None:
+    patch("store.accepted_counts.MAX_PAST", 3)
+    asking_api.headers.update(admin)
+    make_run().create(asking_api)
+    make_run().send(asking_api, 3, 6)
+    for number in range(9):
+        body = {"type": "app.Env", "low": number, "high": number}
+        answer = asking_api.post("/api/v1/runs/r1/expectations", json=body, headers=admin)
+        assert answer.status_code < 300, answer.text
+    ended = tables.accepted_counts.c.ended_at
+    assert count_of(engine, tables.accepted_counts, ended.is_(None)) == 1
+    assert count_of(engine, tables.accepted_counts, ended.is_not(None)) == 3
+
+
+def examine(engine: Engine, fingerprints: list[str], now: float) -> None:
+    growth = Interval(7.0, 6.0, 8.0)
+    found = tuple(
+        Finding(name, "confirmed", "objects", None, None, (), growth, None, 0.9)
+        for name in fingerprints
+    )
+    said = Verdict("r1", "generation", 9, "confirmed", "r1 leaks", growth, 0.9, found)
+    with writing(engine) as connection:
+        findings.save(connection, said, to_json(said), now)
+
+
+@pytest.fixture
+def begun(asking_api: TestClient, admin: Any) -> None:
+    body = {"id": "r1", "project": "p"}
+    assert asking_api.post("/api/v1/runs", json=body, headers=admin).status_code == 201
+
+
+def test_what_people_said_of_a_leak_is_bounded(
+    asking_api: TestClient, engine: Engine, admin: Any, begun: None, patch: Any
+) -> None:
+    patch("store.acknowledgements.MAX_PAST", 3)
+    examine(engine, ["f1"], time.time())
+    for word in ["close"] + ["ignore", "acknowledge"] * 6:
+        body = {"project": "p", "reason": word}
+        answer = asking_api.post(f"/api/v1/incidents/f1/{word}", json=body, headers=admin)
+        assert answer.status_code == 200, answer.text
+    table = tables.acknowledgements
+    # A note that still holds stays, however old it is.
+    assert count_of(engine, table, table.c.ended_at.is_(None), table.c.kind == "closed") == 1
+    assert count_of(engine, table, table.c.ended_at.is_(None), table.c.kind == "acknowledged") == 1
+    assert count_of(engine, table) == 5
+
+
+def test_incidents_of_a_run_that_are_over_are_bounded(
+    engine: Engine, begun: None, patch: Any
+) -> None:
+    patch("store.findings.MAX_RUN_INCIDENTS", 4)
+    for number in range(10):
+        examine(engine, ["stays", f"f{number}"], 1e9 + number)
+    names = select(tables.incidents.c.fingerprint).order_by(tables.incidents.c.fingerprint)
+    with engine.connect() as connection:
+        assert connection.scalars(names).all() == ["f5", "f6", "f7", "f8", "f9", "stays"]
+
+
+def test_alerts_of_a_run_are_bounded(engine: Engine, begun: None, patch: Any) -> None:
+    patch("store.alerts.MAX_RUN_ALERTS", 4)
+    for number in range(10):
+        told = alerts.Alert(f"a{number}", "r1", None, "run.killed", 1e9, {}, "run")
+        with writing(engine) as connection:
+            alerts.add(connection, [told])
+    with engine.connect() as connection:
+        there = connection.scalars(select(tables.alerts.c.id).order_by(tables.alerts.c.id)).all()
+    assert there == ["a6", "a7", "a8", "a9"]
+
+
+def test_answered_requests_of_a_run_are_bounded(engine: Engine, begun: None, patch: Any) -> None:
+    patch("store.requests.MAX_PAST", 3)
+    for number in range(9):
+        wanted = requests.Wanted("find_holders", f"app.Class{number}")
+        asked = requests.ask(engine, "r1", wanted, 1e9 + number)
+        requests.answered(engine, {asked.id: "r1"})
+    assert count_of(engine, tables.requests) == 4
+
+
+def test_rows_of_others_stay(engine: Engine) -> None:
+    table = tables.accepted_counts
+    row = {"type": "app.Env", "low": 1, "high": 1, "run": "r1", "created_at": 1.0, "ended_at": 2.0}
+    with writing(engine) as connection:
+        connection.execute(insert(table), [{**row, "project": name} for name in "pqpqpq"])
+        keep_newest(connection, table.c.id, table.c.id, 1, table.c.project == "p")
+    assert [count_of(engine, table, table.c.project == name) for name in "pq"] == [1, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -17,8 +18,8 @@ import pytest
 import zstandard
 from tests.server.access.people import token
 from tests.server.conftest import DATABASES, copies_of
-from tests.server.listening import Answer, Client, listening
 from tests.server.otlp_requests import memory, request
+from tests.server.stored import Answer, Client, listening
 
 from leakline_server import limits
 from leakline_server.app import create_app
@@ -38,18 +39,12 @@ def client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Client]:
     with copies_of(request).new(tmp_path_factory.mktemp("limits")) as url:
-        yield from bounded(url)
-
-
-def bounded(url: str) -> Iterator[Client]:
-    settings = {
-        "LEAKLINE_DATABASE_URL": url,
-        "LEAKLINE_RUNS_PER_DAY": "few=1",
-        "LEAKLINE_BYTES_PER_DAY": "small=1 KiB",
-        "LEAKLINE_WEBHOOK_ALLOW": "127.0.0.0/8",
-    }
-    with listening(create_app(from_environment(settings))) as found:
-        yield found
+        settings = {
+            "LEAKLINE_DATABASE_URL": url, "LEAKLINE_RUNS_PER_DAY": "few=1", "LEAKLINE_BYTES_PER_DAY": "small=1 KiB",
+            "LEAKLINE_WEBHOOK_ALLOW": "127.0.0.0/8",
+        }  # fmt: skip
+        with listening(create_app(from_environment(settings))) as found:
+            yield found
 
 
 @pytest.fixture(scope="module")
@@ -125,15 +120,11 @@ def raw(*parts: str) -> Cross:
         with socket.create_connection(("127.0.0.1", client.port), timeout=30) as connection:
             for part in parts:
                 connection.sendall(part.encode())
-            return first_answer(connection)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            return Answer(answer.status, answer.headers, answer.read())
 
     return cross
-
-
-def first_answer(connection: socket.socket) -> Answer:
-    answer = http.client.HTTPResponse(connection)
-    answer.begin()
-    return Answer(answer.status, answer.headers, answer.read())
 
 
 TRICKLING = (
@@ -153,35 +144,34 @@ def another_batch(client: Client, run: Any) -> Answer:
     return client.ask("POST", PATH.format("small"), run.wire(200, 3))
 
 
-def asking(cross: Cross) -> Cross:
-    """Of a server that asks who it is, as an administrator."""
-
-    def asked(client: Client, run: Any) -> Answer:
+@contextlib.contextmanager
+def a_server_that_asks(client: Client, *who: str, **more: Any) -> Iterator[Client]:
+    """Who each is, for what one sends whose token has this scope and project, or who has none."""
+    sends = {}
+    if who:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("leakline_server.store.tokens.MAX_TOKENS", limits.MAX_TOKENS)
-            _, secret = token(client.services.engine, "admin")
-        client.services.callers.asked = True
-        try:
-            return cross(replace(client, sends={"authorization": f"Bearer {secret}"}), run)
-        finally:
-            client.services.callers.asked = False
+            sends = {"authorization": f"Bearer {token(client.services.engine, *who, **more)[1]}"}
+    client.services.callers.asked = True
+    try:
+        yield replace(client, sends=sends)
+    finally:
+        client.services.callers.asked = False
+
+
+def asking(cross: Cross, *who: str, **more: Any) -> Cross:
+    """By default as an administrator."""
+
+    def asked(client: Client, run: Any) -> Answer:
+        with a_server_that_asks(client, *(who or ("admin",)), **more) as asks:
+            return cross(asks, run)
 
     return asked
 
 
 def browsing(cross: Cross) -> Cross:
-    """With a browser token of its project, of a server that asks."""
-
-    def asked(client: Client, run: Any) -> Answer:
-        project = "browsed"
-        _, secret = token(client.services.engine, "ingest", project, browser=True)
-        client.services.callers.asked = True
-        try:
-            return cross(replace(client, sends={"authorization": f"Bearer {secret}"}), run)
-        finally:
-            client.services.callers.asked = False
-
-    return asked
+    """With a browser token of its project."""
+    return asking(cross, "ingest", "browsed", browser=True)
 
 
 def another_page(client: Client, run: Any) -> Answer:
@@ -222,12 +212,8 @@ def boxes(count: int) -> bytes:
 
 def signing_in(client: Client, run: Any) -> Answer:
     """Of a server that asks: another reads no form to sign in."""
-    client.services.callers.asked = True
-    try:
-        body = b"secret=" + b"a" * limits.MAX_SIGN_IN_BYTES
-        return client.ask("POST", "/sign-in", body)
-    finally:
-        client.services.callers.asked = False
+    with a_server_that_asks(client) as asks:
+        return asks.ask("POST", "/sign-in", b"secret=" + b"a" * limits.MAX_SIGN_IN_BYTES)
 
 
 @dataclass(frozen=True)
@@ -358,6 +344,9 @@ REFUSED: dict[str, Way] = {
 }  # fmt: skip
 
 
+BUSY = {"MAX_BODIES_BYTES", "MAX_WAITING_BATCHES", "MAX_WAITING_SNAPSHOTS", "MAX_WAITING_BYTES"}
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_beyond_is_refused_and_nothing_is_lost(
     name: str, client: Client, stored: Any, monkeypatch: pytest.MonkeyPatch
@@ -379,9 +368,15 @@ def test_what_is_beyond_is_refused_and_nothing_is_lost(
         assert 10 < len(error["message"]) < 500 and "\n" not in error["message"]
     if way.status == 429:
         assert 1 <= int(answer.headers["retry-after"]) <= 3_600
+    if name in BUSY:
+        assert (answer.json()["error"]["code"], answer.headers["retry-after"]) == ("too_busy", "1")
+    if name == "MAX_LIVE_STREAMS":
+        assert answer.json()["error"]["code"] == "too_many_streams"
     there = client.get("/api/v1/runs/stored/snapshots?limit=200")["items"]
     assert [row["sequence"] for row in there] == list(range(9, -1, -1))
     assert client.services.coming.size == 0
+    # What was refused left no room taken.
+    assert client.post(PATH.format("stored"), stored.wire(0, 10))["accepted"] == 0
 
 
 # -- what is folded, clamped, cut or paged instead
@@ -504,21 +499,14 @@ def attempts(client: Client, make_run: Any) -> None:
     assert "52 attempts, the newest first, 50 of them." in page
 
 
-def many_processes(
-    client: Client, run_id: str, count: int, end: Mapping[str, Any], **more: Any
-) -> Any:
-    """A run of so many that have joined, of which one told an end; what is answered of it."""
-    for rank in range(count):
-        process = {"instance": f"{run_id}-{rank}", "rank": rank, **more}
-        client.post("/api/v1/runs", {"id": run_id, "process": process})
-    assert client.ask("PATCH", f"/api/v1/runs/{run_id}", dict(end)).status == 200
-    return client.get(f"/api/v1/runs/{run_id}")
-
-
 def told_processes(client: Client, make_run: Any) -> None:
     count = limits.MAX_PROCESSES_TOLD + 3
+    for rank in range(count):
+        process = {"instance": f"crowd-{rank}", "rank": rank}
+        client.post("/api/v1/runs", {"id": "crowd", "process": process})
     end = {"state": "failed", "reason": "ValueError", "instance": f"crowd-{count - 1}"}
-    run = many_processes(client, "crowd", count, end)
+    assert client.ask("PATCH", "/api/v1/runs/crowd", end).status == 200
+    run = client.get("/api/v1/runs/crowd")
     ranks = [each["rank"] for each in run["processes"]]
     # The one that people look for is there, and the others from the first on.
     assert ranks == [*range(limits.MAX_PROCESSES_TOLD - 1), count - 1]
@@ -610,30 +598,19 @@ def listed(client: Client, make_run: Any) -> None:
 
 
 ABSORBED: dict[str, Callable[[Client, Any], None]] = {
-    "MAX_SKEW_SECONDS": clocks,
-    "MAX_RUN_TYPES": types,
-    "MAX_RUN_PHASES": phases,
-    "MAX_RUN_SERIES": many_series,
-    "MAX_RUN_TAGS": tags,
-    "MAX_DECLARED_PHASES": declared,
-    "MAX_NOTES": notes,
-    "MAX_NOTES_BYTES": long_notes,
-    "MAX_ATTEMPTS_TOLD": attempts,
-    "MAX_PROCESSES_TOLD": told_processes,
-    "MAX_PROCESSES_TOLD_BYTES": told_bytes,
-    "MAX_LINES_TOLD_BYTES": told_lines,
-    "MAX_PROCESSES_STUDIED": studied,
-    "MAX_PROCESSES_READ": read,
-    "MAX_ITEMS": items,
-    "MAX_LISTED": listed,
-}
+    "MAX_SKEW_SECONDS": clocks, "MAX_RUN_TYPES": types, "MAX_RUN_PHASES": phases, "MAX_RUN_SERIES": many_series,
+    "MAX_RUN_TAGS": tags, "MAX_DECLARED_PHASES": declared, "MAX_NOTES": notes, "MAX_NOTES_BYTES": long_notes,
+    "MAX_ATTEMPTS_TOLD": attempts, "MAX_PROCESSES_TOLD": told_processes, "MAX_PROCESSES_TOLD_BYTES": told_bytes,
+    "MAX_LINES_TOLD_BYTES": told_lines, "MAX_PROCESSES_STUDIED": studied, "MAX_PROCESSES_READ": read,
+    "MAX_ITEMS": items, "MAX_LISTED": listed,
+}  # fmt: skip
 
 
-# Where there is nobody left to tell it to: `test_a_connection_has_bounds.py`.
+# Where there is nobody left to tell it to: `test_connections.py`.
 CLOSED = {"MAX_PIPELINED", "MAX_UNREAD_BYTES", "UNREAD_SECONDS", "ANSWER_SECONDS"}
 
 
-# Rows of which the oldest go: `test_rows_are_bounded.py`.
+# Rows of which the oldest go: `test_limits.py`.
 KEPT = {
     "MAX_SESSIONS", "MAX_SESSIONS_OF_ONE", "MAX_PAST", "MAX_RUN_INCIDENTS", "MAX_RUN_ALERTS", "MAX_DAMAGED",
 }  # fmt: skip

@@ -45,19 +45,26 @@ def verdict_of(client: TestClient, run: str, generations: int) -> dict[str, Any]
         assert time.monotonic() < deadline, found
 
 
+def leaking(api: TestClient, make_run: Any) -> tuple[Any, dict[str, Any]]:
+    """A run with a plan and a limit that leaks 64 MiB a generation, and its verdict."""
+    run = make_run(leak_bytes=64 * 2**20, extra={"cgroup.limit_bytes": lambda sequence: LIMIT})
+    api.post("/api/v1/runs", json={**run.header, "total": 500})
+    run.send(api, 0, 90)
+    return run, verdict_of(api, run.id, 30)
+
+
+LIMIT = 4 * 2**30
+
+
 def test_what_is_unknown_has_no_sample_and_what_has_ended_none_at_all(
     api: TestClient, make_run: Any
 ) -> None:
     api.post("/api/v1/runs", json={"id": "empty", "project": "p", "name": "n"})
     found = of_run(api, "empty")
     unknown = {
-        "rss_bytes",
-        "peak_bytes",
-        "growth_bytes_per_generation",
-        "oom_generation",
-        "oom_timestamp_seconds",
+        "rss_bytes", "peak_bytes", "growth_bytes_per_generation", "oom_generation", "oom_timestamp_seconds",
         "generations_planned",
-    }
+    }  # fmt: skip
     assert not {f"leakline_run_{name}" for name in unknown} & set(found)
     assert found["leakline_run_severity"] == 0.0 and found["leakline_run_status"] == 1.0
     api.patch("/api/v1/runs/empty", json={"state": "finished"})
@@ -77,11 +84,7 @@ def test_a_program_that_counts_no_generations_has_no_number_of_them(
 
 
 def test_a_leaking_run_has_its_headline_numbers(api: TestClient, make_run: Any) -> None:
-    limit = 4 * 2**30
-    run = make_run(leak_bytes=64 * 2**20, extra={"cgroup.limit_bytes": lambda sequence: limit})
-    api.post("/api/v1/runs", json={**run.header, "total": 500})
-    run.send(api, 0, 90)
-    verdict = verdict_of(api, run.id, 30)
+    run, verdict = leaking(api, make_run)
     found = of_run(api, run.id)
     assert found["leakline_run_rss_bytes"] == run.snapshot(89).samples["process.rss_bytes"]
     assert found["leakline_run_generations"] == verdict["generations"]
@@ -90,7 +93,7 @@ def test_a_leaking_run_has_its_headline_numbers(api: TestClient, make_run: Any) 
         assert found[f"leakline_run_growth_bytes_per_generation{suffix}"] == growth[end]
     assert growth["estimate"] == pytest.approx(64 * 2**20, rel=0.05)
     assert found["leakline_run_severity"] == 6.0 and verdict["status"] == "confirmed"
-    assert found["leakline_run_oom_limit_bytes"] == limit
+    assert found["leakline_run_oom_limit_bytes"] == LIMIT
     assert found["leakline_run_oom_risk"] == run_metrics.RISKS.index(verdict["oom"]["risk"])
     assert found["leakline_run_oom_generation"] == verdict["oom"]["generation"]["estimate"]
     (status,) = [s for s in exported(api) if s[0] == "leakline_run_status"]
@@ -99,15 +102,10 @@ def test_a_leaking_run_has_its_headline_numbers(api: TestClient, make_run: Any) 
 
 def test_a_name_cannot_add_a_line(api: TestClient) -> None:
     name = 'a"} 1 \\ {run="fake'
-    assert (
-        api.post("/api/v1/runs", json={"id": "r", "project": name, "name": name}).status_code == 201
-    )
-    runs = {
-        (labels["run"], labels["name"])
-        for metric, labels, _ in exported(api)
-        if metric == "leakline_run_status"
-    }
-    assert runs == {("r", name)}
+    answer = api.post("/api/v1/runs", json={"id": "r", "project": name, "name": name})
+    assert answer.status_code == 201
+    of_status = [labels for metric, labels, _ in exported(api) if metric == "leakline_run_status"]
+    assert {(labels["run"], labels["name"]) for labels in of_status} == {("r", name)}
 
 
 def test_the_number_of_runs_is_bounded(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +133,7 @@ def test_what_a_newer_version_wrote_costs_its_own_numbers_alone(
 @pytest.fixture
 def names(api: TestClient, make_run: Any) -> dict[str, set[str]]:
     """Every name that a server with a leaking run exports -> its labels."""
-    run = make_run(leak_bytes=64 * 2**20, extra={"cgroup.limit_bytes": lambda sequence: 4 * 2**30})
-    api.post("/api/v1/runs", json={**run.header, "total": 500})
-    run.send(api, 0, 90)
-    verdict_of(api, run.id, 30)
+    leaking(api, make_run)
     api.post("/api/v1/runs/nobody/batches", json={})
     api.post("/api/v1/runs", json={"id": "planned", "total": 25})
     found: dict[str, set[str]] = {}
@@ -190,12 +185,9 @@ def test_the_dashboard_is_whole_and_served(api: TestClient) -> None:
 def test_the_page_names_every_number_and_none_that_is_not(names: dict[str, set[str]]) -> None:
     named = {name for name in NAME.findall(PAGE) if not name.startswith(APART)}
     ours = {
-        name
-        for name in names
-        if name.startswith("leakline_")
-        and not name.startswith(APART)
-        and not name.endswith("_created")
+        name for name in names if name.startswith("leakline_") and not name.endswith("_created")
     }
+    ours = {name for name in ours if not name.startswith(APART)}
     short = {f"leakline_run_growth_bytes_per_generation{end}" for end in ("_low", "_high")}
     assert named == ours - short
 

@@ -1,18 +1,32 @@
-"""The schema goes up and down on both databases, is the one the code speaks, and newer ones are left alone."""
+"""Whatever schema a database is at, the server brings it to its own with all its data, or leaves it whole.
+
+Databases that servers of before wrote are in `test_a_database_of_before_reads_the_same.py`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sqlite3
+from collections.abc import Sequence
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
 import pytest
+import sqlalchemy
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
+from sqlalchemy import inspect, update
+from tests.server.databases import SHAPE, Copies
+from tests.server.stored import damage_all_of, engine_of, serving
 
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.migrate import NewerDatabase, current, downgrade, revisions, upgrade
-from leakline_server.store.tables import metadata
+from leakline_server.store.tables import metadata, processes
 
 
 def steps() -> list[str]:
@@ -88,3 +102,202 @@ def test_every_constraint_has_a_name(engine: Engine) -> None:
     for table in metadata.tables.values():
         for constraint in table.constraints:
             assert constraint.name, (table.name, constraint)
+
+
+CLOCKS = "0014_clocks_not_known"
+KNOWN = revisions(MIGRATIONS)
+# Those from which there is a way back to; older ones are recorded.
+STEPS = KNOWN[KNOWN.index(KEYS) : -1]
+# Sealed, and not yet.
+SNAPSHOTS = 4_400
+# What a database, a page, a log, a spreadsheet or a template might take for more than text.
+HOSTILE = (
+    "<script>alert(1)</script>", "'; DROP TABLE runs; --", "=HYPERLINK(1)", "%s {0} {{7*7}} :name", "\u202egnp.exe",
+    "\U0001f4a5" * 8, "e\u0301\u2028\ufeff", "\\x00\\u0000",
+)  # fmt: skip
+
+QUESTIONS = (
+    "/api/v1/runs/{run}/series?name=*&x=sequence&points=5000",
+    "/api/v1/runs/{run}/series?name=process.rss_bytes&phase=*&points=5000", "/api/v1/runs/{run}/events",
+    "/api/v1/runs/{run}/census", "/api/v1/runs/{run}/large-objects", "/api/v1/runs/{run}/holders",
+    "/api/v1/runs/{run}/verdict", "/api/v1/runs/{run}/incidents", "/api/v1/runs/{run}/expectations",
+    "/api/v1/runs/{run}", "/api/v1/runs", "/api/v1/incidents", "/api/v1/rules", "/api/v1/webhooks",
+)  # fmt: skip
+
+
+def filled(url: str, make_run: Any) -> None:
+    with serving(url, webhook_allow=(ip_network("127.0.0.0/8"),)) as api:
+        for name, count in (("long", SNAPSHOTS), ("short", 40)):
+            run = make_run(id=name, instance=name, leak_bytes=300 * 2**20)
+            run.create(api)
+            run.send(api, 0, count)
+        rule = {"name": "Queue", "series": "gauge.queue", "above": 9.5}
+        assert api.post("/api/v1/rules", json=rule).status_code == 201
+        hook = {"name": "nobody", "url": "http://127.0.0.1:9/x", "format": "standard"}
+        assert api.post("/api/v1/webhooks", json=hook).status_code == 201
+        changed = {"tags": ["baseline", "ten"], "state": "finished"}
+        assert api.patch("/api/v1/runs/short", json=changed).status_code == 200
+        hostile = make_run(id="hostile", instance="'--", extra={f"gauge.{HOSTILE[1]}": float})
+        said = {
+            "name": HOSTILE[0],
+            "config": {text: [text] for text in HOSTILE},
+            "tags": HOSTILE[:3],
+        }
+        assert api.post("/api/v1/runs", json=hostile.header | said).status_code == 201
+        hostile.send(api, 0, 40)
+        notes = {"notes": [{"text": text} for text in HOSTILE]}
+        assert api.patch("/api/v1/runs/hostile", json=notes).status_code == 200
+
+
+def answers(url: str, runs: Sequence[str] = ("long", "short", "hostile")) -> dict[str, Any]:
+    """Asked of a server whose workers never run, so that nothing changes meanwhile."""
+    api = serving(url)
+    found = {}
+    for run in runs:
+        for question in QUESTIONS:
+            path = question.format(run=run)
+            answer = api.get(path)
+            assert answer.status_code == 200, (path, answer.text)
+            found[path] = answer.json()
+            for items in (
+                (found[path].get("items"),) if path.endswith(("objects", "holders")) else ()
+            ):
+                # Of objects that are equally large none comes first.
+                items.sort(key=lambda row: json.dumps(row, sort_keys=True))
+    engine_of(api).dispose()
+    return found
+
+
+@pytest.mark.long
+def test_from_every_schema_with_a_way_back_everything_reads_the_same(
+    database_url: str, make_run: Any
+) -> None:
+    filled(database_url, make_run)
+    before = answers(database_url)
+    assert len(before["/api/v1/runs/long/series?name=*&x=sequence&points=5000"]["items"]) >= 6
+    for step in reversed(STEPS):
+        engine = open_engine(database_url)
+        downgrade(engine, MIGRATIONS, step)
+        assert current(engine) == step
+        engine.dispose()
+        now = answers(database_url)
+        for path, answer in before.items():
+            assert now[path] == answer, (step, path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_damaged_values_of_an_older_schema_are_set_aside_by_the_upgrade(
+    database_url: str, make_run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever schema they are of, the upgrade succeeds, and costs no other run anything."""
+    filled(database_url, make_run)
+    of_others = {path: a for path, a in answers(database_url).items() if "/runs/short" not in path}
+    file = Path(open_engine(database_url).url.database or "")
+    for step in reversed(STEPS):
+        engine = open_engine(database_url)
+        downgrade(engine, MIGRATIONS, step)
+        engine.dispose()
+        old = tmp_path / f"{step}.db"
+        with contextlib.closing(sqlite3.connect(file)) as database:
+            database.execute("VACUUM INTO ?", (str(old),))
+        damage_all_of("short", old)
+        caplog.clear()
+        now = answers(f"sqlite:///{old}", ("long", "hostile"))
+        for path, answer in of_others.items():
+            if "/runs/" in path:
+                assert now[path] == answer, (step, path)
+        said = {run["id"]: run["summary"] for run in now["/api/v1/runs"]["items"]}
+        assert said["short"].startswith("Stored data of this run is damaged ("), step
+        assert "stored data of run short is damaged" in caplog.text, step
+        assert "sk-secret" not in caplog.text and "Traceback" not in caplog.text, step
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", KNOWN[KNOWN.index(KEYS) : KNOWN.index(CLOCKS)])
+def test_an_age_that_was_taken_for_a_clock_that_is_behind_is_not_known(
+    step: str, database_url: str, make_run: Any
+) -> None:
+    """Servers of before wrote it of every process that they had heard of by what it had measured days ago."""
+    of_before = {"uploaded": 35_000_000.5, "late": 300.5, "in time": 300.0, "ahead": -86_000.0}
+    with serving(database_url) as api:
+        for rank, instance in enumerate((*of_before, "unknown")):
+            run = make_run(instance=instance, rank=rank)
+            run.create(api)
+            run.send(api, 0, 3)
+    engine = open_engine(database_url)
+    downgrade(engine, MIGRATIONS, step)
+    of = processes.c.instance
+    with writing(engine) as connection:
+        for name, skew in of_before.items():
+            stored = update(processes).where(of == name).values(clock_skew_seconds=skew)
+            connection.execute(stored)
+    engine.dispose()
+    api = serving(database_url)
+    found = api.get("/api/v1/runs/r1").json()["processes"]
+    assert {each["instance"]: each["clock_skew_seconds"] for each in found} == {
+        "uploaded": None, "late": None, "in time": 300.0, "ahead": -86_000.0, "unknown": None,
+    }  # fmt: skip
+    page = api.get("/runs/r1").text
+    assert "ahead of the server" in page and "behind the server" not in page
+    engine_of(api).dispose()
+
+
+@pytest.mark.long
+def test_an_upgrade_that_is_cut_off_leaves_the_database_as_it_was(
+    database_url: str, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(database_url) as api:
+        run = make_run()
+        run.create(api)
+        run.send(api, 0, 40)
+    engine = open_engine(database_url)
+    downgrade(engine, MIGRATIONS, KEYS)
+
+    def cut_off(_connection: Any) -> None:
+        raise OSError("power cut")
+
+    with monkeypatch.context() as patched:
+        # The last thing that it does, in the same transaction.
+        patched.setattr("leakline_server.store.views.make", cut_off)
+        with pytest.raises(OSError, match="power cut"):
+            upgrade(engine, MIGRATIONS)
+    assert current(engine) == KEYS
+    upgrade(engine, MIGRATIONS)
+    assert current(engine) == KNOWN[-1]
+    engine.dispose()
+    api = serving(database_url)
+    (item,) = api.get(
+        "/api/v1/runs/r1/series?name=process.rss_bytes&x=sequence&points=5000"
+    ).json()["items"]
+    assert item["x"] == list(range(40))
+
+
+CHANGES = {
+    "a type": "ALTER TABLE chunks ALTER COLUMN width TYPE bigint",
+    "an index": "CREATE INDEX another ON runs (name)",
+    "a default": "ALTER TABLE deliveries ALTER COLUMN state SET DEFAULT 'x'",
+    "a row": "INSERT INTO series (run_id, id, name) VALUES ('r', 1, 'a')",
+}
+
+
+def _of(url: str, statement: str, question: str = SHAPE) -> object:
+    engine = sqlalchemy.create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+        found: object = connection.exec_driver_sql(question).scalar()
+    engine.dispose()
+    return found
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_next_database_is_as_new(postgres_copies: Copies, tmp_path: Path, change: str) -> None:
+    rows = "SELECT count(*) FROM series"
+    with postgres_copies.new(tmp_path) as url:
+        new = _of(url, "SET session_replication_role = replica")
+        changed = _of(url, "SET session_replication_role = replica;" + CHANGES[change])
+        assert (changed != new) == (change != "a row")
+    with postgres_copies.new(tmp_path) as url:
+        assert _of(url, "SELECT 1") == new
+        assert _of(url, "SELECT 1", rows) == 0

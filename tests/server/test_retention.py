@@ -1,25 +1,47 @@
-"""What goes, and when: by age and by size, project by project, and never what people live on."""
+"""What goes or is thinned, and when: by age and by size, never what people live on, and without holding up ingest."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import OperationalError
+from starlette.testclient import TestClient
+from tests.server.stored import compact_all, count_of, engine_of, put_run, seal, serving
 
-from leakline_server.config import WrongSettings, from_environment
+from leakline import analysis
+from leakline_server import upkeep
+from leakline_server.config import from_environment
 from leakline_server.store import removal, retention, sizes, thinning
-from leakline_server.store.columns import Key
+from leakline_server.store.codec import encode, numbers, texts
+from leakline_server.store.columns import (
+    COLUMNS,
+    GENERATION,
+    KIND,
+    MONOTONIC,
+    SEQUENCE,
+    TEXT_COLUMNS,
+    TIME,
+    Block,
+    Key,
+)
 from leakline_server.store.engine import DATABASE_ERRORS, Engine, writing
+from leakline_server.store.history import load_history
 from leakline_server.store.keeping import Keeping
 from leakline_server.store.retention import DAY_SECONDS, FOREVER, Limits, PerProject
-from leakline_server.store.tables import batches, runs, segments
+from leakline_server.store.tables import batches, chunks, rollups, runs, segments, series
 from leakline_server.store.tables import sizes as sizes_table
+from leakline_server.worker import Worker
 from leakline_server.workers.retaining import FIRST_DECISION_SECONDS, Retainer
 
 NOW = 1_800_000_000.0
@@ -32,16 +54,11 @@ def put(
 ) -> None:  # fmt: skip
     """A run that was heard of so many days ago."""
     at = NOW - days * DAY_SECONDS
+    times = dict.fromkeys(("started_at", "created_at", "last_seen_at", "ended_at"), at)
     with writing(engine) as connection:
-        connection.execute(
-            insert(runs).values(
-                id=name, project=project, name=name, unit="generation", state=state, tags=tags,
-                started_at=at, created_at=at, last_seen_at=at, ended_at=at,
-            )
-        )  # fmt: skip
-        connection.execute(
-            insert(sizes_table).values(run_id=name, bytes=size, measured_at=at, revision=0)
-        )
+        put_run(connection, name, project=project, state=state, tags=tags, **times)
+        sized = {"run_id": name, "bytes": size, "measured_at": at, "revision": 0}
+        connection.execute(insert(sizes_table).values(**sized))
 
 
 def going(engine: Engine, limits: Limits) -> list[str]:
@@ -87,14 +104,6 @@ def test_a_project_that_is_too_large_loses_its_oldest(engine: Engine) -> None:
     assert decided.too_large == []
 
 
-def test_what_goes_by_age_counts_before_the_size_is_looked_at(engine: Engine) -> None:
-    put(engine, "old", days=40, size=10 * MIB)
-    put(engine, "newer", days=20, size=10 * MIB)
-    put(engine, "new", days=1, size=10 * MIB)
-    limits = Limits(keep_days=PerProject(30), keep_bytes=PerProject(20 * MIB))
-    assert going(engine, limits) == ["old"]
-
-
 def test_a_project_that_stays_too_large_is_named(engine: Engine) -> None:
     put(engine, "live", days=0, size=10 * MIB, state="running")
     put(engine, "old", days=9, size=MIB)
@@ -112,6 +121,7 @@ RUNS = st.lists(
     ),
     max_size=12,
 )  # fmt: skip
+
 LIMIT = st.none() | st.integers(1, 40)
 
 
@@ -287,11 +297,17 @@ def thin_all(keeping: Keeping) -> int:
 THIN = Limits(thin_after_days=PerProject(30))
 
 
-def test_a_stretch_whose_thinning_failed_is_thinned_after_the_others(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def old(engine: Engine) -> Engine:
+    """With a run that is to be thinned, of two stretches."""
     put(engine, "old", days=40)
     sealed(engine, "old", 1, 2)
+    return engine
+
+
+def test_a_stretch_whose_thinning_failed_is_thinned_after_the_others(
+    old: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failures = [OperationalError("", None, Exception("deadlock detected"))]
     asked: list[int] = []
 
@@ -300,44 +316,37 @@ def test_a_stretch_whose_thinning_failed_is_thinned_after_the_others(
         if first == 1 and failures:
             raise failures.pop()
 
-    thin_by(monkeypatch, engine, thin)
-    thin_all(keeping_of(engine, THIN))
+    thin_by(monkeypatch, old, thin)
+    thin_all(keeping_of(old, THIN))
     assert asked == [1, 2, 1]
-    assert retention.to_thin(engine, THIN, NOW) == []
+    assert retention.to_thin(old, THIN, NOW) == []
 
 
 def test_a_stretch_that_a_compaction_moved_is_found_where_it_is_now(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    old: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(engine, "old", days=40)
-    sealed(engine, "old", 1, 2)
-    thin_by(monkeypatch, engine, lambda first: sealed(engine, "old", 3) if first == 1 else None)
-    thin_all(keeping_of(engine, THIN))
-    assert thinning.whole(engine, "old") == []
+    thin_by(monkeypatch, old, lambda first: sealed(old, "old", 3) if first == 1 else None)
+    thin_all(keeping_of(old, THIN))
+    assert thinning.whole(old, "old") == []
 
 
 def test_a_run_whose_thinning_fails_each_time_is_tried_again_at_the_next_decision(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    old: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(engine, "old", days=40)
-    sealed(engine, "old", 1)
-
     def thin(first: int) -> None:
         raise OperationalError("", None, Exception("deadlock detected"))
 
-    thin_by(monkeypatch, engine, thin)
-    thin_all(keeping_of(engine, THIN))
-    assert retention.to_thin(engine, THIN, NOW) == [("old", 0)]
+    thin_by(monkeypatch, old, thin)
+    thin_all(keeping_of(old, THIN))
+    assert retention.to_thin(old, THIN, NOW) == [("old", 0)]
 
 
 def test_a_run_that_is_tagged_while_it_is_thinned_keeps_the_rest(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    old: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(engine, "old", days=40)
-    sealed(engine, "old", 1, 2)
-    thin_by(monkeypatch, engine, lambda first: change(engine, "old", tags='["keep"]'))
-    thin_all(keeping_of(engine, THIN))
-    assert [first for _, first in thinning.whole(engine, "old")] == [2]
+    thin_by(monkeypatch, old, lambda first: change(old, "old", tags='["keep"]'))
+    thin_all(keeping_of(old, THIN))
+    assert [first for _, first in thinning.whole(old, "old")] == [2]
 
 
 def test_the_settings_name_projects() -> None:
@@ -354,13 +363,410 @@ def test_the_settings_name_projects() -> None:
     assert from_environment({}).limits == Limits(FOREVER, FOREVER, FOREVER)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "a", "30,b=", "nan", "inf", "30,b=x"])
-def test_wrong_days_are_told(text: str) -> None:
-    with pytest.raises(WrongSettings, match="LEAKLINE_KEEP_DAYS"):
-        from_environment({"LEAKLINE_KEEP_DAYS": text})
+def thin(engine: Engine, run_id: str = "r1") -> int:
+    return sum(
+        thinning.thin(engine, key, first).snapshots for key, first in thinning.whole(engine, run_id)
+    )
 
 
-@pytest.mark.parametrize("text", ["0", "much", "-3 GiB", "1 GiB,a=lots"])
-def test_wrong_sizes_are_told(text: str) -> None:
-    with pytest.raises(WrongSettings, match="LEAKLINE_KEEP_BYTES"):
-        from_environment({"LEAKLINE_KEEP_BYTES": text})
+@pytest.fixture(autouse=True)
+def nobody_else(request: pytest.FixtureRequest, patch: Any) -> None:
+    """Verdicts move revisions, and a worker that compacts may come first: neither does to what is thinned."""
+    if "run" in request.fixturenames:
+        for worker in ("examine.Examiner", "retaining.Retainer", "compacting.Compactor"):
+            patch(f"workers.{worker}.once", lambda self: 3600.0)
+
+
+@pytest.fixture
+def run(api: TestClient, make_run: Any) -> Any:
+    """Ten steps a generation, so that there is something to leave out; a spike, a dip, values that begin late."""
+    made = make_run(
+        extra={
+            "gauge.spike": lambda i: 10_000 if i == 401 else i % 7,
+            "gauge.late": lambda i: i / 3 if i > 300 else None,
+            "gauge.rare": lambda i: -5 if i == 77 else None,
+        }
+    )
+    plain = made.snapshot
+
+    def snapshot(sequence: int) -> Any:
+        found = plain(sequence)
+        end = sequence % 10 == 9
+        return replace(
+            found, generation=sequence // 10, kind="generation_end" if end else "phase_end",
+            phase=None if end else found.phase or "train",
+        )  # fmt: skip
+
+    made.snapshot = snapshot
+    made.create(api)
+    made.send(api, 0, 600, size=100)
+    seal(engine_of(api))
+    return made
+
+
+def finish(api: TestClient) -> None:
+    assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
+
+
+def points(api: TestClient, name: str) -> list[Any]:
+    """(sequence, value) of everything that is stored of a series."""
+    (process,) = load_history(engine_of(api), "r1").processes
+    values = zip(process.sequence, process.series[name], strict=True)
+    return [(x, value) for x, value in values if value is not None]
+
+
+def test_generation_ends_extremes_and_both_ends_stay(api: TestClient, run: Any) -> None:
+    finish(api)
+    names = ("process.rss_bytes", "gauge.spike", "gauge.late", "gauge.rare")
+    before = {name: dict(points(api, name)) for name in names}
+    left_out = thin(engine_of(api))
+    after = {name: dict(points(api, name)) for name in names}
+    stayed = sorted(after["process.rss_bytes"])
+    assert len(stayed) == 600 - left_out < 120
+    assert set(stayed) >= {*range(9, 600, 10), 0, 599, 401, 77, 301}
+    for name in names:
+        assert after[name] == {x: v for x, v in before[name].items() if x in stayed}
+        assert min(after[name].values()) == min(before[name].values())
+        assert max(after[name].values()) == max(before[name].values())
+
+
+def test_the_books_of_the_client_and_the_verdict_are_the_same(api: TestClient, run: Any) -> None:
+    finish(api)
+    engine = engine_of(api)
+    before = load_history(engine, "r1")
+    assert thin(engine) > 400
+    after = load_history(engine, "r1")
+    assert len(after.processes[0]) < len(before.processes[0]) / 4
+    old, new = analysis.examine(before), analysis.examine(after)
+    assert old.status == new.status == "confirmed"
+    assert [f.kind for f in new.findings] == [f.kind for f in old.findings]
+    old_growth, new_growth = (v.growth_bytes_per_generation for v in (old, new))
+    assert old_growth is not None and new_growth is not None
+    assert new_growth.estimate == pytest.approx(old_growth.estimate, rel=0.05)
+
+
+def test_what_was_thinned_is_known_when_it_is_sent_again(api: TestClient, run: Any) -> None:
+    finish(api)
+    before = api.get("/api/v1/runs/r1").json()["processes"][0]
+    thin(engine_of(api))
+    with again(api) as other:
+        assert run.send(other, 0, 600, size=100) == 0
+        # What is still there is still compared.
+        wire = run.wire(9, 1)
+        wire["columns"]["series"]["process.rss_bytes"] = [1]
+        assert other.post("/api/v1/runs/r1/batches", json=wire).status_code == 409
+        assert run.send(other, 600, 10) == 10
+        after = other.get("/api/v1/runs/r1").json()["processes"][0]
+    assert before["stored"] == before["taken"] == 600
+    assert (before["left_out"], after["left_out"]) == (0, 600 - (after["stored"] - 10))
+    assert after["stored"] < 100
+    assert after["taken"] == 610
+
+
+def again(api: TestClient) -> TestClient:
+    """The application that starts anew on the same database: it remembers nothing."""
+    return serving(str(engine_of(api).url.render_as_string(hide_password=False)))
+
+
+@pytest.mark.parametrize("thinned_first", [True, False])
+def test_what_never_came_is_taken_when_it_comes_after_thinning(
+    thinned_first: bool, api: TestClient, run: Any
+) -> None:
+    """Of 0 to 1,299 these come later: 600 to 799, 1,000 to 1,099 and 1,150 to 1,199."""
+    engine = engine_of(api)
+    run.send(api, 800, 200)
+    seal(engine)
+    run.send(api, 1100, 50, size=10)
+    run.send(api, 1200, 100, size=10)
+    lost = run.wire(1300, 1) | {"count": 0, "lost": {"queue_full": 350}, "first_sequence": 0}
+    lost |= {"columns": {"time": [], "series": {}}, "events": []}
+    assert api.post("/api/v1/runs/r1/batches", json=lost).status_code == 200
+    seal(engine)
+    finish(api)
+    with writing(engine) as connection:
+        connection.execute(update(runs).values(last_seen_at=1.0))
+    for step in (thin, compact_all, thin) if thinned_first else (compact_all, thin, compact_all):
+        step(engine)
+    with engine.connect() as connection:
+        assert set(connection.scalars(select(segments.c.thinned))) == {True}
+        assert 0 not in set(connection.scalars(select(segments.c.level)))
+    (process,) = api.get("/api/v1/runs/r1").json()["processes"]
+    assert process["left_out"] + process["stored"] == 950
+    assert process["left_out"] > 700
+    assert process["taken"] == 1300
+    with again(api) as other:
+        assert run.send(other, 0, 1300, size=100) == 350
+
+
+def test_a_stretch_with_very_many_gaps_stays_as_it_is(api: TestClient, run: Any) -> None:
+    for first in range(700, 900, 10):
+        run.send(api, first, 8)
+    seal(engine_of(api))
+    finish(api)
+    thin(engine_of(api))
+    assert len([x for x, _ in points(api, "process.rss_bytes") if x >= 700]) == 160
+    with again(api) as other:
+        assert run.send(other, 700, 200, size=100) == 40
+
+
+def test_a_compacted_run_is_thinned_and_compacted_again(api: TestClient, run: Any) -> None:
+    run.send(api, 600, 5_000, size=200)
+    finish(api)
+    engine = engine_of(api)
+    seal(engine)
+    with writing(engine) as connection:
+        connection.execute(update(runs).values(last_seen_at=1.0))
+    compact_all(engine)
+    before = dict(points(api, "gauge.spike"))
+    left_out = thin(engine)
+    assert left_out > 4_500
+    stayed = dict(points(api, "gauge.spike"))
+    assert stayed == {x: v for x, v in before.items() if x in stayed}
+    assert set(stayed) >= {*range(9, 5_600, 10), 0, 5_599, 401}
+    compact_all(engine)
+    assert dict(points(api, "gauge.spike")) == stayed
+    with engine.connect() as connection:
+        rows = connection.execute(select(segments.c.level, segments.c.thinned)).all()
+        counted = connection.scalar(select(func.sum(segments.c.count)))
+        above = connection.scalar(select(func.coalesce(func.sum(rollups.c.count), 0)))
+    assert all(level >= 1 and thinned for level, thinned in rows)
+    assert counted == len(stayed)
+    assert above % counted == 0
+    assert thin(engine) == 0
+
+
+def test_a_run_that_goes_on_is_left_as_it_is(api: TestClient, run: Any) -> None:
+    engine = engine_of(api)
+    assert thin(engine) == 0
+    assert len(points(api, "gauge.spike")) == 600
+
+
+def test_a_stretch_that_somebody_changes_meanwhile_is_left_to_the_next_time(
+    api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(api)
+    engine = engine_of(api)
+    real = thinning.kept
+
+    def slow(block: Block) -> Any:
+        with writing(engine) as connection:
+            connection.execute(update(segments).values(revision=segments.c.revision + 1))
+        return real(block)
+
+    monkeypatch.setattr(thinning, "kept", slow)
+    assert thin(engine) == 0
+    assert len(points(api, "gauge.spike")) == 600
+    monkeypatch.undo()
+    assert thin(engine) > 400
+
+
+def test_a_damaged_stretch_stays_as_it_is(api: TestClient, run: Any) -> None:
+    finish(api)
+    engine = engine_of(api)
+    with writing(engine) as connection:
+        connection.execute(update(chunks).where(chunks.c.series_id == 1).values(blob=b"damage"))
+        count = connection.scalar(select(func.count()).select_from(chunks))
+    assert thin(engine) == 0
+    with engine.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(chunks)) == count
+
+
+def test_what_is_old_is_thinned_once_and_again_when_more_came(api: TestClient, run: Any) -> None:
+    finish(api)
+    engine = engine_of(api)
+    sizes.measure(engine, 1.0)
+    limits = Limits(thin_after_days=PerProject(7))
+    now = _last_seen(engine) + 7 * DAY_SECONDS
+    assert retention.to_thin(engine, limits, now) == []
+    ((run_id, revision),) = retention.to_thin(engine, limits, now + 1)
+    thin(engine)
+    thinning.mark_done(engine, run_id, revision)
+    assert retention.to_thin(engine, limits, now + 1) == []
+    assert sizes.measure(engine, now) == 1
+    assert retention.to_thin(engine, limits, now + 1) == []
+    run.send(api, 600, 100)
+    later = _last_seen(engine) + 7 * DAY_SECONDS + 1
+    assert [each for each, _ in retention.to_thin(engine, limits, later)] == ["r1"]
+    api.patch("/api/v1/runs/r1", json={"tags": ["keep"]})
+    assert retention.to_thin(engine, limits, later) == []
+
+
+def _last_seen(engine: Engine) -> float:
+    with engine.connect() as connection:
+        return float(connection.execute(select(runs.c.last_seen_at)).scalar_one())
+
+
+VALUE = st.none() | st.integers(-5, 5)
+
+
+@given(
+    st.lists(
+        st.tuples(VALUE, VALUE, st.booleans(), st.sampled_from(["phase_end", "generation_end"])),
+        min_size=1, max_size=40,
+    ),
+    st.booleans(),
+)  # fmt: skip
+@settings(max_examples=200)
+def test_the_numbers_of_every_chunk_stay_whatever_is_in_it(
+    rows: list[Any], has_generations: bool
+) -> None:
+    count = len(rows)
+    columns = {
+        SEQUENCE: numbers(list(range(count))),
+        TIME: numbers([float(i) for i in range(count)]),
+        MONOTONIC: numbers([i * 25.0 for i in range(count)]),
+        GENERATION: numbers([i // 3 if has_generations else None for i in range(count)]),
+        KIND: texts([row[3] for row in rows]),
+        1: numbers([row[0] for row in rows]),
+        2: numbers([None if row[1] is None else row[1] / 2 for row in rows]),
+    }
+    block = Block(columns)
+    keep = thinning.kept(block)
+    left = block.take(keep)
+    for number in (SEQUENCE, 1, 2):
+        assert _told(block.numbers(number)) == _told(left.numbers(number))
+    ends = [i for i in range(count) if rows[i][3] == "generation_end"]
+    if has_generations:
+        assert keep[ends].all()
+    else:
+        minutes = {int(i * 25 // 60) for i in range(count)}
+        assert {int(m // 60) for m in left.numbers(MONOTONIC).values} == minutes
+
+
+def _told(column: Any) -> Any:
+    there = np.ones(len(column), bool) if column.present is None else column.present
+    values = column.values[there]
+    return len(values) and (values[0], values[-1], values.min(), values.max())
+
+
+def test_segments_of_older_versions_are_counted_by_their_chunks(engine: Engine) -> None:
+    """Their rows do not tell how large they are."""
+    with writing(engine) as connection:
+        put_run(connection, "r")
+        of = {"run_id": "r", "process_id": 1, "first_sequence": 1, "count": 2}
+        connection.execute(insert(segments).values(**of, last_sequence=2, revision=1))
+        for number in COLUMNS:
+            connection.execute(
+                insert(chunks).values(**of, series_id=number, present=2, width=0, blob=b"12345")
+            )
+    sizes.measure(engine, 2.0)
+    assert sizes.projects(engine)[0].bytes == 5 * len(COLUMNS)
+
+
+SERIES = 65
+SEGMENTS = 12
+COUNT = 512
+
+
+def long_run(engine: Engine, run_id: str) -> None:
+    """Sealed, as a process of some hours leaves it; it ended long ago."""
+    columns: dict[int, Any] = {n: texts(["phase_end"] * COUNT) for n in TEXT_COLUMNS}
+    columns |= {
+        n: numbers([i * 7919 % 1_000_003 for i in range(COUNT)]) for n in range(1, SERIES + 1)
+    }
+    columns |= {n: numbers(list(range(COUNT))) for n in COLUMNS if n not in TEXT_COLUMNS}
+    packed = {number: encode(column) for number, column in columns.items()}
+    with writing(engine) as connection:
+        put_run(connection, run_id, project="old", ended_at=1.0)
+        connection.execute(
+            insert(series), [{"run_id": run_id, "id": n, "name": f"s{n}"} for n in range(1, SERIES + 1)]
+        )  # fmt: skip
+        for at in range(0, SEGMENTS * COUNT, COUNT):
+            packed[SEQUENCE] = encode(numbers(list(range(at, at + COUNT))))
+            of = {"run_id": run_id, "process_id": 0, "first_sequence": at, "count": COUNT}
+            connection.execute(
+                insert(segments).values(**of, last_sequence=at + COUNT - 1, revision=1, bytes=1)
+            )
+            rows = [
+                {
+                    **of, "series_id": number, "present": c.present, "first": c.first, "last": c.last,
+                    "min": c.min, "max": c.max, "width": c.width, "blob": c.blob,
+                }
+                for number, c in packed.items()
+            ]  # fmt: skip
+            connection.execute(insert(chunks), rows)
+
+
+def chunks_left(engine: Engine, run_id: str) -> int:
+    return count_of(engine, chunks, chunks.c.run_id == run_id)
+
+
+class Sending:
+    """Somebody who posts small batches, one after the other."""
+
+    def __init__(self, api: TestClient, run: Any) -> None:
+        self._api, self._run, self.acknowledged = api, run, 0
+        self.longest = 0.0
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Sending:
+        self._thread = threading.Thread(target=self._send)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(30)
+
+    def _send(self) -> None:
+        while not self._ended.is_set():
+            began = time.monotonic()
+            assert self._run.send(self._api, 5 * self.acknowledged, 5) == 5
+            self.longest = max(self.longest, time.monotonic() - began)
+            self.acknowledged += 1
+
+
+def test_batches_are_acknowledged_while_old_runs_are_removed_and_thinned(
+    api: TestClient, make_run: Any, eventually: Any, patch: Any
+) -> None:
+    """By a worker beside that of the server, which does not wait for its turn, nor with its first decision."""
+    patch("workers.retaining.has_other_servers", lambda engine: False)
+    engine = engine_of(api)
+    long_run(engine, "removed")
+    long_run(engine, "thinned")
+    while sizes.measure(engine, time.time()):
+        continue
+    make_run(id="live").create(api)
+    retainer = Retainer(engine, Limits(thin_after_days=PerProject(1.0)))
+    retainer.decide_now()
+    working = Worker("test-retain", retainer.once)
+    with Sending(api, make_run(id="live")) as beside:
+        eventually(lambda: beside.acknowledged)
+        assert removal.remove(engine, "removed", time.time()) == "removed"
+        before = beside.acknowledged
+        working.start()
+        eventually(lambda: chunks_left(engine, "removed") == 0, 60.0)
+        eventually(lambda: not thinning.whole(engine, "thinned"), 60.0)
+        assert beside.acknowledged > before
+    working.stop()
+    # A batch waits for a step of the retainer, never for all its work.
+    assert beside.longest < 5.0
+    assert retainer.figures.thinned_snapshots > SEGMENTS * COUNT / 2
+
+
+def test_the_command_line_rests_as_long_as_it_works(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server on the same file waits for it by sleeping, and would starve."""
+    long_run(engine, "removed")
+    long_run(engine, "thinned")
+    removal.remove(engine, "removed", 1.0)
+    worked, rested = [0.0], [0.0]
+
+    @contextlib.contextmanager
+    def timed(*given: Any, **named: Any) -> Iterator[Any]:
+        at = time.monotonic()
+        with writing(*given, **named) as connection:
+            yield connection
+        worked[0] += time.monotonic() - at
+
+    for room in (removal, thinning, sizes):
+        monkeypatch.setattr(room, "writing", timed)
+    sleep = time.sleep
+    monkeypatch.setattr(upkeep.time, "sleep", lambda s: rested.append(s) or sleep(0))
+    limits = Limits(thin_after_days=PerProject(1.0))
+    decision, to_thin = upkeep.decide(engine, limits, time.time())
+    done = upkeep.retain(engine, limits, decision, to_thin)
+    assert (chunks_left(engine, "removed"), done.thinned_runs) == (0, 1)
+    assert len(rested) > 2 * SEGMENTS * SERIES / removal.ROWS_PER_STEP
+    assert sum(rested) >= worked[0] > 0

@@ -1,44 +1,52 @@
-"""Sealing changes where snapshots lie and nothing that can be read."""
+"""Sealing changes where snapshots lie and nothing that can be read; writing and sealing do not wait for each other."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import event, func, insert, select
+from sqlalchemy import func, insert, select, update
 from starlette.testclient import TestClient
-from tests.server.stored import LATER, engine_of, make_idle
+from tests.server.stored import (
+    LATER,
+    compact_all,
+    count_of,
+    engine_of,
+    make_idle,
+    seal,
+    serving,
+    statements,
+)
 
 from leakline.analysis.history import history_from_batches
 from leakline.analysis.thinning import thinned
 from leakline.snapshot import RunHeader, header_from_wire
-from leakline_server.store import compaction, sealing
+from leakline_server import ingest
+from leakline_server.store import columns, sealing, starts
 from leakline_server.store.codec import Array, Chunk, Numbers, encode
 from leakline_server.store.columns import Key
 from leakline_server.store.encode_rows import encode_rows
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.history import load_for_examination, load_history
+from leakline_server.store.inbox import Inbox
 from leakline_server.store.joining import join_run
-from leakline_server.store.tables import batches, chunks, segments
+from leakline_server.store.starts import first_generations
+from leakline_server.store.tables import batches, chunks, runs, segments
+from leakline_server.worker import Worker
+from leakline_server.workers.seal import LOOK_SECONDS, Sealer
+from leakline_server.writer import MAX_GROUP, Writer
 
 READS = (
-    "series?name=process.rss_bytes&points=7",
-    "series?name=*&x=time&points=50",
-    "series?name=type.*.count&phase=*",
-    "series?name=process.*&kind=generation_end&x=sequence&from=100&to=400",
-    "series?name=sparse&x=sequence",
-    "snapshots?limit=200",
-    "snapshots?limit=3&name=sparse&name=late",
-    "events",
-    "census",
-    "census?generation=25",
-    "large-objects",
-    "holders",
-    "books",
-    "types",
-)
+    "series?name=process.rss_bytes&points=7", "series?name=*&x=time&points=50", "series?name=type.*.count&phase=*",
+    "series?name=process.*&kind=generation_end&x=sequence&from=100&to=400", "series?name=sparse&x=sequence",
+    "snapshots?limit=200", "snapshots?limit=3&name=sparse&name=late", "events", "census", "census?generation=25",
+    "large-objects", "holders", "books", "types",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -46,12 +54,9 @@ def run(api: TestClient, make_run: Any) -> Any:
     """What is awkward to pack: values that are rare, begin late, never change, or turn from integers into floats."""
     run = make_run(
         extra={
-            "sparse": lambda i: i if i % 7 == 0 else None,
-            "late": lambda i: i / 3 if i > 600 else None,
-            "gauge.mixed": lambda i: i if i < 300 else i + 0.5,
-            "constant": lambda i: 5,
-        }
-    )
+            "sparse": lambda i: i if i % 7 == 0 else None, "late": lambda i: i / 3 if i > 600 else None,
+            "gauge.mixed": lambda i: i if i < 300 else i + 0.5, "constant": lambda i: 5}
+    )  # fmt: skip
     run.create(api)
     return run
 
@@ -66,18 +71,7 @@ def seal_everything(engine: Engine) -> int:
     for key in sealing.due(engine, LATER):
         while sealing.seal_one(engine, key, LATER).snapshots:
             continue
-    return count(engine, func.coalesce(func.sum(batches.c.count), 0))
-
-
-def compact_everything(engine: Engine) -> None:
-    for key in compaction.due(engine, LATER):
-        while compaction.compact(engine, key, LATER):
-            continue
-
-
-def count(engine: Engine, what: Any) -> int:
-    with engine.connect() as connection:
-        return int(connection.execute(select(what)).scalar_one())
+    return count_of(engine, func.coalesce(func.sum(batches.c.count), 0))
 
 
 def read_all(api: TestClient) -> dict[str, Any]:
@@ -89,9 +83,9 @@ def test_everything_reads_the_same_before_and_after(api: TestClient, run: Any) -
     run.send(api, 300, 200, size=35)
     run.send(api, 200, 60, size=60)
     before, engine = read_all(api), engine_of(api)
-    assert count(engine, func.count(segments.c.count)) == 0
+    assert count_of(engine, func.count(segments.c.count)) == 0
     assert seal_everything(engine) == 0
-    assert count(engine, func.count(segments.c.count)) == 1
+    assert count_of(engine, func.count(segments.c.count)) == 1
     assert read_all(api) == before
 
 
@@ -103,33 +97,28 @@ def segments_of(engine: Engine) -> list[tuple[int, int, int]]:
         return [tuple(row) for row in connection.execute(query)]
 
 
-def test_blocks_are_sealed_by_themselves_as_they_are_filled(
-    api: TestClient, run: Any, eventually: Any
-) -> None:
-    run.send(api, 0, 8_400, size=200)
+@pytest.mark.parametrize(
+    ("first", "count", "size", "sealed", "waiting"),
+    [
+        # The batch that reaches across the end of a block is divided there.
+        pytest.param(0, 8_400, 200, [(0, 4_095, 1), (4_096, 8_191, 1)], 208, id="blocks"),
+        # Less than half of a block is left to compaction.
+        pytest.param(3_000, 4_200, 200, [(3_000, 4_095, 0)], 3_104, id="begun within one"),
+        pytest.param(
+            3_800, 8_700, 100, [(3_800, 4_095, 0), (4_096, 8_191, 1), (8_192, 12_287, 1)], 212,
+            id="a few before"),
+        pytest.param(0, 1_300, 4, [(0, 1_023, 0)], 276, id="small batches", marks=pytest.mark.long),
+    ],
+)  # fmt: skip
+def test_what_is_enough_for_a_segment_is_sealed_by_itself(
+    first: int, count: int, size: int, sealed: list[tuple[int, int, int]], waiting: int,
+    api: TestClient, run: Any, eventually: Any,
+) -> None:  # fmt: skip
+    run.send(api, first, count, size=size)
     engine = engine_of(api)
-    eventually(lambda: segments_of(engine) == [(0, 4_095, 1), (4_096, 8_191, 1)], PATIENCE_SECONDS)
-    # The batch that reached across the end of the block was divided there.
-    assert count(engine, func.sum(batches.c.count)) == 208
-    assert count(engine, func.min(batches.c.first_sequence)) == 8_192
-
-
-def test_what_begins_within_a_block_is_sealed_to_its_end(
-    api: TestClient, run: Any, eventually: Any
-) -> None:
-    run.send(api, 3_000, 4_200, size=200)
-    engine = engine_of(api)
-    # Less than half of a block is left to compaction.
-    eventually(lambda: segments_of(engine) == [(3_000, 4_095, 0)], PATIENCE_SECONDS)
-
-
-def test_the_few_before_the_end_of_a_block_are_sealed_by_themselves(
-    api: TestClient, run: Any, eventually: Any
-) -> None:
-    run.send(api, 3_800, 8_700, size=100)
-    engine = engine_of(api)
-    whole = [(4_096, 8_191, 1), (8_192, 12_287, 1)]
-    eventually(lambda: segments_of(engine) == [(3_800, 4_095, 0), *whole], PATIENCE_SECONDS)
+    eventually(lambda: segments_of(engine) == sealed, PATIENCE_SECONDS)
+    assert count_of(engine, func.sum(batches.c.count)) == waiting
+    assert count_of(engine, func.min(batches.c.first_sequence)) == sealed[-1][1] + 1
 
 
 @pytest.mark.long
@@ -147,7 +136,7 @@ def test_what_comes_late_is_sealed_without_what_came_meanwhile(
         lambda: segments_of(engine) == [(0, 4_095, 1), late, (4_096, 8_191, 1), (8_192, 12_287, 1)]
     )
     before = read_all(api)
-    compact_everything(engine)
+    compact_all(engine)
     assert segments_of(engine) == [(0, 4_095, 1), (4_096, 8_191, 1), (8_192, 12_287, 1)]
     assert read_all(api) == before
 
@@ -166,16 +155,9 @@ def test_a_block_around_what_is_sealed_is_left_to_compaction(
     run.send(api, 1_500, 4_200, size=100)
     eventually(lambda: segments_of(engine) == [(0, 1_499, 1), (700, 4_095, 0)], PATIENCE_SECONDS)
     before = read_all(api)
-    compact_everything(engine)
+    compact_all(engine)
     assert segments_of(engine) == [(0, 4_095, 1)]
     assert read_all(api) == before
-
-
-@pytest.mark.long
-def test_many_small_batches_are_sealed_sooner(api: TestClient, run: Any, eventually: Any) -> None:
-    run.send(api, 0, 1_300, size=4)
-    engine = engine_of(api)
-    eventually(lambda: segments_of(engine) == [(0, 1_023, 0)], PATIENCE_SECONDS)
 
 
 def waiting_runs(engine: Engine) -> None:
@@ -183,12 +165,8 @@ def waiting_runs(engine: Engine) -> None:
     for run_id, heard_at in (("r1", 1000.0), ("r2", 3000.0)):
         join_run(engine, RunHeader(run_id, "p", "n", "generation", None, 1.0), heard_at)
         waits = {
-            "run_id": run_id,
-            "process_id": 1,
-            "first_sequence": 0,
-            "count": 100,
-            "revision": 1,
-        }
+            "run_id": run_id, "process_id": 1, "first_sequence": 0, "count": 100, "revision": 1,
+        }  # fmt: skip
         with writing(engine) as connection:
             connection.execute(insert(batches).values(**waits, received_at=heard_at, body=b""))
 
@@ -200,17 +178,11 @@ def test_what_should_be_sealed_is_looked_for_among_runs_with_news(engine: Engine
 
 
 def test_runs_without_news_cost_no_look_at_what_waits_of_them(engine: Engine) -> None:
-    asked = []
-
-    def ask(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
-        if engine.dialect.name == "sqlite" and "FROM batches" in statement:
-            asked.append((statement, parameters))
-
-    event.listen(engine, "before_cursor_execute", ask)
-    sealing.due(engine, LATER, since=2000.0)
-    event.remove(engine, "before_cursor_execute", ask)
-    # Postgres chooses by how much there is.
-    for statement, parameters in asked:
+    if engine.dialect.name != "sqlite":
+        pytest.skip("Postgres chooses by how much there is")
+    with statements(engine) as asked:
+        sealing.due(engine, LATER, since=2000.0)
+    for statement, parameters in [each for each in asked if "FROM batches" in each[0]]:
         with engine.connect() as connection:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
         assert not any("SCAN" in row.detail for row in plan), plan
@@ -224,7 +196,7 @@ def test_two_servers_that_seal_at_once_make_each_segment_once(api: TestClient, r
     with ThreadPoolExecutor(8) as pool:
         sealed = list(pool.map(lambda _: sealing.seal_one(engine, key, LATER).snapshots, range(8)))
     assert sorted(sealed) == [0] * 7 + [400]
-    assert count(engine, func.sum(segments.c.count)) == 400
+    assert count_of(engine, func.sum(segments.c.count)) == 400
 
 
 def test_a_late_batch_lies_in_its_place_when_read(api: TestClient, run: Any) -> None:
@@ -252,24 +224,23 @@ def test_what_was_sealed_is_still_known_to_be_stored(api: TestClient, run: Any) 
     assert run.send(api, 0, 300) == 100
 
 
-def test_a_restart_after_sealing_knows_every_number(database_url: str, make_run: Any) -> None:
-    from leakline_server.app import create_app
-    from leakline_server.config import Config
-
-    run, config = make_run(), Config(database_url=database_url)
-    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_restart_knows_every_number(sealed: bool, database_url: str, make_run: Any) -> None:
+    run = make_run()
+    with serving(database_url) as api:
         run.create(api)
         run.send(api, 0, 100, size=50)
         run.send(api, 120, 80)
-        assert seal_everything(engine_of(api)) == 0
-    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
+        if sealed:
+            assert seal_everything(engine_of(api)) == 0
+    with serving(database_url) as api:
         assert run.send(api, 0, 220) == 40
 
 
 def test_a_small_run_stays_in_the_inbox(api: TestClient, run: Any) -> None:
     run.send(api, 0, 30)
     assert seal_everything(engine_of(api)) == 30
-    assert count(engine_of(api), func.count(chunks.c.count)) == 0
+    assert count_of(engine_of(api), func.count(chunks.c.count)) == 0
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -289,16 +260,8 @@ def test_the_history_is_the_one_the_offline_report_builds(
     for mine, theirs in zip(found.processes, expected.processes, strict=True):
         assert dict(mine.series) == dict(theirs.series)
         for name in (
-            "instance",
-            "rank",
-            "attempt",
-            "sequence",
-            "time",
-            "generation",
-            "phase",
-            "label",
-            "kind",
-        ):
+            "instance", "rank", "attempt", "sequence", "time", "generation", "phase", "label", "kind",
+        ):  # fmt: skip
             assert getattr(mine, name) == getattr(theirs, name), name
     for name in ("unit", "total", "phases", "expectations", "capacities", "ended"):
         assert getattr(found, name) == getattr(expected, name), name
@@ -326,12 +289,8 @@ def test_of_a_very_long_run_an_examination_reads_what_the_analysis_would(
 def test_a_run_with_a_plan_is_read_whole(api: TestClient, run: Any) -> None:
     run.send(api, 0, 3 * 1_000, size=200)
     event = {
-        "sequence": 3_000,
-        "time": 1.0,
-        "kind": "budget",
-        "name": "run",
-        "data": {"leak_bytes": 1},
-    }
+        "sequence": 3_000, "time": 1.0, "kind": "budget", "name": "run", "data": {"leak_bytes": 1},
+    }  # fmt: skip
     wire = run.wire(3_000, 1)
     wire["events"] = [event]
     assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
@@ -375,11 +334,193 @@ def test_one_process_that_cannot_be_sealed_holds_up_no_other(
     run.send(api, 0, 4_200, size=200)
     other.send(api, 0, 4_200, size=200)
     engine = engine_of(api)
-    eventually(lambda: count(engine, func.count(segments.c.count)) == 1)
+    eventually(lambda: count_of(engine, func.count(segments.c.count)) == 1)
     # It is left for a while, whatever comes.
     run.send(api, 4_200, 400, size=200)
     other.send(api, 4_200, 4_200, size=200)
-    eventually(lambda: count(engine, func.count(segments.c.count)) == 2)
+    eventually(lambda: count_of(engine, func.count(segments.c.count)) == 2)
     assert tried == [Key("r1", 1)]
     assert "could not seal batches of run r1" in caplog.text
-    assert count(engine, func.max(segments.c.process_id)) == 2
+    assert count_of(engine, func.max(segments.c.process_id)) == 2
+
+
+SIZE = 20
+GROUPS = 8
+
+
+def batch(joined: Any, first: int) -> Any:
+    return ingest.check(joined.id, json.dumps(joined.wire(first, SIZE)).encode(), time.time())
+
+
+@pytest.fixture
+def joined(engine: Engine, make_run: Any) -> Any:
+    joined = make_run()
+    join_run(engine, header_from_wire({**joined.header, "unit": "generation"}), 1.0)
+    return joined
+
+
+def test_what_came_is_sealed_although_more_always_comes(
+    engine: Engine, joined: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "ENOUGH_BATCHES", 200 // SIZE)
+    monkeypatch.setattr(sealing, "MIN_SNAPSHOTS", 200)
+    sealed_while_more_waited = []
+
+    async def write() -> None:
+        writer = Writer(engine, lambda _runs: None, lambda keys: sealer.want(keys))
+        sealer = Sealer(engine, writer.sealed)
+        working = Worker("seal", sealer.once)
+        writer.start()
+        working.start()
+        numbers = range(0, GROUPS * MAX_GROUP * SIZE, SIZE)
+        try:
+            for first in numbers:
+                working.wake()
+                await writer.store(batch(joined, first))
+            sealed_while_more_waited.append(sealer.figures.snapshots)
+        finally:
+            working.stop()
+            writer.stop()
+        assert writer.figures.snapshots == len(numbers) * SIZE
+
+    asyncio.run(write())
+    assert sealed_while_more_waited[0] >= 1_000
+    with engine.connect() as connection:
+        kept = [connection.scalar(select(func.sum(t.c.count))) or 0 for t in (batches, segments)]
+    assert sum(kept) == GROUPS * MAX_GROUP * SIZE
+    # And in one go what came while the last of it was sealed, but for less than a segment.
+    while sealing.seal_one(engine, Key(joined.id, 1), time.time()).snapshots:
+        continue
+    with engine.connect() as connection:
+        assert (connection.scalar(select(func.sum(batches.c.count))) or 0) < 200
+
+
+def test_only_the_first_look_for_what_waits_is_at_all_runs(engine: Engine, joined: Any) -> None:
+    with writing(engine) as connection:
+        Inbox().store(connection, [batch(joined, SIZE * n) for n in range(5)])
+        connection.execute(update(runs).values(last_seen_at=1.0))
+        connection.execute(update(batches).values(received_at=1.0))
+    sealer, found = Sealer(engine, lambda _key, _count: None), []
+    for _ in range(2):
+        sealer._look()
+        found.append(sealer._due)
+        sealer._due = {}
+    assert found == [{Key(joined.id, 1): False}, {}]
+
+
+def test_a_process_is_looked_at_again_where_more_waits_or_came_meanwhile(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = Key("r1", 1)
+    found = [sealing.Sealed(4_096, more=True), sealing.Sealed(4_096), sealing.Sealed(512)]
+    looks, told = [], []
+
+    def seal_one(_engine: Engine, looked_at: Key, _now: float) -> sealing.Sealed:
+        looks.append(looked_at)
+        if len(looks) == 2:
+            sealer.want([key])
+        return found[len(looks) - 1]
+
+    monkeypatch.setattr(sealing, "seal_one", seal_one)
+    sealer = Sealer(engine, lambda *sealed: told.append(sealed))
+    sealer.want([key])
+    assert [sealer.once() for _ in range(4)] == [0.0, 0.0, LOOK_SECONDS, LOOK_SECONDS]
+    assert looks == [key] * 3
+    assert told == [(key, 4_096), (key, 4_096), (key, 512)]
+
+
+def test_who_finds_the_batches_gone_seals_nothing(
+    engine: Engine, joined: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with writing(engine) as connection:
+        Inbox().store(connection, [batch(joined, SIZE * n) for n in range(5)])
+    later, prepare = time.time() + 1_000, sealing._prepare
+
+    def other_server_first(*arguments: Any) -> Any:
+        plan = prepare(*arguments)
+        with monkeypatch.context() as patch:
+            patch.setattr(sealing, "_prepare", prepare)
+            sealed.append(sealing.seal_one(engine, Key(joined.id, 1), later).snapshots)
+        return plan
+
+    sealed: list[int] = []
+    monkeypatch.setattr(sealing, "_prepare", other_server_first)
+    assert sealing.seal_one(engine, Key(joined.id, 1), later).snapshots == 0
+    assert sealed == [5 * SIZE]
+    with engine.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(segments)) == 1
+
+
+def test_a_transaction_that_failed_is_not_counted_as_one(engine: Engine, joined: Any) -> None:
+    async def write() -> None:
+        writer = Writer(engine, lambda _runs: None, lambda _keys: None)
+        writer._loop = asyncio.get_running_loop()
+        with writing(engine) as connection:
+            batches.drop(connection)
+        answer = asyncio.ensure_future(writer.store(batch(joined, 0)))
+        await asyncio.sleep(0)
+        writer._store_group(writer._queue.take(1, 1))
+        with pytest.raises(Exception, match="the database did not take the batch"):
+            await answer
+        assert (writer.figures.commits, writer.figures.failures) == (0, 1)
+
+    asyncio.run(write())
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many snapshots were read, each time."""
+    counts: list[int] = []
+    plain = columns.read
+
+    def counted(*arguments: Any) -> Any:
+        block = plain(*arguments)
+        counts.append(len(block))
+        return block
+
+    monkeypatch.setattr(starts, "read", counted)
+    return counts
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["as it came", "sealed"])
+def test_the_first_snapshots_tell(
+    sealed: bool, api: TestClient, make_run: Any, read: list[int]
+) -> None:
+    """Three snapshots a generation, the third of which is its end."""
+    run = make_run(
+        extra={"late": lambda i: i if i > 700 else None, "other": lambda i: 1 if i % 3 else None}
+    )
+    run.create(api)
+    run.send(api, 0, 1_500, size=50)
+    engine = engine_of(api)
+    if sealed:
+        seal(engine)
+    assert first_generations(engine, "r1", ("process.rss_bytes",), "generation_end") == {"p1": 0}
+    assert sum(read) <= (1_500 if sealed else 50)
+    assert first_generations(engine, "r1", ("late",), "generation_end") == {"p1": 233}
+    assert first_generations(engine, "r1", ("late", "other"), "generation_end") == {"p1": 0}
+    assert first_generations(engine, "r1", ("la*",), "generation_end") == {"p1": 233}
+
+
+def test_what_is_not_there_begins_nowhere(api: TestClient, make_run: Any) -> None:
+    run = make_run(extra={"never": lambda i: i if i % 3 == 0 else None})
+    run.create(api)
+    run.send(api, 0, 30)
+    engine = engine_of(api)
+    for names, kind in (
+        (("never",), "generation_end"),
+        (("none",), "generation_end"),
+        (("never",), "other"),
+    ):
+        assert first_generations(engine, "r1", names, kind) == {}
+    assert first_generations(engine, "nobody", ("never",), "generation_end") == {}
+
+
+def test_what_came_late_may_be_the_first(api: TestClient, make_run: Any) -> None:
+    run = make_run()
+    run.create(api)
+    run.send(api, 300, 300)
+    seal(engine_of(api))
+    run.send(api, 90, 60)
+    found = first_generations(engine_of(api), "r1", ("process.rss_bytes",), "generation_end")
+    assert found == {"p1": 30}

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import random
+import shutil
 import sqlite3
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 from sqlalchemy import select
 from starlette.testclient import TestClient
-from tests.server.stored import NOT_UTF8, engine_of
+from tests.server.conftest import sqlite_url
+from tests.server.stored import NOT_UTF8, change_file, engine_of, find, seal, serving
 
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.credentials import hash_password
+from leakline_server.serve import CannotServe, open_app
 from leakline_server.store import leases, logins, set_aside, webhook_changes, webhooks
 from leakline_server.store.engine import Engine
 from leakline_server.store.inbox import Inbox
 from leakline_server.store.tables import damaged, runs, settings, tokens
 from leakline_server.workers.examine import Examiner, Wakes
 
-pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+database_url = sqlite_url
 
 
 @pytest.fixture
@@ -34,13 +42,6 @@ def engine(api: TestClient, make_run: Any) -> Engine:
         run.create(api)
         run.send(api, 0, 60)
     return engine_of(api)
-
-
-def change(engine: Engine, statement: str) -> None:
-    """Past all that the server knows."""
-    with contextlib.closing(sqlite3.connect(engine.url.database or "")) as database:
-        database.execute(statement)
-        database.commit()
 
 
 def copies(engine: Engine) -> list[tuple[str | None, str, str, bytes | None]]:
@@ -65,7 +66,7 @@ def test_nothing_of_a_whole_database_is_set_aside(
 
 @pytest.mark.usefixtures("standing_back")
 def test_a_value_is_kept_as_it_was_found(engine: Engine) -> None:
-    change(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
+    change_file(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
     assert set_aside.set_aside(engine) == 1
     assert copies(engine) == [("r1", "runs", "reason", b"\xff[sk-secret")]
     assert set_aside.set_aside(engine) == 0
@@ -78,13 +79,13 @@ def test_a_lost_verdict_is_worked_out_again_at_the_next_start(
         return server.get("/api/v1/runs/r1/verdict").json()
 
     whole = eventually(lambda: (found := told(api))["generations"] and found)
-    change(engine, f"UPDATE runs SET verdict = {NOT_UTF8} WHERE id = 'r1'")
-    with TestClient(create_app(Config(database_url=database_url)), "http://127.0.0.1") as again:
+    change_file(engine, f"UPDATE runs SET verdict = {NOT_UTF8} WHERE id = 'r1'")
+    with serving(database_url) as again:
         assert eventually(lambda: (found := told(again))["generations"] and found) == whole
 
 
 def test_who_reads_is_sent_to_the_same_address(api: TestClient, engine: Engine) -> None:
-    change(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
+    change_file(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
     path = "/api/v1/runs?limit=5&q=before%2Dfix"
     answer = api.get(path, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (307, path)
@@ -92,13 +93,13 @@ def test_who_reads_is_sent_to_the_same_address(api: TestClient, engine: Engine) 
 
 
 def test_who_reads_is_not_sent_to_the_same_address_twice(
-    api: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    api: TestClient, engine: Engine, patch: Any
 ) -> None:
     def fail(*_: Any) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr("leakline_server.web.series_api.points.read_series", fail)
-    change(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
+    patch("web.series_api.points.read_series", fail)
+    change_file(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
     path = "/api/v1/runs/r1/series?name=process.rss_bytes"
     assert api.get(path, follow_redirects=False).status_code == 307
     with pytest.raises(ValueError, match="a bug"):
@@ -106,7 +107,7 @@ def test_who_reads_is_not_sent_to_the_same_address_twice(
 
 
 def test_who_writes_is_asked_to_send_it_again(api: TestClient, engine: Engine) -> None:
-    change(engine, "UPDATE runs SET notes = '[' WHERE id = 'r1'")
+    change_file(engine, "UPDATE runs SET notes = '[' WHERE id = 'r1'")
     body = {"notes": [{"text": "seen"}]}
     refused = api.patch("/api/v1/runs/r1", json=body)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
@@ -117,7 +118,7 @@ def test_who_writes_is_asked_to_send_it_again(api: TestClient, engine: Engine) -
 def test_a_batch_of_a_damaged_run_is_sent_again(
     api: TestClient, engine: Engine, make_run: Any
 ) -> None:
-    change(engine, f"UPDATE runs SET phases = {NOT_UTF8} WHERE id = 'r1'")
+    change_file(engine, f"UPDATE runs SET phases = {NOT_UTF8} WHERE id = 'r1'")
     other = make_run(id="r1", instance="another")
     sent = [
         api.post("/api/v1/runs/r1/batches", json=other.wire(0, 3)).status_code for _ in range(2)
@@ -136,7 +137,7 @@ def test_an_error_without_damage_is_looked_into_once(
 
 
 def test_who_waits_for_the_same_check_tries_again(engine: Engine) -> None:
-    change(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
+    change_file(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(partial(set_aside.after, engine), [TypeError()] * 8))
     assert found == [True] * 8
@@ -166,7 +167,7 @@ def test_a_batch_is_not_refused_for_good_before_damage_was_looked_for(
 def test_what_was_damaged_is_known_after_a_restart_and_goes_with_the_run(
     api: TestClient, engine: Engine, database_url: str
 ) -> None:
-    change(engine, "UPDATE runs SET tags = '{' WHERE id = 'r1'")
+    change_file(engine, "UPDATE runs SET tags = '{' WHERE id = 'r1'")
     create_app(Config(database_url=database_url)).state.services.engine.dispose()
     said = {run["id"]: run["summary"] for run in api.get("/api/v1/runs").json()["items"]}
     start = "Stored data of this run is damaged (tags): delete it, or restore a backup."
@@ -179,7 +180,7 @@ def test_what_was_damaged_is_known_after_a_restart_and_goes_with_the_run(
 def test_a_row_whose_key_is_damaged_is_kept_as_a_whole(
     api: TestClient, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    change(engine, f"UPDATE runs SET id = {NOT_UTF8} WHERE id = 'r1'")
+    change_file(engine, f"UPDATE runs SET id = {NOT_UTF8} WHERE id = 'r1'")
     caplog.set_level(logging.ERROR, "leakline")
     assert [run["id"] for run in api.get("/api/v1/runs").json()["items"]] == ["r2"]
     found = copies(engine)
@@ -198,16 +199,11 @@ def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
     logins.set_password(engine, hash_password("a long password"))
     with engine.begin() as connection:
         row = {
-            "name": "t",
-            "scope": "ingest",
-            "browser": False,
-            "begins": "b",
-            "digest": "d",
-            "created_at": 1.0,
-        }
+            "name": "t", "scope": "ingest", "browser": False, "begins": "b", "digest": "d", "created_at": 1.0,
+        }  # fmt: skip
         connection.execute(tokens.insert().values(**row, project="p", revoked_at=2.0))
-    change(engine, f"UPDATE settings SET value = {NOT_UTF8} WHERE key = 'password'")
-    change(engine, f"UPDATE tokens SET project = {NOT_UTF8}")
+    change_file(engine, f"UPDATE settings SET value = {NOT_UTF8} WHERE key = 'password'")
+    change_file(engine, f"UPDATE tokens SET project = {NOT_UTF8}")
     assert set_aside.set_aside(engine) == 2
     assert logins.password_hash(engine) == ""
     with engine.connect() as connection:
@@ -223,7 +219,7 @@ def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
 )  # fmt: skip
 def test_a_password_whose_key_is_damaged_stays_closed(engine: Engine, change_to: str) -> None:
     logins.set_password(engine, hash_password("a long password"))
-    change(engine, f"UPDATE settings SET {change_to} WHERE key = 'password'")
+    change_file(engine, f"UPDATE settings SET {change_to} WHERE key = 'password'")
     assert set_aside.set_aside(engine) == 1
     assert logins.password_hash(engine) == ""
     assert set_aside.set_aside(engine) == 0
@@ -232,7 +228,7 @@ def test_a_password_whose_key_is_damaged_stays_closed(engine: Engine, change_to:
 @pytest.mark.usefixtures("standing_back")
 @pytest.mark.parametrize("key", ["lease.retain", "webhook_test:7"])
 def test_a_setting_that_cannot_be_read_goes(engine: Engine, key: str) -> None:
-    change(engine, f"INSERT INTO settings (key, value) VALUES ('{key}', '{{}}')")
+    change_file(engine, f"INSERT INTO settings (key, value) VALUES ('{key}', '{{}}')")
     assert set_aside.set_aside(engine) == 1
     assert leases.take(engine, "retain", "me", 1.0, 10.0)
     assert webhook_changes.last_trials(engine) == {}
@@ -243,9 +239,9 @@ def test_a_setting_that_cannot_be_read_goes(engine: Engine, key: str) -> None:
 def test_a_setting_of_a_newer_version_stays_and_one_that_cannot_be_a_password_closes_nothing(
     engine: Engine,
 ) -> None:
-    change(engine, "INSERT INTO settings (key, value) VALUES ('theme', '{\"dark\": true}')")
+    change_file(engine, "INSERT INTO settings (key, value) VALUES ('theme', '{\"dark\": true}')")
     assert leases.take(engine, "retain", "me", 1.0, 10.0)
-    change(engine, f"UPDATE settings SET key = {NOT_UTF8} WHERE key = 'lease.retain'")
+    change_file(engine, f"UPDATE settings SET key = {NOT_UTF8} WHERE key = 'lease.retain'")
     assert set_aside.set_aside(engine) == 1
     assert logins.password_hash(engine) is None
     with engine.connect() as connection:
@@ -255,7 +251,7 @@ def test_a_setting_of_a_newer_version_stays_and_one_that_cannot_be_a_password_cl
 def test_the_examiner_goes_on_after_damage(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    change(engine, "UPDATE runs SET phases = '{', revision = revision + 1 WHERE id = 'r1'")
+    change_file(engine, "UPDATE runs SET phases = '{', revision = revision + 1 WHERE id = 'r1'")
     clock = [100.0]
     examiner = Examiner(engine, 60.0, Wakes(lambda run: None, lambda: None), lambda: clock[0])
     examiner.news("r1")
@@ -268,3 +264,144 @@ def test_the_examiner_goes_on_after_damage(
     with engine.connect() as connection:
         examined = select(runs.c.verdict).where(runs.c.id == "r1")
         assert connection.scalar(examined) is not None
+
+
+RUNS = ("r1", "r2", "r3")
+# Of each kind so many, with the seeds that follow each other.
+KINDS = {"a byte": 80, "a block": 40, "a page of zeros": 20, "cut off": 30, "a table emptied": 30}
+# What something else points to. Nothing says that there was ever an event or an alert.
+EMPTIED = (
+    "runs", "attempts", "processes", "series", "batches", "segments", "chunks", "incidents", "alembic_version",
+)  # fmt: skip
+
+# Answers of a server that cannot read something, and says so.
+SAYS_SO = ("database_damaged", "stored_data_damaged")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, make_run: Any) -> Path:
+    """A database of three runs, with sealed and other snapshots and an incident of each."""
+    file = tmp_path_factory.mktemp("whole") / "leakline.db"
+    with _served(file) as api:
+        engine = engine_of(api)
+        for name in RUNS:
+            run = make_run(id=name, instance=name)
+            run.create(api)
+            run.send(api, 0, 300)
+            seal(engine)
+            run.send(api, 300, 60, size=20)
+            find(engine, name, when=run.started)
+            assert api.patch(f"/api/v1/runs/{name}", json={"state": "finished"}).status_code == 200
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return file
+
+
+@contextlib.contextmanager
+def _served(file: Path) -> Iterator[TestClient]:
+    """Raises CannotServe."""
+    with contextlib.ExitStack() as held:
+        app = open_app(Config(database_url=f"sqlite:///{file}"), held)
+        yield held.enter_context(TestClient(app, "http://127.0.0.1", raise_server_exceptions=False))
+
+
+def damage(file: Path, kind: str, dice: random.Random) -> str:
+    """Returns what was done."""
+    if kind == "a table emptied":
+        table = dice.choice(EMPTIED)
+        with contextlib.closing(sqlite3.connect(file)) as database:
+            database.execute(f"DELETE FROM {table}")
+            database.commit()
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return f"{table} emptied"
+    data = bytearray(file.read_bytes())
+    at = dice.randrange(len(data))
+    if kind == "a byte":
+        data[at] ^= 1 << dice.randrange(8)
+    elif kind == "a block":
+        data[at : at + 512] = dice.randbytes(len(data[at : at + 512]))
+    elif kind == "a page of zeros":
+        at -= at % 4096
+        data[at : at + 4096] = bytes(4096)
+    else:
+        del data[at:]
+    file.write_bytes(data)
+    return f"{kind} at {at}"
+
+
+def contents(api: TestClient) -> dict[str, Any]:
+    """What would be missed, by what it is; where an answer says that it is damaged, that."""
+    found = {
+        "runs": _read(
+            api, "/api/v1/runs", lambda found: sorted(run["id"] for run in found["items"])
+        )
+    }
+    for name, (what, path, take) in itertools.product(RUNS, PARTS):
+        found[f"{name} {what}"] = _read(api, f"/api/v1/runs/{name}{path}", take)
+    return found
+
+
+def _read(api: TestClient, path: str, take: Any) -> Any:
+    answer = api.get(path)
+    if answer.status_code == 200:
+        return take(answer.json())
+    assert "internal_error" not in answer.text, (path, answer.text)
+    return answer.json()["error"]["code"]
+
+
+PARTS = (
+    (
+        "series",
+        "/series?name=process.rss_bytes&points=20000&x=sequence",
+        lambda found: [(item["x"], item["last"]) for item in found["items"]],
+    ),
+    ("incidents", "/incidents", lambda found: [item["fingerprint"] for item in found["items"]]),
+    ("events", "/events", lambda found: len(found["items"])),
+    ("processes", "", lambda found: [each["instance"] for each in found["processes"]]),
+)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("standing_back")
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_lost_silently(
+    kind: str,
+    whole: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crashed: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", crashed.append)
+    caplog.set_level(logging.INFO, "leakline")
+    file = tmp_path / "leakline.db"
+    shutil.copy(whole, file)
+    with _served(file) as api:
+        before = contents(api)
+    wrong: list[Any] = []
+    for seed in range(KINDS[kind]):
+        for old in tmp_path.iterdir():
+            old.unlink()
+        shutil.copy(whole, file)
+        done = damage(file, kind, random.Random(seed))
+        caplog.clear()
+        try:
+            with _served(file) as api:
+                found = contents(api)
+                page = api.get("/")
+                assert page.status_code in (200, 503), (done, page.text)
+        except CannotServe as error:
+            if "\n" in str(error):
+                wrong.append((done, str(error)))
+            continue
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a crash
+            wrong.append((done, repr(error)))
+            continue
+        differs = {what for what in before if found.get(what) != before[what]}
+        silent = {what for what in differs if found[what] not in SAYS_SO}
+        if silent and "stored data of" not in caplog.text:
+            wrong.append((done, silent))
+        if "Traceback" in caplog.text or crashed:
+            wrong.append((done, "crash", crashed, caplog.text[-1500:]))
+            crashed.clear()
+    assert wrong == []

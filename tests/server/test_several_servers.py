@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from tests.server.round_robin import RoundRobin
-from tests.server.server_kills import Sender, kill_and_check
+from tests.server.conftest import copies_of
+from tests.server.server_kills import kill_and_check
 from tests.server.test_live import Stream
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
-from leakline.snapshot import RunHeader
+from leakline.snapshot import ProcessIdentity, RunHeader
 from leakline_server.alerts.post import Delivered
 from leakline_server.alerts.signing import make_secret
 from leakline_server.config import Config
@@ -36,14 +36,13 @@ from leakline_server.workers.deliver import Deliverer, Seams
 from leakline_server.workers.examine import Examiner, Wakes
 
 pytestmark = pytest.mark.long
-
 NOW = 1_760_000_000.0
 ENV = "app.Env"
 
 
-@pytest.fixture
-def database_url(postgres_copies: Any, tmp_path: Path) -> Iterator[str]:
-    with postgres_copies.new(tmp_path) as url:
+@pytest.fixture(params=[pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with copies_of(request).new(tmp_path) as url:
         yield url
 
 
@@ -85,49 +84,6 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
-def test_a_page_on_one_server_shows_within_a_second_what_another_took_in(
-    start: Any, make_run: Any
-) -> None:
-    here, there = start(), start()
-    run = make_run()
-    assert here.request("POST", "/api/v1/runs", run.header)[0] == 201
-    stream = Stream(there.port)
-    stream.until("run")
-    waits = []
-    for first in range(0, 50, 10):
-        send(here, run, first, 10)
-        began = time.monotonic()
-        assert stream.rows_until(first + 9) == list(range(first, first + 10))
-        waits.append(time.monotonic() - began)
-        stream.until("run")
-    stream.close()
-    assert sorted(waits)[len(waits) // 2] < 1.0, waits
-
-
-@pytest.mark.flow
-@pytest.mark.postgres
-def test_a_page_that_comes_back_to_another_server_misses_nothing(start: Any, make_run: Any) -> None:
-    servers = [start(), start()]
-    run = make_run()
-    assert servers[0].request("POST", "/api/v1/runs", run.header)[0] == 201
-    stream = Stream(servers[0].port)
-    stream.until("run")
-    seen: list[int] = []
-    for turn in range(6):
-        for first in range(turn * 40, turn * 40 + 40, 10):
-            send(servers[first // 10 % 2], run, first, 10)
-        seen += stream.rows_until(turn * 40 + 39)
-        stream.until("run")
-        stream.close()
-        headers = {"Last-Event-ID": str(stream.last_id)}
-        stream = Stream(servers[turn % 2].port, headers=headers)
-    stream.close()
-    assert sorted(set(seen)) == list(range(240))
-
-
-@pytest.mark.flow
-@pytest.mark.postgres
 def test_a_page_hears_of_a_verdict_that_another_server_came_to(start: Any, make_run: Any) -> None:
     here, there = start(), start()
     run = make_run(leak_bytes=300 * 2**20)
@@ -141,7 +97,6 @@ def test_a_page_hears_of_a_verdict_that_another_server_came_to(start: Any, make_
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
 def test_a_page_of_a_run_that_was_removed_on_another_server_ends(start: Any, make_run: Any) -> None:
     here, there = start(), start()
     run = make_run()
@@ -158,7 +113,6 @@ def test_a_page_of_a_run_that_was_removed_on_another_server_ends(start: Any, mak
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
 def test_what_one_server_is_asked_reaches_a_process_that_sends_to_another(
     start: Any, make_run: Any, eventually: Any
 ) -> None:
@@ -228,66 +182,6 @@ def test_a_second_server_on_one_sqlite_file_says_who_serves_it(serve: Any, tmp_p
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
-def test_of_three_servers_behind_a_proxy_one_is_killed_and_nothing_is_lost_or_doubled(
-    start: Any, make_run: Any
-) -> None:
-    servers = [start() for _ in range(3)]
-    stream, seen, over = None, set[int](), threading.Event()
-    with RoundRobin([server.port for server in servers]) as proxy:
-        senders = [
-            Sender(make_run(id=f"r{size}", instance=f"p{size}"), size, proxy.port)
-            for size in (3, 25, 200)
-        ]
-        for sender in senders:
-            sender.start()
-        assert all(sender.began.wait(60) for sender in senders)
-        # A page of the first server watches what goes through all of them.
-        stream = Stream(servers[0].port, path="/api/v1/runs/r3/live?since=0")
-
-        def watch() -> None:
-            for kind, data in stream:
-                if kind == "snapshots":
-                    seen.update(row["sequence"] for row in data["rows"])
-                elif kind == "run" and data["state"] == "finished":
-                    over.set()
-                    return
-
-        threading.Thread(target=watch, daemon=True).start()
-        enough = threading.Event()
-        while senders[0].acknowledged < 60:
-            enough.wait(0.02)
-        servers[1].kill()
-        while senders[0].acknowledged < 150:
-            enough.wait(0.02)
-        for sender in senders:
-            sender.stopping.set()
-        for sender in senders:
-            sender.join(30)
-            assert sender.refusal is None
-        for sender in senders:
-            sender.send_more(3, proxy.port)
-    for server in (servers[0], servers[2]):
-        for sender in senders:
-            run, count = sender.run_, sender.acknowledged
-            path = f"/api/v1/runs/{run.id}"
-            (process,) = server.request("GET", path)[1]["processes"]
-            assert process["stored"] == count
-            query = "series?name=process.rss_bytes&x=sequence&points=20000"
-            (item,) = server.request("GET", f"{path}/{query}")[1]["items"]
-            assert item["x"] == list(range(count))
-            assert item["last"] == [
-                run.snapshot(i).samples["process.rss_bytes"] for i in range(count)
-            ]
-    ended = {"state": "finished", "instance": "p3"}
-    assert servers[2].request("PATCH", "/api/v1/runs/r3", ended)[0] == 200
-    assert over.wait(15)
-    assert seen == set(range(senders[0].acknowledged))
-    stream.close()
-
-
-@pytest.mark.flow
-@pytest.mark.postgres
 @pytest.mark.soak
 def test_three_servers_that_are_killed_in_turn_lose_and_double_nothing(
     start: Any, make_run: Any
@@ -298,7 +192,6 @@ def test_three_servers_that_are_killed_in_turn_lose_and_double_nothing(
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
 def test_what_a_killed_server_did_not_examine_another_does(
     start: Any, make_run: Any, database_url: str, eventually: Any
 ) -> None:
@@ -322,7 +215,6 @@ def test_what_a_killed_server_did_not_examine_another_does(
     engine.dispose()
 
 
-@pytest.mark.postgres
 def test_one_server_at_a_time_examines_a_run(engines: tuple[Engine, Engine]) -> None:
     one, two = engines
     join(one)
@@ -337,7 +229,6 @@ def test_one_server_at_a_time_examines_a_run(engines: tuple[Engine, Engine]) -> 
         assert later
 
 
-@pytest.mark.postgres
 def test_a_server_that_dies_while_it_examines_keeps_nobody_out(
     engines: tuple[Engine, Engine],
 ) -> None:
@@ -358,7 +249,6 @@ def examiner_of(engine: Engine, woken: list[str]) -> Examiner:
     return Examiner(engine, 600.0, Wakes(woken.append, lambda: None), now=lambda: NOW + 1)
 
 
-@pytest.mark.postgres
 def test_two_servers_that_hear_of_a_run_look_at_it_once(engines: tuple[Engine, Engine]) -> None:
     join(engines[0])
     woken: list[str] = []
@@ -374,7 +264,6 @@ def test_two_servers_that_hear_of_a_run_look_at_it_once(engines: tuple[Engine, E
     assert woken == ["r1", "r1"]
 
 
-@pytest.mark.postgres
 def test_a_run_that_another_server_looks_at_is_tried_again(engines: tuple[Engine, Engine]) -> None:
     join(engines[0])
     woken: list[str] = []
@@ -390,7 +279,6 @@ def test_a_run_that_another_server_looks_at_is_tried_again(engines: tuple[Engine
     assert woken == ["r1"]
 
 
-@pytest.mark.postgres
 def test_a_verdict_on_less_never_replaces_one_on_more(engines: tuple[Engine, Engine]) -> None:
     one, two = engines
     join(one)
@@ -407,7 +295,6 @@ def test_a_verdict_on_less_never_replaces_one_on_more(engines: tuple[Engine, Eng
     assert found == examining.Examined(seen + 1, seen + 1)
 
 
-@pytest.mark.postgres
 def test_an_incident_that_two_servers_find_in_the_same_moment_is_told_once(
     engines: tuple[Engine, Engine],
 ) -> None:
@@ -433,7 +320,6 @@ def test_an_incident_that_two_servers_find_in_the_same_moment_is_told_once(
         assert sorted(at_once(*(save(engine, said) for engine in engines))) == [0, 1], status
 
 
-@pytest.mark.postgres
 def test_a_run_that_two_servers_find_silent_is_told_once(engines: tuple[Engine, Engine]) -> None:
     for number in range(8):
         join(engines[0], f"r{number}")
@@ -453,7 +339,6 @@ def test_a_run_that_two_servers_find_silent_is_told_once(engines: tuple[Engine, 
         }
 
 
-@pytest.mark.postgres
 def test_two_servers_deliver_each_alert_once(engines: tuple[Engine, Engine]) -> None:
     join(engines[0])
     config = Config(webhook_url="http://127.0.0.1:9/hook", webhook_allow=())
@@ -490,7 +375,6 @@ def test_two_servers_deliver_each_alert_once(engines: tuple[Engine, Engine]) -> 
     assert sorted(posted) == sorted(f"evt_{i}" for i in range(40))
 
 
-@pytest.mark.postgres
 def test_servers_that_start_together_make_one_secret(engines: tuple[Engine, Engine]) -> None:
     url = "http://hook.example/x"
     made = at_once(
@@ -505,12 +389,9 @@ def test_servers_that_start_together_make_one_secret(engines: tuple[Engine, Engi
     assert len({registered.webhook.id for registered in made}) == 1
 
 
-@pytest.mark.postgres
 def test_processes_that_join_through_two_servers_are_numbered_apart(
     engines: tuple[Engine, Engine],
 ) -> None:
-    from leakline.snapshot import ProcessIdentity
-
     def joins(engine: Engine, rank: int) -> Callable[[], Any]:
         header = RunHeader("r1", "p", "r1", "generation", None, NOW)
         who = ProcessIdentity(f"p{rank}", rank, 1, "host")

@@ -13,18 +13,12 @@ from tests.server.stored import engine_of
 from leakline import analysis
 from leakline.analysis import comparison
 from leakline.analysis.results import to_json
-from leakline.analysis.thinning import WHOLE, rows_to_compare, rows_to_read
+from leakline.analysis.thinning import WHOLE, generations_to_compare, positions_to_read
 from leakline_server.store import history, process_history
 from leakline_server.store.engine import Engine
 
 GENERATIONS = 2_000
 SPIKE_AT, SPIKE = 3 * 777 + 1, 50 * 2**30
-
-
-def rows(first: int, last: int) -> tuple[list[int | None], list[float], list[str | None]]:
-    """One snapshot a generation."""
-    generations: list[int | None] = list(range(first, last + 1))
-    return generations, [float(g or 0) for g in generations], [None] * len(generations)
 
 
 @pytest.mark.parametrize("ends", [(9_000, 9_000), (9_000, 100_000), (5_000, 700), (300, 30_000)])
@@ -33,15 +27,14 @@ def test_what_both_have_is_the_same_of_both(ends: tuple[int, int], starts: tuple
     last = min(ends)
     read = []
     for first, end in zip(starts, ends, strict=True):
-        of_one = rows(first, end)
-        found = rows_to_compare(*of_one, last)
-        kept = range(len(of_one[0])) if found is None else found.rows
-        read.append({of_one[0][row] for row in kept})
-        alone = rows_to_read(*of_one)
-        # What is told of each by itself rests on no less.
-        assert alone is None or {of_one[0][row] for row in alone.rows} <= read[-1]
+        generations = range(first, end + 1)
+        found = generations_to_compare(generations, last)
+        read.append(set(generations) if found is None else found)
+        alone = positions_to_read(len(generations))
+        # What is said of each by itself rests on no less.
+        assert alone is None or {generations[position] for position in alone} <= read[-1]
         assert len(read[-1]) <= 4 * WHOLE
-    shared = sorted(g for g in read[0] & read[1] if g is not None)
+    shared = sorted(read[0] & read[1])
     assert len(shared) >= min(WHOLE // 2, last)
     # The newest without a gap, and some of all that was before.
     newest = max(max(starts), last - 383)
@@ -51,11 +44,9 @@ def test_what_both_have_is_the_same_of_both(ends: tuple[int, int], starts: tuple
 
 
 def test_a_generation_that_must_be_there_is() -> None:
-    of_one = rows(0, 9_000)
-    found = rows_to_compare(*of_one, 9_000, {777})
+    found = generations_to_compare(range(9_001), 9_000, {777})
     assert found is not None
-    assert 777 in found.rows
-    assert 777 not in found.left_out.generations
+    assert 777 in found
 
 
 @pytest.fixture(scope="module")

@@ -74,23 +74,14 @@ def positions_to_read(count: int) -> list[int] | None:
     return [*range(_FIRST), *older, *range(newest - 1, count)]
 
 
-def rows_to_compare(
-    generation: Sequence[int | None],
-    monotonic: Sequence[float],
-    phase: Sequence[str | None],
-    last: int,
-    also: Collection[int] = (),
-    unit_seconds: float = MINUTE_SECONDS,
-) -> Thinned | None:
-    """`rows_to_read`, and enough of what another run has too, up to its generation ``last``.
+def generations_to_compare(
+    generations: Sequence[int], last: int, also: Collection[int] = ()
+) -> set[int] | None:
+    """Those of `positions_to_read`, and enough of what another run has too, up to its generation ``last``.
 
     Of those the first and the newest, and of the others the same of every run: by their numbers, not by their places.
-    ``also``: generations that are read in any case.
+    ``generations``: all that a process has, ascending. ``also``: read in any case. None where all are read.
     """
-    if len(generation) <= WHOLE:
-        return None
-    of_rows = generations_of(generation, monotonic, unit_seconds)
-    generations = sorted({g for g in of_rows if g is not None})
     alone = positions_to_read(len(generations))
     if alone is None:
         return None
@@ -98,14 +89,13 @@ def rows_to_compare(
     step = 1
     while len(shared) // step > _OLDER:
         step *= 2
-    kept = {
+    return {
         *(generations[i] for i in alone),
         *shared[:_FIRST],
         *shared[-_NEWEST:],
         *(g for g in shared if g % step == 0),
         *also,
     }
-    return _thinned_to(of_rows, phase, generations, kept)
 
 
 def generations_of(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -13,9 +14,9 @@ from sqlalchemy import Connection, Row
 from leakline.analysis.comparison import RESIDENT
 from leakline.analysis.history import MINUTE_SECONDS, LeftOut, ProcessHistory
 from leakline.analysis.spans import Spans
-from leakline.analysis.thinning import WHOLE, Thinned, positions_to_read, rows_to_compare
+from leakline.analysis.thinning import WHOLE, generations_to_compare, positions_to_read
 
-from .codec import Array, Numbers
+from .codec import Array, Column, Numbers, absent, concatenate_numbers
 from .columns import (
     COLUMNS,
     GENERATION,
@@ -34,10 +35,9 @@ from .columns import (
 
 # Of a process that is read in part.
 SERIES_AT_ONCE: Final = 16
+SNAPSHOTS_AT_ONCE: Final = 16_384
 # Processes of so many snapshots are compared by all of them.
 COMPARED_WHOLE: Final = 50_000
-# What is read of every snapshot to choose among them. Not the labels, most of which differ.
-_ALL_ROWS: Final = (SEQUENCE, MONOTONIC, GENERATION, PHASE, KIND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,61 +53,137 @@ class InPart:
         return WHOLE if self.shared_to is None else COMPARED_WHOLE
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What is stored of one process. A million snapshots are read some at a time: no column is held for all of them."""
+
+    connection: Connection
+    key: Key
+    names: Mapping[int, str]
+    stretches: Sequence[Stretch]
+
+    def read(self, wanted: Collection[int], only: Array | None = None) -> Block:
+        return read(self.connection, self.key, wanted, self.names, self.stretches, only)
+
+    def in_turn(self, *wanted: int) -> Iterator[Block]:
+        """These columns of all snapshots, in ascending blocks of about SNAPSHOTS_AT_ONCE; none is empty."""
+        some: list[Stretch] = []
+        for stretch in self.stretches:
+            # Batches that came late lie in gaps of the segments before them.
+            behind = max((each.last for each in some), default=-1) < stretch.first
+            if behind and sum(each.count for each in some) >= SNAPSHOTS_AT_ONCE:
+                yield from self._block(some, wanted)
+                some = []
+            some.append(stretch)
+        yield from self._block(some, wanted)
+
+    def _block(self, some: Sequence[Stretch], wanted: Collection[int]) -> Iterator[Block]:
+        block = read(self.connection, self.key, wanted, self.names, some)
+        if len(block):
+            yield block
+
+
 def load_process(
     connection: Connection, row: Row[Any], numbered: dict[str, int], part: InPart | None
 ) -> ProcessHistory:
     names = {number: name for name, number in numbered.items()}
     key = Key(row.run_id, row.id)
-    stored = stretches(connection, key)
-    if part is not None and sum(stretch.count for stretch in stored) > part.least:
-        fixed = read(connection, key, _ALL_ROWS, names, stored)
-        if part.shared_to is None:
-            found = _rows_to_read(fixed)
-        else:
-            peaks = _peaks(connection, key, numbered, stored, fixed, part.shared_to)
-            found = rows_to_compare(*_of_rows(fixed), part.shared_to, peaks)
-        if found is not None:
-            return _in_part(connection, row, names, stored, fixed, found, summed=part.summed)
-    block = read(connection, key, (*COLUMNS, *names), names, stored)
+    stored = _Stored(connection, key, names, stretches(connection, key))
+    if part is not None and sum(stretch.count for stretch in stored.stretches) > part.least:
+        of_rows, distinct = _generations(stored)
+        kept = _to_read(stored, numbered, distinct, part.shared_to)
+        if kept is not None:
+            only, left_out = _chosen(stored, of_rows, distinct, kept)
+            return _in_part(stored, row, only, left_out, summed=part.summed)
+    block = stored.read((*COLUMNS, *names))
     return ProcessHistory(*_identity(row), **_fixed(block), series=_series(block, names))
 
 
 def last_generation(connection: Connection, key: Key) -> int | None:
     """Or minute, where none is told; None without snapshots."""
-    stored = stretches(connection, key)
-    block = read(connection, key, (GENERATION, MONOTONIC), {}, stored)
-    if not len(block):
-        return None
-    generation, there = _generations(block)
-    return int((generation if there is None else generation[there]).max())
+    _, distinct = _generations(_Stored(connection, key, {}, stretches(connection, key)))
+    return int(distinct[-1]) if len(distinct) else None
 
 
-def _rows_to_read(fixed: Block) -> Thinned | None:
-    """As `rows_to_read` has it; without a Python object for each of a million snapshots."""
-    generation, there = _generations(fixed)
-    distinct = np.unique(generation if there is None else generation[there])
-    positions = positions_to_read(len(distinct))
-    if positions is None:
-        return None
-    kept = distinct[positions]
-    out = ~np.isin(generation, kept)
-    if there is not None:
-        out &= there
-    phase = fixed.texts(PHASE)
-    ran = np.unique(phase.index[out])
-    return Thinned(
-        np.flatnonzero(~out).tolist(),
-        LeftOut(_between(distinct, kept), frozenset(phase.names[i] for i in ran if i >= 0)),
-    )
+# Of each row of a block, and which rows have one (None: all).
+_OfRows = Callable[[Block], tuple[Array, Array | None]]
 
 
-def _generations(fixed: Block) -> tuple[Array, Array | None]:
-    """Of each row, and which rows have one (None: all); see `generations_of`."""
-    told = fixed.numbers(GENERATION)
-    if told.present is None or told.present.any():
-        return told.values, told.present
-    monotonic = fixed.numbers(MONOTONIC).values
-    return ((monotonic - monotonic[0]) // MINUTE_SECONDS).astype(np.int64), None
+def _generations(stored: _Stored) -> tuple[_OfRows, Array]:
+    """How the rows are counted, and all generations in ascending order; see `generations_of`."""
+    said, minutes = [_NONE], [_NONE]
+    start: float | None = None
+    for block in stored.in_turn(GENERATION, MONOTONIC):
+        generation, monotonic = block.numbers(GENERATION), block.numbers(MONOTONIC).values
+        start = float(monotonic[0]) if start is None else start
+        there = generation.present
+        said.append(np.unique(generation.values if there is None else generation.values[there]))
+        minutes.append(np.unique(_minutes(monotonic, start)))
+    found = np.unique(np.concatenate(said))
+    if len(found):
+        return _said, found
+    return partial(_counted_by_minutes, start or 0.0), np.unique(np.concatenate(minutes))
+
+
+def _said(block: Block) -> tuple[Array, Array | None]:
+    generation = block.numbers(GENERATION)
+    return generation.values, generation.present
+
+
+def _counted_by_minutes(start: float, block: Block) -> tuple[Array, None]:
+    return _minutes(block.numbers(MONOTONIC).values, start), None
+
+
+def _minutes(monotonic: Array, start: float) -> Array:
+    return ((monotonic - start) // MINUTE_SECONDS).astype(np.int64)
+
+
+def _to_read(
+    stored: _Stored, numbered: Mapping[str, int], distinct: Array, shared_to: int | None
+) -> Array | None:
+    """Which of the generations are read, ascending; None where all are."""
+    if shared_to is None:
+        positions = positions_to_read(len(distinct))
+        return None if positions is None else distinct[positions]
+    peaks = _peaks(stored, numbered, shared_to)
+    kept = generations_to_compare(distinct.tolist(), shared_to, peaks)
+    return None if kept is None else np.array(sorted(kept), dtype=np.int64)
+
+
+def _peaks(stored: _Stored, numbered: Mapping[str, int], last: int) -> set[int]:
+    """The generations up to this one with the largest resident size: one snapshot may be far above all others."""
+    found = set[int]()
+    for number in (numbered[name] for name in RESIDENT if name in numbered):
+        peak, at = -1.0, None
+        for block in stored.in_turn(number, GENERATION):
+            generation, column = block.numbers(GENERATION), block.numbers(number)
+            there = generation.values <= last
+            for present in (generation.present, column.present):
+                there = there if present is None else there & present
+            rows = np.flatnonzero(there)
+            if len(rows) and (highest := column.values[rows].max()) > peak:
+                peak = float(highest)
+                at = int(generation.values[rows[column.values[rows].argmax()]])
+        if at is not None:
+            found.add(at)
+    return found
+
+
+def _chosen(
+    stored: _Stored, of_rows: _OfRows, distinct: Array, kept: Array
+) -> tuple[Array, LeftOut]:
+    """The sequence numbers of the snapshots of these generations and of none, and what is left out."""
+    only, ran = [_NONE], set[str | None]()
+    for block in stored.in_turn(GENERATION, MONOTONIC, PHASE):
+        generation, there = of_rows(block)
+        out = ~np.isin(generation, kept)
+        if there is not None:
+            out &= there
+        phase = block.texts(PHASE)
+        ran |= {phase.names[i] for i in np.unique(phase.index[out]) if i >= 0}
+        only.append(block.numbers(SEQUENCE).values[~out])
+    left_out = LeftOut(_between(distinct, kept), frozenset(name for name in ran if name))
+    return np.concatenate(only), left_out
 
 
 def _between(distinct: Array, kept: Array) -> Spans:
@@ -118,51 +194,20 @@ def _between(distinct: Array, kept: Array) -> Spans:
     return Spans(tuple(zip(first.tolist(), last.tolist(), strict=True)))
 
 
-def _of_rows(fixed: Block) -> tuple[Any, Any, list[str | None]]:
-    generation, monotonic = fixed.numbers(GENERATION), fixed.numbers(MONOTONIC)
-    return generation.to_list(), monotonic.to_list(), fixed.texts(PHASE).to_list()
-
-
-def _peaks(
-    connection: Connection, key: Key, numbered: Mapping[str, int], stored: Sequence[Stretch],
-    fixed: Block, last: int,
-) -> set[int]:  # fmt: skip
-    """The generations up to this one with the largest resident size: one snapshot may be far above all others."""
-    generation, found = fixed.numbers(GENERATION), set[int]()
-    if generation.present is not None and not generation.present.any():
-        return found
-    upto = generation.values <= last
-    if generation.present is not None:
-        upto &= generation.present
-    for name in (name for name in RESIDENT if name in numbered):
-        only = fixed.numbers(SEQUENCE).values
-        block = read(connection, key, (numbered[name],), {numbered[name]: name}, stored, only)
-        column = block.numbers(numbered[name])
-        there = upto if column.present is None else upto & column.present
-        if len(block) == len(fixed) and there.any():
-            at = np.flatnonzero(there)
-            found.add(int(generation.values[at[column.values[at].argmax()]]))
-    return found
-
-
 def _in_part(
-    connection: Connection, row: Row[Any], names: Mapping[int, str], stored: Sequence[Stretch],
-    fixed: Block, found: Thinned, *, summed: bool,
-) -> ProcessHistory:  # fmt: skip
+    stored: _Stored, row: Row[Any], only: Array, left_out: LeftOut, *, summed: bool
+) -> ProcessHistory:
     """A few series at a time: all of them whole may be more than this server should hold for one run."""
-    key = Key(row.run_id, row.id)
-    rows = np.array(found.rows, dtype=np.int64)
-    only = fixed.numbers(SEQUENCE).values[rows]
-    booked = [n for n, name in names.items() if summed and _BOOKED.fullmatch(name)]
+    fixed = stored.read(COLUMNS, only)
+    # A damaged stretch is missing from here on, whichever of its columns it is.
+    only = fixed.numbers(SEQUENCE).values
     series = dict[str, Any]()
-    for some in _some_of(booked, names):
-        # Of the snapshots that the fixed columns are of: a damaged one leaves out others than these series do.
-        block = read(connection, key, some, names, stored, fixed.numbers(SEQUENCE).values)
-        series |= _series(_with_sums(block, some, fixed, rows).take(rows), some)
-    for some in _some_of([n for n in names if n not in set(booked)], names):
-        series |= _series(read(connection, key, some, names, stored, only), some)
-    of_each = _fixed(read(connection, key, COLUMNS, names, stored, only))
-    return ProcessHistory(*_identity(row), **of_each, series=series, left_out=found.left_out)
+    booked = [n for n, name in stored.names.items() if summed and _BOOKED.fullmatch(name)]
+    for some in _some_of(booked, stored.names):
+        series |= _series(_with_sums(stored, some, only), some)
+    for some in _some_of([n for n in stored.names if n not in set(booked)], stored.names):
+        series |= _series(stored.read(some, only), some)
+    return ProcessHistory(*_identity(row), **_fixed(fixed), series=series, left_out=left_out)
 
 
 def _some_of(numbers: Sequence[int], names: Mapping[int, str]) -> Iterator[dict[int, str]]:
@@ -185,29 +230,50 @@ def _fixed(block: Block) -> dict[str, Any]:
     return found
 
 
-def _with_sums(block: Block, booked: Collection[int], fixed: Block, rows: Array) -> Block:
-    """What the books say of generations whose ends are not among ``rows``, added to the next end that is."""
-    kinds, generation = fixed.texts(KIND), fixed.numbers(GENERATION)
-    is_end = kinds.index == (kinds.names.index(_END) if _END in kinds.names else -2)
-    ends = np.flatnonzero(is_end if generation.present is None else is_end & generation.present)
-    kept = np.flatnonzero(np.isin(ends, rows))
-    if not len(kept):
-        return block
-    columns = {number: _summed(block.numbers(number), ends, kept) for number in booked}
-    return replace(block, columns={**block.columns, **columns})
+def _with_sums(stored: _Stored, booked: Collection[int], only: Array) -> Block:
+    """What the books say of generations whose ends are not among ``only``, added to the next end that is."""
+    parts = {number: [absent(0)] for number in (SEQUENCE, *booked)}
+    waiting: dict[int, tuple[float, int]] = dict.fromkeys(booked, (0, 0))
+    for block in stored.in_turn(GENERATION, KIND, *booked):
+        kinds, generation = block.texts(KIND), block.numbers(GENERATION)
+        is_end = kinds.index == (kinds.names.index(_END) if _END in kinds.names else -2)
+        ends = np.flatnonzero(is_end if generation.present is None else is_end & generation.present)
+        sequence = block.numbers(SEQUENCE).values
+        rows = np.isin(sequence, only)
+        kept = np.flatnonzero(rows[ends])
+        columns = dict[int, Column]({SEQUENCE: block.columns[SEQUENCE]})
+        for number in booked:
+            columns[number], waiting[number] = _summed(
+                block.numbers(number), ends, kept, waiting[number]
+            )
+        of_rows = Block(columns).take(rows)
+        for number, found in parts.items():
+            found.append(of_rows.numbers(number))
+    return Block({number: concatenate_numbers(found) for number, found in parts.items()})
 
 
-def _summed(column: Numbers, ends: Array, kept: Array) -> Numbers:
-    """``ends``: positions in the column; ``kept``: those of them, by position among them, that get the sums."""
+def _summed(
+    column: Numbers, ends: Array, kept: Array, waiting: tuple[float, int]
+) -> tuple[Numbers, tuple[float, int]]:
+    """The column with its sums, and what waits for the next block: a sum, and of how many readings.
+
+    ``ends``: positions in the column; ``kept``: those of them, by position among them, that get the sums.
+    """
     there = np.ones(len(column), bool) if column.present is None else column.present.copy()
-    values, at = column.values.copy(), ends[kept]
-    before = np.cumsum(np.where(there[ends], values[ends], 0))[kept]
-    counts = np.cumsum(there[ends])[kept]
-    values[at] = np.diff(before, prepend=0)
-    there[at] = np.diff(counts, prepend=0) > 0
-    return Numbers(values, there)
+    values = column.values.copy()
+    sums = np.cumsum(np.where(there[ends], values[ends], 0)) + np.array(waiting[0], values.dtype)
+    counts = np.cumsum(there[ends]) + waiting[1]
+    if not len(kept):
+        left = (sums[-1].item(), int(counts[-1])) if len(ends) else waiting
+        return Numbers(values, there), left
+    at = ends[kept]
+    values[at] = np.diff(sums[kept], prepend=0)
+    there[at] = np.diff(counts[kept], prepend=0) > 0
+    left = (sums[-1] - sums[kept[-1]]).item(), int(counts[-1] - counts[kept[-1]])
+    return Numbers(values, there), left
 
 
+_NONE: Final = np.array([], dtype=np.int64)
 _END: Final = "generation_end"
 _BOOKED: Final = re.compile(r"phase\..+\.(bytes|executions)", re.DOTALL)
 

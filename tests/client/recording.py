@@ -1,0 +1,67 @@
+"""Private memory that a test takes itself, and what its runs have recorded."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from leakline.snapshot import Event, Snapshot
+from leakline.spool import read_batches
+
+MIB: Final = 2**20
+
+
+def fresh_pages(size: int) -> mmap.mmap:
+    """Touched memory past the allocator, which might have some left from other tests."""
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(0, size, mmap.PAGESIZE):
+        pages[at] = 1
+    return pages
+
+
+def snapshots_of(directory: Path) -> list[Snapshot]:
+    """Everything recorded under ``directory``, in order of the files and their sequence numbers."""
+    return [
+        snapshot
+        for path in sorted(directory.rglob("*.spool"))
+        # Its process has made it, and writes its header next.
+        if path.stat().st_size
+        for batch in read_batches(path)
+        for snapshot in batch.snapshots
+    ]
+
+
+def recorded() -> list[Snapshot]:
+    """Return the snapshots of all runs of this test."""
+    return snapshots_of(Path(os.environ["LEAKLINE_DIR"]))
+
+
+def events(*kinds: str) -> list[Event]:
+    return [event for s in recorded() for event in s.events if event.kind in kinds]
+
+
+def generation_ends() -> list[Snapshot]:
+    return [s for s in recorded() if s.kind == "generation_end"]
+
+
+def booked(snapshot: Snapshot) -> int:
+    """Bytes on all lines of the books."""
+    return sum(
+        int(value)
+        for name, value in snapshot.samples.items()
+        if name.startswith("phase.") and name.endswith(".bytes")
+    )
+
+
+def private(snapshot: Snapshot) -> int:
+    samples = snapshot.samples
+    return int(samples["process.anon_bytes"]) + int(samples.get("process.swap_bytes", 0))
+
+
+def books_close(ends: list[Snapshot]) -> bool:
+    """From each generation end to the next the lines sum to the change of private memory."""
+    assert len(ends) > 1
+    return all(booked(b) == private(b) - private(a) for a, b in pairwise(ends))

@@ -1,0 +1,201 @@
+"""`run.fix`, `run.band` and `run.budget`: what travels, and that what nobody could check does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.recording import (
+    events,
+)
+
+import leakline
+from leakline import Run, declarations
+from leakline.errors import BadArgument
+
+GROWTH = "growth_bytes_per_generation"
+
+
+class Environment:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("claim", "value"),
+    [
+        ("growth_bytes", "500 MiB"), ("", 5), (7, 5), ("count:", 5), ("count:not a class", 5), ("count", 5),
+        (GROWTH, "a lot"), (GROWTH, -1), (GROWTH, None), (GROWTH, True), (GROWTH, float("nan")),
+        ("peak_bytes", float("inf")), ("peak_bytes", [40]), ("peak_bytes", 2**60),
+        ("generations", "25"), ("generations", 2.5), ("generations", True), ("generations", -1),
+        ("possible_generations", "100"), ("possible_generations", 100.5), ("possible_generations", -1),
+        ("count:app.Agent", "17"), ("count:app.Agent", -1), ("count:app.Agent", None),
+    ],
+)  # fmt: skip
+def test_a_promise_nobody_could_check_is_refused_with_its_name_and_value(
+    offline: Run, claim: Any, value: Any
+) -> None:
+    with pytest.raises(BadArgument) as caught:
+        offline.fix("a fix", promises={GROWTH: "1 MiB", claim: value})
+    assert repr(claim) in caught.value.name
+    assert "\n" not in str(caught.value)
+    offline.finish()
+    assert events("fix") == []
+
+
+def test_the_refusal_of_an_unknown_promise_names_those_that_can_be_checked(offline: Run) -> None:
+    with pytest.raises(BadArgument, match=r"growth_bytes_per_generation.*count:package\.Class"):
+        offline.fix("a fix", promises={"growth": "500 MiB"})
+    offline.finish()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("phase", 7), ("phase", " "), ("location", 281), ("promises", [GROWTH])]
+)
+def test_a_wrong_argument_is_refused_with_its_name(offline: Run, argument: str, value: Any) -> None:
+    with pytest.raises(BadArgument) as caught:
+        offline.fix("a fix", **{argument: value})
+    assert caught.value.name == argument
+    offline.finish()
+
+
+def test_growth_within_a_phase_needs_a_phase(offline: Run) -> None:
+    with pytest.raises(BadArgument, match="phase"):
+        offline.fix("a fix", promises={"phase_growth_bytes_per_generation": "1 MiB"})
+    offline.finish()
+
+
+def test_a_run_that_records_nothing_takes_any_promise() -> None:
+    leakline.init(mode="disabled", quiet=True).fix("a fix", promises={"growth": "500 MiB"})
+
+
+def test_sizes_travel_as_bytes_and_the_class_of_a_count_is_counted_from_now_on(
+    offline: Run,
+) -> None:
+    count = f"count:{Environment.__module__}.Environment"
+    held = {"generations": 3, "possible_generations": 100, count: 1}
+    promises = {GROWTH: "500 MiB", "peak_bytes": "40 GB", **held}
+    offline.fix("close them", phase="train", location="trainer.py:281", promises=promises)
+    kept = []
+    for generation in range(3):
+        with offline.generation(generation), offline.phase("train"):
+            kept.append(Environment())
+    text = offline.report()
+    offline.finish()
+    (fix,) = events("fix")
+    assert fix.name == "close them"
+    assert fix.data == {
+        "phase": "train", "location": "trainer.py:281",
+        "promises": {GROWTH: 500 * 2**20, "peak_bytes": 40 * 10**9, **held},
+    }  # fmt: skip
+    # And the report of this very run says what came of it.
+    assert "WHAT THE FIX PROMISED" in text
+    assert "close them (train, trainer.py:281)" in text
+    assert "held: 3 generations complete; 3 were promised." in text
+    assert (
+        "refuted: 3 Environment alive at the end of generation 2; 1 at most were promised." in text
+    )
+    assert "not yet testable: 3 generations with the fix so far" in text
+
+
+def test_a_report_without_a_fix_has_no_promises(offline: Run) -> None:
+    with offline.generation(0), offline.phase("train"):
+        pass
+    assert "PROMISED" not in offline.report()
+    offline.finish()
+
+
+def test_a_location_may_be_a_path_and_never_moves_the_cursor_of_a_terminal(offline: Run) -> None:
+    offline.fix("one", location=Path("training") / "trainer.py")
+    offline.fix("two", location="trainer.py\x1b[2J:281\n")
+    offline.finish()
+    locations = {e.name: e.data["location"] for e in events("fix")}
+    assert locations == {"one": "training/trainer.py", "two": "trainer.py [2J:281 "}
+
+
+def test_what_was_rejected_goes_with_the_fix_bounded_and_only_where_it_is_given(
+    offline: Run,
+) -> None:
+    offline.fix("detach losses", phase="train", rejected="fewer episodes: too slow")
+    offline.fix("write much", rejected="x" * 5_000)
+    offline.fix("as before")
+    offline.finish()
+    fixes = {e.name: e.data for e in events("fix")}
+    assert fixes["detach losses"]["rejected"] == "fewer episodes: too slow"
+    assert len(fixes["write much"]["rejected"]) == 2_000
+    # Whoever knows nothing of it sees the event that there always was.
+    assert set(fixes["as before"]) == {"phase", "location", "promises"}
+
+
+def test_a_band_may_go_on_to_the_end_and_a_number_is_in_the_unit_of_its_series() -> None:
+    assert declarations.band_data((11, None), "40 GB", "50 GB") == {
+        "first": 11, "last": None, "low_bytes": 40 * 10**9, "high_bytes": 50 * 10**9,
+    }  # fmt: skip
+    assert declarations.band_data((1, 5), 0.25, None)["low_bytes"] == 0.25
+    assert declarations.band_data((0, 0), -1.5, 1.5)["low_bytes"] == -1.5
+
+
+@pytest.mark.parametrize(
+    ("span", "low", "high", "named"),
+    [
+        ((5, 1), 0, 1, "span"), ((1, 5), None, None, "low"), ((1, 5), 2, 1, "high"), ((1, 5), "many", None, "low"),
+        ((1, 5), None, float("nan"), "high"), ((1, 5), True, None, "low"),
+    ],
+)  # fmt: skip
+def test_a_band_that_nothing_lies_in_is_refused_whole(
+    span: Any, low: Any, high: Any, named: str
+) -> None:
+    with pytest.raises(BadArgument) as caught:
+        declarations.band_data(span, low, high)
+    assert caught.value.name == named
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("span", [(None, 5), (1.5, 2), ("1", 2), (1,), 5, (2**60, None)])
+def test_a_band_without_whole_generations_is_refused(span: Any) -> None:
+    with pytest.raises((BadArgument, TypeError, ValueError, OverflowError)):
+        declarations.band_data(span, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("normal", "leak", "named"),
+    [(None, None, "normal"), ("5 GiB", "4 GiB", "leak"), (-1, None, "normal"), (None, "x", "leak")],
+)
+def test_a_budget_that_says_nothing_is_refused_whole(normal: Any, leak: Any, named: str) -> None:
+    with pytest.raises(BadArgument) as caught:
+        declarations.budget_data(normal, leak)
+    assert caught.value.name == named
+
+
+def test_what_is_refused_never_reaches_the_loop(offline: Run, internal_exceptions: Any) -> None:
+    offline.band("process.rss_bytes", (5, 1), low=0, high=1)
+    offline.budget("run", normal="2 GiB", leak="1 GiB")
+    offline.band("process.rss_bytes", (1, 5), low="many")
+    offline.budget("evaluate", normal=object())  # type: ignore[arg-type]
+    offline.budget("run", normal="1 GiB", leak="1 GiB")
+    offline.finish()
+    assert len(internal_exceptions) == 4
+    internal_exceptions.clear()
+    assert [(e.kind, e.name) for e in events("band", "budget")] == [("budget", "run")]
+
+
+def test_the_report_of_a_recording_tells_how_the_plan_stands(offline: Run) -> None:
+    offline.band("process.rss_bytes", (0, 1), high="1 TiB")
+    offline.band("process.rss_bytes", (2, 9), low="1 TiB")
+    offline.band("gauge.pending", (0, 3), high=5)
+    offline.budget("run", normal="1 TiB", leak="2 TiB")
+    offline.budget("train", normal="1 TiB")
+    for generation in range(3):
+        offline.generation(generation)
+        offline.gauge("pending", 2 * generation)
+        with offline.phase("train"):
+            pass
+    offline.snapshot("now")
+    lines = offline.report().splitlines()
+    plan = lines[lines.index("PLAN AND BUDGETS") + 2 :]
+    assert plan[0] == "gauge.pending, generations 0 to 3: up to 5"
+    assert "process.rss_bytes, generations 0 to 1: up to 1.00 TiB" in plan
+    assert "   as planned: Within in all 2 generations." in plan
+    assert "budget of the whole run" in plan
+    assert "budget of train" in plan
+    assert sum(line.startswith("   within budget: ") for line in plan) == 2

@@ -1,0 +1,197 @@
+"""What breaks in Leakline, or in what the program gave it, never reaches the program nor keeps its objects."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from typing import Any
+
+import pytest
+from tests.client.recording import events, generation_ends, recorded
+
+from leakline import Run, guard
+from leakline.errors import BadArgument
+from leakline.guard import Guard
+from leakline.notices import Notices, set_up
+
+
+class Agent:
+    """An object of the program's."""
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("planned")
+
+
+def test_a_swallowed_exception_keeps_nothing_of_the_program_alive(internal_exceptions: Any) -> None:
+    guard.keep_exceptions(False)
+    agent = Agent()
+    with Guard("a test"):
+        raise ValueError("planned", agent)
+    gone = weakref.ref(agent)
+    del agent
+    gc.collect()
+    assert gone() is None
+    assert [kind for kind, _ in internal_exceptions] == ["ValueError"]
+    internal_exceptions.clear()
+
+
+def test_an_exception_that_cannot_say_what_it_is_is_swallowed_too(internal_exceptions: Any) -> None:
+    with Guard("a test"):
+        raise Unspeakable
+    assert len(internal_exceptions) == 1
+    internal_exceptions.clear()
+
+
+class Broken:
+    """A stderr whose reader is gone, that is closed, or that is written to at this moment."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+    def flush(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    [None, *map(Broken, (BrokenPipeError(), ValueError("closed"), RuntimeError("reentrant")))],
+)
+def test_a_broken_stderr_is_no_error_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, stderr: Any
+) -> None:
+    set_up()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    Notices(False).say("hello")
+
+
+# Every room that a training comes through, broken in all that it does; then a program with a status of its own.
+BROKEN_CLIENT = """
+import sys
+import leakline, leakline.sampler, leakline.recorder, leakline.spool_file, leakline.sender, leakline.goodbye
+
+def refuse(*_, **__):
+    raise RuntimeError("broken")
+
+rooms = leakline.sampler.Sampler, leakline.recorder.Recorder, leakline.spool_file.SpoolFile, leakline.sender.Sender
+for room in rooms:
+    for name in [each for each, what in vars(room).items() if callable(what) and not each.startswith("__")]:
+        setattr(room, name, refuse)
+run = leakline.init(project="broken", watch=[dict])
+run.expect(dict, 2)
+for generation in range(3):
+    with run.generation(generation), run.phase("train"):
+        print("trained", generation)
+print(run.gauge("reward", 1.0), run.mark("x"), run.snapshot("here"))
+run.finish()
+sys.exit(7)
+"""
+
+
+def test_a_client_that_is_broken_all_through_changes_neither_output_nor_exit_status(
+    start: Any,
+) -> None:
+    process = start(BROKEN_CLIENT, LEAKLINE_MODE="offline")
+    said, errors = process.communicate(timeout=60)
+    trained = [f"trained {n}" for n in range(3)]
+    assert said.splitlines() == [*trained, "None None None"], errors
+    assert process.returncode == 7, errors
+
+
+def test_our_lines_stay_off_stdout_when_the_program_logs_there(start: Any) -> None:
+    process = start(
+        "import logging, sys, leakline\n"
+        "logging.basicConfig(stream=sys.stdout, level=logging.INFO)\n"
+        "leakline.init(mode='offline').finish()\n"
+        "logging.info('theirs')\n"
+    )
+    said, errors = process.communicate(timeout=60)
+    assert (process.returncode, said) == (0, "INFO:root:theirs\n")
+    assert errors.startswith("leakline: run ")
+
+
+def test_a_tracked_function_that_fails_costs_only_its_own_line(
+    offline: Run, internal_exceptions: Any
+) -> None:
+    calls = iter(range(100))
+
+    def broken() -> int:
+        raise ValueError("planned")
+
+    def fails_twice_of_three() -> int:
+        if (number := next(calls)) % 3:
+            raise ValueError("planned")
+        return number
+
+    offline.track("broken", broken)
+    offline.track("shaky", fails_twice_of_three)
+    offline.track("huge", lambda: 2**53 + 1)
+    offline.track("good", lambda: 7)
+    for _ in range(8):
+        with offline.phase("train"):
+            pass
+    offline.finish()
+    internal_exceptions.clear()
+    ends = [s.samples for s in recorded() if s.kind == "phase_end"]
+    assert [s["tracked.good.length"] for s in ends] == [7] * 8
+    assert [s.get("tracked.shaky.length") for s in ends] == [0, None, None, 3, None, None, 6, None]
+    assert not any("tracked.broken.length" in s or "tracked.huge.length" in s for s in ends)
+
+
+def test_numbers_that_no_server_takes_are_refused_at_once(offline: Run) -> None:
+    over = 2**53 + 1
+    for call in (
+        lambda: offline.gauge("pending", over),
+        lambda: offline.gauge("pending", -over),
+        lambda: offline.gauge("pending", 1, warn_above=10**5000),
+        lambda: offline.track("replay", [], capacity=over),
+        lambda: offline.expect(dict, over),
+        lambda: offline.expect(dict, (1, over)),
+    ):
+        with pytest.raises(BadArgument, match=r"2\*\*53"):
+            call()
+    offline.gauge("pending", 2**53)
+
+
+def test_a_generation_that_is_too_large_or_no_number_is_left_out_and_counted(
+    offline: Run, internal_exceptions: Any
+) -> None:
+    offline.generation(1)
+    offline.generation(2**53 + 1)
+    offline.generation(-(2**64))
+    offline.generation("three")  # type: ignore[arg-type]
+    assert offline._guard.count == 3
+    internal_exceptions.clear()
+    offline.finish()
+    assert [s.generation for s in generation_ends()] == [1]
+
+
+def test_half_a_character_in_a_note_leaves_valid_json(offline: Run) -> None:
+    offline.note("before \ud800 after", link="http://x/\udcff")
+    offline.finish()
+    (note,) = events("note")
+    assert note.data == {"text": "before ? after", "link": "http://x/?"}
+
+
+def test_a_finished_run_keeps_nothing_of_the_program_alive(offline: Run) -> None:
+    agent, heard = Agent(), Agent()
+
+    def length(agent: Agent = agent) -> int:
+        return 1
+
+    def callback(verdict: object, heard: Agent = heard) -> None: ...
+
+    offline.track("agents", length)
+    offline.on("ok", callback)
+    with offline.phase("train"):
+        pass
+    offline.finish()
+    gone = [weakref.ref(agent), weakref.ref(heard)]
+    del agent, heard, length, callback
+    gc.collect()
+    assert [one() for one in gone] == [None, None]

@@ -1,0 +1,336 @@
+"""What all callbacks share, without a framework: whose run it is, who counts, a training that never says its end."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+import threading
+import tomllib
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leakline
+from leakline.errors import MissingPackage
+from leakline.integrations.options import checked, checked_steps, missing
+from leakline.integrations.order import bracket, calling
+from leakline.integrations.training import Place, Training
+from leakline.spool import read_batches, read_end, read_header
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    return checked("Callback", {"mode": "offline", "quiet": True, "directory": tmp_path})
+
+
+def fit(training: Training, generations: int, first: int = 0) -> None:
+    training.begin("epoch", generations)
+    for number in range(first, first + generations):
+        training.generation(number)
+        training.phase("train")
+        training.phase("validation")
+
+
+def recorded(folder: Path) -> dict[str, tuple[list[int], str]]:
+    """run -> its generations with an end, and how it ended."""
+    found = {}
+    for path in folder.rglob("*.spool"):
+        rows = [s for batch in read_batches(path) for s in batch.snapshots]
+        ends = [s.generation for s in rows if s.kind == "generation_end"]
+        end = read_end(path) or {}
+        found[read_header(path)[0].id] = [g for g in ends if g is not None], str(end.get("state"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"projct": "x"}, TypeError, "Callback() got an unexpected keyword argument 'projct'"),
+        ({"unit": "epoch"}, TypeError, "unexpected keyword argument 'unit'"),
+        ({"mode": "onlin"}, leakline.BadArgument, "mode='onlin'"),
+        ({"server": "nowhere"}, leakline.BadArgument, "server='nowhere'"),
+        ({"watch": "Agent"}, leakline.BadArgument, "watch='Agent'"),
+    ],
+)
+def test_a_wrong_argument_is_named_where_the_callback_is_made(
+    given: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error) as raised:
+        checked("Callback", given)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, "10"])
+def test_steps_of_a_generation_are_a_whole_number(steps: object) -> None:
+    with pytest.raises(leakline.BadArgument, match="steps="):
+        checked_steps(steps)
+
+
+def test_classes_to_watch_are_kept_by_name() -> None:
+    assert checked("Callback", {"watch": [Training]})["watch"] == (
+        "leakline.integrations.training.Training",
+    )
+
+
+def test_a_framework_that_is_missing_is_one_line_with_the_command() -> None:
+    no_keras = ModuleNotFoundError("No module named 'keras'", name="keras")
+    said = missing("keras", "keras", "keras", no_keras)
+    assert isinstance(said, MissingPackage)
+    assert isinstance(said, ImportError)
+    assert str(said) == (
+        "leakline.integrations.keras needs keras; install it with: pip install 'leakline[keras]'"
+    )
+    broken = ModuleNotFoundError("No module named 'numpy'", name="numpy")
+    assert missing("keras", "keras", "keras", broken) is broken
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [*((name, name) for name in ("lightning", "transformers", "keras", "gymnasium")), ("sb3", "stable_baselines3")],
+)  # fmt: skip
+def test_each_module_names_an_extra_that_there_is(
+    monkeypatch: pytest.MonkeyPatch, module: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"leakline.integrations.{module}", raising=False)
+    with pytest.raises(MissingPackage) as raised:
+        import_module(f"leakline.integrations.{module}")
+    assert raised.value.package == package
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = project["optional-dependencies"][module]
+    assert f"pip install 'leakline[{module}]'" in str(raised.value)
+    assert any(each.replace("-", "_").startswith(package) for each in extra)
+
+
+def test_a_training_starts_a_run_and_finishes_it(options: dict[str, Any], tmp_path: Path) -> None:
+    training = Training("one", options)
+    fit(training, 3)
+    assert leakline.current() is training.run
+    training.end()
+    training.end()
+    assert not leakline.current().id
+    assert list(recorded(tmp_path).values()) == [([0, 1, 2], "finished")]
+
+
+@pytest.mark.parametrize(
+    ("error", "state"), [(ZeroDivisionError(), "failed"), (KeyboardInterrupt(), "terminated")]
+)
+def test_a_training_that_raises_ends_as_failed_and_one_that_is_interrupted_as_terminated(
+    options: dict[str, Any], tmp_path: Path, error: BaseException, state: str
+) -> None:
+    training = Training("one", options)
+    fit(training, 2)
+    training.end(error)
+    assert list(recorded(tmp_path).values()) == [([0, 1], state)]
+
+
+def test_a_run_of_the_program_is_used_and_never_finished(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    run = leakline.init(mode="offline", quiet=True, directory=tmp_path)
+    for training in (Training("one", options), Training("one", options)):
+        fit(training, 3)
+        assert training.run is run
+        training.end()
+        assert leakline.current() is run
+    run.finish()
+    # Each counts from 0, and the second goes on.
+    assert list(recorded(tmp_path).values()) == [([0, 1, 2, 3, 4, 5], "finished")]
+
+
+def test_where_the_program_counts_nobody_else_does(options: dict[str, Any], tmp_path: Path) -> None:
+    run = leakline.init(mode="offline", quiet=True, directory=tmp_path)
+    for generation in range(10, 12):
+        run.generation(generation)
+        training = Training("one", options)
+        fit(training, 3)
+        training.end()
+    run.finish()
+    assert list(recorded(tmp_path).values()) == [([10, 11], "finished")]
+
+
+def test_a_training_within_another_has_only_phases(options: dict[str, Any], tmp_path: Path) -> None:
+    outer, inner = Training("one", options), Training("two", options)
+    fit(outer, 2)
+    fit(inner, 5)
+    inner.end()
+    assert leakline.current() is outer.run
+    outer.end()
+    assert list(recorded(tmp_path).values()) == [([0, 1], "finished")]
+
+
+def test_a_training_that_never_said_its_end_has_failed_when_the_next_begins(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    left, next_one = Training("one", options), Training("one", options)
+    fit(left, 2)
+    fit(next_one, 3)
+    next_one.end()
+    left.end()
+    assert sorted(recorded(tmp_path).values()) == [([0, 1], "failed"), ([0, 1, 2], "finished")]
+
+
+def test_a_callback_that_begins_again_goes_on_with_its_run(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    training = Training("one", options)
+    fit(training, 2)
+    fit(training, 2)
+    training.end()
+    assert list(recorded(tmp_path).values()) == [([0, 1, 2, 3], "finished")]
+
+
+def test_a_training_on_another_thread_ends_nobody(options: dict[str, Any], tmp_path: Path) -> None:
+    here, there = Training("one", options), Training("one", options)
+    fit(here, 2)
+    thread = threading.Thread(target=lambda: (fit(there, 2), there.end()))
+    thread.start()
+    thread.join()
+    here.end()
+    assert list(recorded(tmp_path).values()) == [([0, 1], "finished")]
+
+
+def test_where_the_program_has_disabled_its_run_no_callback_starts_one(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    run = leakline.init(mode="disabled")
+    training = Training("one", options)
+    fit(training, 2)
+    training.end()
+    assert not recorded(tmp_path)
+    # Until the program is done with it.
+    run.finish()
+    fit(training, 2)
+    training.end()
+    assert len(recorded(tmp_path)) == 1
+
+
+def test_a_resumed_training_keeps_its_numbers(options: dict[str, Any], tmp_path: Path) -> None:
+    training = Training("one", options)
+    fit(training, 2, first=7)
+    training.end()
+    assert list(recorded(tmp_path).values()) == [([7, 8], "finished")]
+
+
+def test_steps_are_counted_to_generations(options: dict[str, Any], tmp_path: Path) -> None:
+    training = Training("one", options)
+    training.begin("generation")
+    for step in range(9):
+        training.count(step // 3)
+        training.phase("train")
+    training.end()
+    assert list(recorded(tmp_path).values()) == [([0, 1, 2], "finished")]
+
+
+def test_exceptions_of_functions_of_the_program_are_its_own(options: dict[str, Any]) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(verdict: object) -> None:
+        raise Stop
+
+    training = Training("one", options)
+    fit(training, 1)
+    training.run.on("learning", stop)
+    training.run._chain.verdicts.due = lambda: [(stop, None)]  # type: ignore[method-assign]
+    with pytest.raises(Stop):
+        training.generation(1)
+    training.run._chain.verdicts.due = list  # type: ignore[method-assign]
+    training.end()
+
+
+def test_the_framework_says_the_rank_where_the_environment_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LEAKLINE_RUN_ID", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    said = Place(1, 2, "ranks-7").environment()
+    assert (said["RANK"], said["WORLD_SIZE"], said["LEAKLINE_RUN_ID"]) == ("1", "2", "ranks-7")
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "launch")
+    said = Place(1, 2, "ranks-7").environment()
+    assert (said["RANK"], "LEAKLINE_RUN_ID" in said) == ("5", False)
+    monkeypatch.delenv("RANK")
+    assert "RANK" not in Place().environment()
+
+
+class Listed:
+    """Calls its callbacks as frameworks do."""
+
+    def __init__(self, callbacks: list[Callable[[], None]]) -> None:
+        self.callbacks = callbacks
+
+    def call(self) -> None:
+        for callback in self.callbacks:
+            callback()
+
+
+def test_a_callback_finds_the_list_that_calls_it_and_stands_before_the_others() -> None:
+    order: list[str] = []
+    given: list[Callable[[], None]] = []
+
+    def last() -> None:
+        order.append("last")
+
+    def ours() -> None:
+        among = calling(Listed)
+        assert among is not None
+        bracket(among, ours, last)
+        order.append("ours")
+
+    given += [lambda: order.append("theirs"), ours, lambda: order.append("theirs too")]
+    listed = Listed(given)
+    listed.call()
+    listed.call()
+    assert order == ["theirs", "ours", "theirs too", "ours", "theirs", "theirs too", "last"]
+    # The list of the program is as it was.
+    assert len(given) == 3
+    assert calling(Listed) is None
+
+
+def test_what_stood_last_in_earlier_trainings_goes_and_that_of_another_stays(
+    options: dict[str, Any],
+) -> None:
+    class Last:
+        def __init__(self, training: Training) -> None:
+            self._training = training
+
+    class Listed:
+        callbacks: list[Any]
+
+    ours, other = Training("one", options), Last(Training("one", options))
+    first, theirs, added = object(), object(), object()
+    listed = Listed()
+    listed.callbacks = [theirs, first, other]
+    bracket(listed, first, Last(ours))
+    newest = Last(ours)
+    listed.callbacks = [*listed.callbacks, added]
+    bracket(listed, first, newest)
+    assert listed.callbacks == [first, theirs, other, added, newest]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))])
+def test_a_copy_is_a_training_that_has_not_begun(
+    options: dict[str, Any], tmp_path: Path, copied: Callable[[Training], Training]
+) -> None:
+    training = Training("one", options)
+    assert not copied(training).is_on
+    fit(training, 2)
+    twin = copied(training)
+    assert not twin.is_on
+    twin.end()
+    assert training.is_on
+    fit(training, 1)
+    training.end()
+    fit(twin, 4)
+    twin.end()
+    assert sorted(recorded(tmp_path).values()) == [
+        ([0, 1, 2], "finished"), ([0, 1, 2, 3], "finished")
+    ]  # fmt: skip

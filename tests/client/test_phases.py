@@ -1,0 +1,607 @@
+"""Every byte between two generation ends is on exactly one line of the books, whatever a program does."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.client.recording import (
+    booked,
+    books_close,
+    fresh_pages,
+    generation_ends,
+    recorded,
+)
+
+import leakline
+from leakline.budget import ENTRIES_PER_SECOND, Governor
+from leakline.looks import Measured
+from leakline.loop import Loop
+from leakline.phases import (
+    BETWEEN,
+    ELSEWHERE_LIMIT,
+    OTHER_THREADS,
+    OWN,
+    PATHS_LIMIT,
+    Frame,
+    PhaseBooks,
+    Reading,
+    book_samples,
+)
+from leakline.recorder import Losses
+from leakline.run import Run
+from leakline.snapshot import Snapshot
+
+
+class Memory:
+    """Private memory that moves as a test says; time moves with every reading."""
+
+    def __init__(self) -> None:
+        self.bytes, self.seconds = 1000, 0.0
+
+    def read(self) -> Reading:
+        self.seconds += 1.0
+        return Reading(self.bytes, self.seconds)
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+def books(memory: Memory) -> PhaseBooks:
+    return PhaseBooks(memory.read())
+
+
+def test_memory_outside_every_phase_is_booked_between_and_our_own_work_on_its_line(
+    memory: Memory, books: PhaseBooks
+) -> None:
+    memory.bytes += 5
+    books.book(memory.read())
+    memory.bytes += 3
+    books.book_own_work(memory.read())
+    memory.bytes += 2
+    lines = books.close_generation(memory.read())
+    assert (lines[BETWEEN].bytes, lines[OWN].bytes) == (7, 3)
+
+
+def test_a_nested_phase_keeps_its_bytes_from_the_phase_around_it(
+    memory: Memory, books: PhaseBooks
+) -> None:
+    outer = books.enter("evaluate", memory.read())
+    memory.bytes += 10
+    inner = books.enter("episode", memory.read())
+    memory.bytes += 100
+    books.exit(inner, memory.read())
+    memory.bytes += 1
+    books.exit(outer, memory.read())
+    lines = books.close_generation(memory.read())
+    assert (lines["evaluate"].bytes, lines["evaluate/episode"].bytes) == (11, 100)
+
+
+def test_leaving_an_outer_phase_closes_what_was_left_open_inside(
+    memory: Memory, books: PhaseBooks
+) -> None:
+    outer = books.enter("outer", memory.read())
+    inner = books.enter("inner", memory.read())
+    assert books.exit(outer, memory.read())
+    assert not books.exit(inner, memory.read())
+    assert books.path is None
+
+
+@pytest.mark.parametrize(("names", "paths"), [("a", {"a"}), ("ab", {"a", "a/b"})])
+def test_recursion_does_not_make_paths_without_end(
+    memory: Memory, books: PhaseBooks, names: str, paths: set[str]
+) -> None:
+    assert {books.enter(name, memory.read()).path for name in names * 50} == paths
+
+
+def test_paths_are_bounded_and_the_rest_shares_a_line(memory: Memory, books: PhaseBooks) -> None:
+    for i in range(PATHS_LIMIT + 10):
+        books.exit(books.enter(f"phase {i}", memory.read()), memory.read())
+    lines = books.close_generation(memory.read())
+    assert len(lines) <= PATHS_LIMIT + 3
+    assert lines["other"].executions == 10
+
+
+def test_a_phase_whose_entry_was_not_read_leaves_its_bytes_to_the_line_around_it(
+    memory: Memory, books: PhaseBooks
+) -> None:
+    outer = books.enter("outer", memory.read())
+    inner = books.enter("inner", None)
+    memory.bytes += 9
+    books.exit(inner, memory.read())
+    books.exit(outer, memory.read())
+    lines = books.close_generation(memory.read())
+    assert (lines["outer"].bytes, lines["outer/inner"].bytes) == (9, 0)
+    assert lines["outer/inner"].executions == 1
+
+
+def test_a_generation_that_starts_inside_a_phase_splits_its_bytes(
+    memory: Memory, books: PhaseBooks
+) -> None:
+    frame = books.enter("train", memory.read())
+    memory.bytes += 4
+    first = books.close_generation(memory.read())
+    memory.bytes += 6
+    books.exit(frame, memory.read())
+    second = books.close_generation(memory.read())
+    assert (first["train"].bytes, second["train"].bytes) == (4, 6)
+
+
+def test_what_changes_while_only_another_thread_has_a_phase_open_is_on_its_line(
+    memory: Memory, books: PhaseBooks
+) -> None:
+    memory.bytes += 1
+    elsewhere = books.enter_elsewhere("load", memory.read())
+    memory.bytes += 20
+    train = books.enter("train", memory.read())
+    memory.bytes += 300
+    books.exit(train, memory.read())
+    memory.bytes += 4000
+    books.exit_elsewhere(elsewhere, memory.read())
+    memory.bytes += 50_000
+    lines = books.close_generation(memory.read())
+    assert lines[OTHER_THREADS].bytes == 4020
+    # Both open: nobody can tell, so the training thread's gets it.
+    assert lines["train"].bytes == 300
+    assert lines[BETWEEN].bytes == 50_001
+
+
+def test_the_line_of_other_threads_is_absent_until_one_opens_a_phase(
+    memory: Memory, books: PhaseBooks
+) -> None:
+    assert OTHER_THREADS not in books.close_generation(memory.read())
+    books.enter_elsewhere("load", memory.read())
+    assert OTHER_THREADS in books.close_generation(memory.read())
+
+
+def test_phases_of_several_threads_overlap_and_the_last_one_closes_the_line(
+    memory: Memory, books: PhaseBooks
+) -> None:
+    first = books.enter_elsewhere("load", memory.read())
+    second = books.enter_elsewhere("load", memory.read())
+    unread = books.enter_elsewhere("save", None)
+    memory.bytes += 5
+    books.exit_elsewhere(first, memory.read())
+    memory.bytes += 6
+    books.exit_elsewhere(second, memory.read())
+    memory.bytes += 7
+    books.exit_elsewhere(unread, None)
+    lines = books.close_generation(memory.read())
+    assert (lines[OTHER_THREADS].bytes, lines[BETWEEN].bytes) == (11, 7)
+    assert books.open_elsewhere == []
+
+
+def test_phases_that_other_threads_never_close_are_bounded(
+    memory: Memory, books: PhaseBooks
+) -> None:
+    frames = [books.enter_elsewhere("load", memory.read()) for _ in range(ELSEWHERE_LIMIT + 10)]
+    assert len(books.open_elsewhere) == ELSEWHERE_LIMIT
+    assert [frame.booked for frame in frames[-10:]] == [False] * 10
+
+
+class Interrupted(PhaseBooks):
+    """Books whose next booking is interrupted by ``work``, as a collection may."""
+
+    work: Callable[[], object] | None = None
+
+    def book(self, reading: Reading) -> None:
+        work, self.work = self.work, None
+        if work is not None:
+            work()
+        super().book(reading)
+
+
+def test_a_generator_that_a_collection_closes_while_we_book_takes_nothing_twice() -> None:
+    memory = Memory()
+    books = Interrupted(memory.read())
+    abandoned = books.enter("produce", memory.read())
+    consume = books.enter("consume", memory.read())
+    memory.bytes += 9
+    books.work = lambda: books.exit(abandoned, memory.read())
+    assert not books.exit(consume, memory.read()), "closed with the phase around it"
+    assert books.open == []
+    lines = books.close_generation(memory.read())
+    assert sum(line.bytes for line in lines.values()) == 9
+    assert lines["produce/consume"].executions == 1
+
+
+# A random loop: what happens next is one of these, with a change of memory before it.
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["enter a", "enter b", "enter c", "enter unread", "exit", "exit outer", "exit old",
+                         "own work", "generation", "other thread enters", "other thread exits"]),
+        st.integers(-10_000, 10_000),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+@given(STEPS)
+def test_the_lines_sum_to_the_whole_whatever_happens(steps: list[tuple[str, int]]) -> None:
+    memory = Memory()
+    books = PhaseBooks(memory.read())
+    opened: list[Frame] = []
+    elsewhere: list[Frame] = []
+    before = memory.read()
+    books.close_generation(before)
+    for what, change in [*steps, ("generation", 0)]:
+        memory.bytes += change
+        if what.startswith("enter"):
+            reading = None if what == "enter unread" else memory.read()
+            opened.append(books.enter(what[-1], reading))
+        elif what == "exit" and opened:
+            frame = opened.pop()
+            books.exit(frame, memory.read() if frame.booked else None)
+        elif what == "exit outer" and opened:
+            # An exception that leaves several phases, or an early return that skipped some.
+            books.exit(opened[0], memory.read())
+            opened.clear()
+        elif what == "exit old" and opened:
+            books.exit(opened.pop(0), memory.read())
+        elif what == "other thread enters":
+            elsewhere.append(books.enter_elsewhere("load", memory.read()))
+        elif what == "other thread exits" and elsewhere:
+            books.exit_elsewhere(elsewhere.pop(0), memory.read())
+        elif what == "own work":
+            books.book_own_work(memory.read())
+        elif what == "generation":
+            now = memory.read()
+            lines = books.close_generation(now)
+            assert sum(line.bytes for line in lines.values()) == now.bytes - before.bytes
+            assert sum(line.seconds for line in lines.values()) == now.seconds - before.seconds
+            before = now
+
+
+def test_in_a_real_run_the_lines_sum_to_the_change_of_private_memory(offline: leakline.Run) -> None:
+    kept: list[Any] = []
+    for generation in range(5):
+        offline.generation(generation)
+        with offline.phase("evaluate"):
+            with offline.phase("episode"):
+                kept.append(bytearray(40_000_000))
+            kept.append(bytearray(1_000_000))
+        with pytest.raises(ValueError, match="planned"), offline.phase("train"):
+            kept.append(bytearray(2_000_000))
+            raise ValueError("planned")
+    offline.finish()
+    ends = generation_ends()
+    assert [s.generation for s in ends] == [0, 1, 2, 3, 4]
+    assert books_close(ends)
+    # So large that the allocator always maps it afresh, in whole pages.
+    assert ends[2].samples["phase.evaluate/episode.bytes"] == pytest.approx(40_000_000, rel=0.01)
+
+
+def test_a_leak_in_short_phases_is_booked_to_its_phase_when_no_snapshot_is_affordable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "0.01")
+    run = leakline.init(mode="offline", quiet=True)
+    run._loop.governor._credit = 0.01
+    kept: list[mmap.mmap] = []
+    for epoch in range(4):
+        run.epoch(epoch)
+        for _ in range(100):
+            with run.phase("load"):
+                pass
+            with run.phase("train"):
+                kept.append(fresh_pages(2 * mmap.PAGESIZE))
+            with run.phase("evaluate"):
+                pass
+    assert run._loop.losses.totals()["thinned"] > 600, "most phase ends had no snapshot"
+    run.finish()
+    ends = generation_ends()
+    leaked = 4 * 100 * 2 * mmap.PAGESIZE
+    assert sum(s.samples.get("phase.train.bytes", 0) for s in ends) == pytest.approx(
+        leaked, abs=leaked / 4
+    )
+    for line in ("load", "evaluate", "between"):
+        total = sum(abs(s.samples.get(f"phase.{line}.bytes", 0)) for s in ends)
+        assert total < leaked / 4, line
+    for thing in kept:
+        thing.close()
+
+
+def test_phases_that_follow_each_other_too_fast_leave_their_bytes_between_not_to_us(
+    offline: leakline.Run,
+) -> None:
+    governor = offline._loop.governor
+    offline.generation(0)
+    governor._entries, governor._entries_since = ENTRIES_PER_SECOND, governor._clock() + 3600
+    with offline.phase("train"):
+        kept = fresh_pages(40_000_000)
+    offline.generation(1)
+    governor._entries = 0
+    with offline.phase("train"):
+        governor._entries = ENTRIES_PER_SECOND
+        with offline.phase("batch"):
+            kept_too = fresh_pages(40_000_000)
+    offline.finish()
+    first, second = generation_ends()
+    assert first.samples["phase.between.bytes"] == pytest.approx(len(kept), rel=0.05)
+    assert second.samples["phase.train.bytes"] == pytest.approx(len(kept_too), rel=0.05)
+    for end in (first, second):
+        assert abs(end.samples["phase.leakline.bytes"]) < 20_000_000
+    assert first.samples["phase.train.executions"] == 1
+
+
+def test_our_own_size_is_never_told_as_negative(offline: leakline.Run) -> None:
+    offline._loop._own_bytes = -(10**9)
+    offline.snapshot("now")
+    offline.finish()
+    assert {s.samples["client.bytes"] for s in recorded() if s.kind == "manual"} == {0}
+
+
+def test_samples_of_the_books_have_the_names_of_the_contract(
+    memory: Memory, books: PhaseBooks
+) -> None:
+    books.exit(books.enter("train", memory.read()), memory.read())
+    samples = book_samples(books.close_generation(memory.read()))
+    assert set(samples) == {
+        "phase.between.bytes", "phase.between.seconds", "phase.leakline.bytes", "phase.leakline.seconds",
+        "phase.train.bytes", "phase.train.seconds", "phase.train.executions",
+    }  # fmt: skip
+
+
+KINDS = (
+    "phase", "nested", "recursion", "same object again", "exception", "early return", "decorated", "other thread",
+    "other thread overlaps", "generator to its end", "generator abandoned", "generator kept", "generation",
+    "inside generation", "snapshot", "nothing",
+)  # fmt: skip
+# What happens, what follows it inside, and by how much memory changes around it.
+PROGRAMS: st.SearchStrategy[list[Any]] = st.recursive(
+    st.lists(st.tuples(st.sampled_from(KINDS), st.just([]), st.integers(-999, 999)), max_size=4),
+    lambda inner: st.lists(
+        st.tuples(st.sampled_from(KINDS), inner, st.integers(-999, 999)), max_size=4
+    ),
+    max_leaves=12,
+)
+
+
+class Planned(Exception):
+    pass
+
+
+class _Sampler:
+    """Memory as the program says; measuring takes some of its own."""
+
+    census_too_large = False
+
+    def __init__(self) -> None:
+        self.bytes = 1_000_000
+        self._own = itertools.cycle((7, 0, -3, 11))
+
+    def read_private_bytes(self) -> int:
+        return self.bytes
+
+    def measure(self, kind: str, *, nested: bool = False) -> Measured:
+        samples: dict[str, int | float] = {"process.anon_bytes": self.bytes}
+        self.bytes += next(self._own)
+        return Measured(samples)
+
+    def take_collections(self) -> list[Any]:
+        return []
+
+    def full_name(self, target: type | str) -> str | None:
+        return None
+
+
+class _Governor(Governor):
+    """Refuses what the draw says: snapshots are thinned, entries are not read."""
+
+    def __init__(self, refusals: list[bool]) -> None:
+        super().__init__(1.0)
+        self._refused = itertools.cycle([*refusals, False])
+
+    def allows(self, *arguments: Any, **more: Any) -> bool:
+        return not next(self._refused)
+
+    def reads_entry(self) -> bool:
+        return not next(self._refused)
+
+
+class _Program:
+    """Runs what was drawn. ``names`` of phases repeat, so that phases meet themselves."""
+
+    def __init__(self, refusals: list[bool], helper: ThreadPoolExecutor) -> None:
+        self.memory = _Sampler()
+        self.snapshots: list[Snapshot] = []
+        sampler: Any = self.memory
+        self.loop = Loop(
+            "generation", sampler, _Governor(refusals), Losses(), self.snapshots.append
+        )
+        self.run_ = Run()
+        self.run_._loop = self.loop
+        nothing_due: Any = SimpleNamespace(
+            verdicts=SimpleNamespace(examine=list, due=list), cleanups=SimpleNamespace(run_due=list)
+        )
+        self.run_._chain = nothing_due
+        self._helper = helper
+        self._names = itertools.cycle("abc")
+        self._shared = self.run_.phase("shared")
+        self._kept: list[Any] = []
+        self._number = itertools.count()
+
+    def execute(self, steps: list[Any]) -> None:
+        for kind, inner, change in steps:
+            self.memory.bytes += change
+            getattr(self, "_" + kind.replace(" ", "_"))(inner)
+            self.memory.bytes -= 2 * change
+
+    def end(self) -> None:
+        self.loop.finish()
+        self._kept.clear()
+
+    def _phase(self, inner: list[Any]) -> None:
+        with self.run_.phase(next(self._names)):
+            self.execute(inner)
+
+    def _nested(self, inner: list[Any]) -> None:
+        with self.run_.phase("outer"), self.run_.phase(next(self._names)):
+            self.memory.bytes += 13
+            self.execute(inner)
+
+    def _recursion(self, inner: list[Any]) -> None:
+        @self.run_.phase("tree")
+        def down(depth: int) -> None:
+            self.memory.bytes += 1
+            if depth:
+                down(depth - 1)
+            else:
+                self.execute(inner)
+
+        down(3)
+
+    def _same_object_again(self, inner: list[Any]) -> None:
+        with self._shared:
+            self.memory.bytes += 5
+            with self._shared:
+                self.execute(inner)
+            self.memory.bytes += 3
+
+    def _exception(self, inner: list[Any]) -> None:
+        with suppress(Planned), self.run_.phase("fails"), self.run_.phase(next(self._names)):
+            self.execute(inner)
+            raise Planned
+
+    def _early_return(self, inner: list[Any]) -> None:
+        for _ in range(2):
+            with self.run_.phase("search"):
+                self.execute(inner)
+                return
+
+    def _decorated(self, inner: list[Any]) -> None:
+        self.run_.phase("decorated")(self.execute)(inner)
+
+    def _items(self, inner: list[Any]) -> Iterator[int]:
+        with self.run_.phase("produce"):
+            self.memory.bytes += 17
+            yield 1
+            self.execute(inner)
+            yield 2
+
+    def _generator_to_its_end(self, inner: list[Any]) -> None:
+        for _ in self._items(inner):
+            with self.run_.phase("consume"):
+                self.memory.bytes += 19
+
+    def _generator_abandoned(self, inner: list[Any]) -> None:
+        items = self._items([])
+        next(items)
+        with self.run_.phase("consume"):
+            self.execute(inner)
+            # Closed from within a phase that was opened after its own.
+            del items
+            self.memory.bytes += 23
+
+    def _generator_kept(self, inner: list[Any]) -> None:
+        items = self._items(inner)
+        next(items)
+        self._kept.append(items)
+
+    def _other_thread(self, inner: list[Any]) -> None:
+        self._elsewhere(lambda: self._phase(inner))
+
+    def _other_thread_overlaps(self, inner: list[Any]) -> None:
+        block = self.run_.phase("load")
+        self._elsewhere(block.__enter__)
+        self.execute(inner)
+        self._elsewhere(lambda: block.__exit__(None, None, None))
+
+    def _elsewhere(self, work: Callable[[], object]) -> None:
+        if threading.get_ident() == self.loop._thread:
+            self._helper.submit(work).result()
+        else:
+            work()
+
+    def _generation(self, inner: list[Any]) -> None:
+        if threading.get_ident() == self.loop._thread:
+            self.run_.generation(next(self._number))
+        self.execute(inner)
+
+    def _inside_generation(self, inner: list[Any]) -> None:
+        if threading.get_ident() != self.loop._thread:
+            return
+        with self.run_.generation(next(self._number)):
+            self.execute(inner)
+
+    def _snapshot(self, inner: list[Any]) -> None:
+        self.run_.snapshot("here")
+        self.execute(inner)
+
+    def _nothing(self, inner: list[Any]) -> None:
+        self.execute(inner)
+
+
+@settings(max_examples=150)
+@given(PROGRAMS, st.lists(st.booleans(), max_size=7))
+def test_the_lines_of_every_generation_sum_to_the_change_of_memory(
+    steps: list[Any], refusals: list[bool]
+) -> None:
+    with ThreadPoolExecutor(1) as helper:
+        program = _Program(refusals, helper)
+        program.run_.generation(next(program._number))
+        started = program.memory.bytes
+        program.execute(steps)
+        program.end()
+        ends = [s for s in program.snapshots if s.kind == "generation_end"]
+        assert ends, "the last generation is never left out"
+        private = [started, *(int(end.samples["process.anon_bytes"]) for end in ends)]
+        assert [booked(end) for end in ends] == [b - a for a, b in itertools.pairwise(private)]
+        assert program.run_._guard.count == 0
+
+
+@settings(max_examples=50)
+@given(PROGRAMS)
+def test_without_generators_no_phase_stays_open(steps: list[Any]) -> None:
+    with ThreadPoolExecutor(1) as helper:
+        program = _Program([], helper)
+        program.run_.generation(0)
+        program.execute(_without_generators(steps))
+        assert program.loop.phase is None
+        assert program.loop._books.open_elsewhere == []
+        program.end()
+
+
+def _without_generators(steps: list[Any]) -> list[Any]:
+    return [
+        ("nothing" if kind.startswith("generator") else kind, _without_generators(inner), change)
+        for kind, inner, change in steps
+    ]
+
+
+def test_the_drawn_programs_meet_every_line() -> None:
+    """Else the property could hold because nothing happens."""
+    with ThreadPoolExecutor(1) as helper:
+        program = _Program([], helper)
+        program.run_.generation(next(program._number))
+        program.execute([(kind, [("phase", [], 5)], 7) for kind in KINDS])
+        program.end()
+    names = {name for s in program.snapshots for name in s.samples if name.endswith(".bytes")}
+    lines = "between leakline other_threads outer/ tree shared fails produce"
+    for line in lines.split():
+        assert any(name.startswith(f"phase.{line}") for name in names), line
+
+
+def test_the_last_generation_is_told_also_when_it_ended_without_a_snapshot() -> None:
+    with ThreadPoolExecutor(1) as helper:
+        program = _Program([True] * 50, helper)
+        for number in range(3):
+            with program.run_.generation(number):
+                program.memory.bytes += 10
+        program.loop.finish()
+    (end,) = [s for s in program.snapshots if s.kind == "generation_end"]
+    assert end.generation == 2
+    assert end.samples["phase.between.bytes"] == 30
+    assert [s.kind for s in program.snapshots] == ["generation_end", "finish"]

@@ -1,0 +1,488 @@
+"""`leakline report` and `run.report()`: the tables people know from printed profiler output, and their facts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+from tests.browser.hostile_labels import LABELS
+from tests.client.recording import recorded
+
+import leakline
+from leakline.cli import main
+from leakline.markup import bullets, code, escape, one_line, table
+from leakline.report import (
+    GENERATION_ENDS_READ,
+    WHOLE_UP_TO_BYTES,
+    _generation_ends,
+    build,
+    closing_line,
+    load,
+    report_text,
+    spools_by_run,
+)
+from leakline.report.build import trend
+from leakline.report.facts import change_interval, forecast, graph_rates, with_graphs
+from leakline.report.render import gib, render, signed_gib
+from leakline.sizes import worded
+from leakline.snapshot import (
+    Batch,
+    Event,
+    LargeObject,
+    Number,
+    ProcessIdentity,
+    RunHeader,
+    Snapshot,
+)
+from leakline.spool import read_batches
+from leakline.spool_file import SpoolFile
+
+GIB = 2**30
+HEADER = RunHeader("run-1", "erl", "before-fix", "generation", 3, 1.0)
+PROCESS = ProcessIdentity("instance-1", pid=7, host="box")
+
+
+class Story:
+    """Writes a spool row by row: label, phase, GiB, and counts of a class."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "run-1" / "instance-1.spool"
+        self.file = SpoolFile(self.path, HEADER, PROCESS)
+        self.sequence = 0
+
+    def row(
+        self, generation: int | None, phase: str | None, size: float, count: int, kind: str = "phase_end",
+        label: str | None = None, large: tuple[LargeObject, ...] = (), events: tuple[Event, ...] = (),
+    ) -> None:  # fmt: skip
+        self.sequence += 1
+        samples = {
+            "process.rss_bytes": int(size * GIB), "process.vms_bytes": int(12.45 * GIB),
+            "process.anon_bytes": int(size * GIB), "type.trading.Environment.count": count,
+        }  # fmt: skip
+        text = label or f"generation {generation}: " + (f"after {phase}" if phase else "end")
+        now = float(self.sequence)
+        snapshot = Snapshot(
+            self.sequence, now, now, generation, phase, text, kind, samples, events, large
+        )
+        self.file.append(Batch(PROCESS, (snapshot,), {"thinned": 4}))
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Story:
+    story = Story(tmp_path)
+    bounds = {"low": 2, "high": 2, "after": None}
+    expected = Event(1, 1.0, "expect", "trading.Environment", None, None, bounds)
+    story.row(None, None, 4.23, 2, "baseline", "Trainer initialized (baseline)", events=(expected,))
+    story.row(0, "evaluate_population", 8.52, 18)
+    story.row(0, "train_population", 9.12, 18)
+    story.row(0, None, 9.45, 18, "generation_end")
+    story.row(1, "evaluate_population", 10.23, 34)
+    story.row(1, "evaluate_population/run_episode", 10.24, 34)
+    large = (LargeObject(7, "numpy.ndarray", int(2345.67 * 2**20), "(50000, 96) float32", "train.replay"),)  # fmt: skip
+    story.row(1, None, 11.12, 34, "generation_end", large=large)
+    return story
+
+
+def test_a_folder_without_spools_is_told_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(tmp_path)]) == 1
+    assert "holds no spool" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "gone")]) == 1
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_an_unknown_label_is_told_so(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(story.path), "--since", "nowhere"]) == 1
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_damaged_spool_beside_a_good_one_does_not_hide_it(story: Story) -> None:
+    (story.path.parent / "torn.spool").write_bytes(b"LEAKSPL1")
+    assert "before-fix" in report_text(story.path.parent)
+
+
+def test_the_trend_has_the_change_to_the_row_above_and_to_the_same_phase(story: Story) -> None:
+    (history,) = load([story.path]).history.processes
+    rows = trend(history)
+    changes = [None if r.since_previous is None else round(r.since_previous / GIB, 2) for r in rows]
+    assert changes == [None, 4.29, 0.60, 0.33, 0.78, 0.89]
+    same = {r.label: r.since_same_phase for r in rows}
+    assert round((same["generation 1: after evaluate_population"] or 0) / GIB, 2) == 1.71
+    assert all("run_episode" not in r.label for r in rows)
+
+
+def test_growth_is_told_against_the_first_snapshot_in_bytes_and_percent(story: Story) -> None:
+    text = report_text(story.path)
+    assert "+6.89 GiB   (+162.9 %)" in text
+    assert "trading.Environment" in text
+    assert "2 ->         34         +32" in text
+
+
+def test_growth_is_told_against_a_named_snapshot(story: Story) -> None:
+    text = report_text(story.path, since="generation 0: end")
+    assert "+1.67 GiB" in text
+    assert "18 ->         34         +16" in text
+
+
+def test_the_report_has_all_its_parts(story: Story) -> None:
+    text = report_text(story.path.parent.parent)
+    for part in ("MEMORY SNAPSHOT", "MEMORY TREND", "MEMORY GROWTH", "LARGE OBJECTS", "VERDICT"):
+        assert part in text
+    assert "RSS (actual RAM):            11.12 GiB" in text
+    assert "VMS (virtual):               12.45 GiB" in text
+    assert "should be 2" in text
+    assert "2,345.67 MiB   numpy.ndarray (50000, 96) float32   train.replay" in text
+    assert "4 thinned" in text
+
+
+def test_a_long_trend_shows_its_beginning_and_its_end(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    for generation in range(200):
+        story.row(generation, None, 1 + generation / 100, 2, "generation_end")
+    text = render(build(load([story.path])))
+    assert "generation 0: end" in text
+    assert "generation 199: end" in text
+    assert "140 rows left out" in text
+
+
+def test_sizes_have_two_decimals_and_say_their_unit() -> None:
+    assert gib(4.234 * GIB) == "4.23 GiB"
+    assert (signed_gib(-0.5 * GIB), signed_gib(None)) == ("-0.50 GiB", "")
+
+
+def test_a_running_program_prints_its_own_report(offline: leakline.Run) -> None:
+    for generation in range(3):
+        offline.generation(generation)
+        with offline.phase("train"):
+            pass
+    text = offline.report()
+    assert "generation 1: end" in text
+    offline.snapshot("before the crash")
+    banner = offline.report().partition("MEMORY SNAPSHOT: ")[2].partition("MEMORY TREND")[0]
+    assert banner.startswith("before the crash\n")
+    for line in ("RSS (actual RAM):", "VMS (virtual):", "Objects:"):
+        assert line in banner
+    offline.finish()
+    assert "generation 2: end" in offline.report()
+
+
+def test_two_runs_in_one_folder_are_both_reported(spool_directory: Path) -> None:
+    for name in ("first", "second"):
+        leakline.init(mode="offline", quiet=True, name=name).finish()
+    text = report_text(spool_directory)
+    assert text.index("Run first") < text.index("Run second")
+    assert len(spools_by_run(spool_directory)) == 2
+
+
+def test_reporting_needs_no_server_and_no_heavy_library(story: Story) -> None:
+    code = (
+        "import sys; from leakline.cli import main; main(['report', sys.argv[1]]);"
+        "assert not {'fastapi', 'numpy', 'torch', 'http.client'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(story.path)], check=True, capture_output=True)
+
+
+def test_the_closing_line_of_a_long_run_reads_a_bounded_part_up_to_the_end(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    for generation in range(1500):
+        story.row(generation, "train", 2.0 + generation / 100, 18)
+        story.row(generation, None, 2.0 + generation / 100, 18, "generation_end")
+    assert story.path.stat().st_size > WHOLE_UP_TO_BYTES
+    seen = [s for batch in _generation_ends(story.path) for s in batch.snapshots]
+    assert GENERATION_ENDS_READ // 2 < len(seen) <= GENERATION_ENDS_READ
+    assert {s.kind for s in seen} == {"generation_end"}
+    numbers = sorted({s.generation for s in seen if s.generation is not None})
+    assert numbers[-1] == 1499
+    assert max(b - a for a, b in itertools.pairwise(numbers)) <= 8
+    assert closing_line(story.path).startswith(("confirmed", "suspected"))
+
+
+def test_a_bounded_reading_keeps_the_last_generation_end_of_every_batch(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    for generation in range(900):
+        story.row(generation, None, 2.0, 18, "generation_end")
+    rows = tuple(s for batch in read_batches(story.path) for s in batch.snapshots)
+    file = SpoolFile(tmp_path / "run-1" / "instance-2.spool", HEADER, PROCESS)
+    for start in range(0, 900, 150):
+        file.append(Batch(PROCESS, rows[start : start + 150], {}))
+    seen = [s.generation for batch in _generation_ends(file.path) for s in batch.snapshots]
+    assert 300 < len(seen) <= GENERATION_ENDS_READ
+    assert seen[-1] == 899
+
+
+def graphs_of(name: str, rate: float | None, status: str = "confirmed") -> dict[str, Any]:
+    suspect = {"name": name, "role": "type", "count_per_generation": rate}
+    return {"kind": "graph", "status": status, "suspects": [suspect]}
+
+
+def test_graphs_of_one_type_in_several_findings_are_added_up() -> None:
+    tensor = "torch.Tensor"
+    findings = [
+        graphs_of(tensor, 20.0), graphs_of(tensor, 16.0, "watch"), graphs_of(tensor, None),
+        graphs_of(tensor, 9.0, "recovered"), graphs_of("torch.nn.Parameter", 2.0),
+    ]  # fmt: skip
+    rates = graph_rates({"findings": findings})
+    assert rates == {tensor: 36.0, "torch.nn.Parameter": 2.0}
+    assert with_graphs("+36", tensor, rates) == "+36, 36 with a graph"
+
+
+@pytest.mark.parametrize(
+    ("risk", "limit", "generation", "said"),
+    [
+        ("critical", 2**30, {"estimate": 1414.6, "low": 1400.0, "high": 1500.0}, "OOM near epoch 1,415, critical risk"),
+        ("none", 2**30, None, "not in sight"),
+        ("low", 2**30, None, "not known, low risk"),
+        ("none", None, None, "not known"),
+    ],
+)  # fmt: skip
+def test_a_forecast_of_an_older_server_has_its_known_end(
+    risk: str, limit: int | None, generation: Any, said: str
+) -> None:
+    oom = {"risk": risk, "limit_bytes": limit, "generation": generation}
+    assert forecast(oom, "epoch") == said
+
+
+def test_a_difference_shows_its_interval_where_the_ends_differ() -> None:
+    mib = 2**20
+    wide = {"estimate": -20.0 * mib, "low": -24.0 * mib, "high": -16.0 * mib}
+    said = "-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)"
+    assert change_interval(wide, " per generation") == said
+    narrow = dict.fromkeys(("estimate", "low", "high"), -20.0 * mib)
+    assert change_interval(narrow, " per generation") == "-20.00 MiB per generation"
+    assert change_interval(None) == "not measured"
+
+
+TRAINING = """
+import os, signal, sys, time
+import leakline
+run = leakline.init(mode="offline", quiet=True, log_lines=True)
+run.generation(0)
+print("epoch 0: loss 0.5", flush=True)
+"""
+
+
+def section(text: str) -> list[str]:
+    """The lines of how it ended."""
+    lines = text.splitlines()
+    if "HOW IT ENDED" not in lines:
+        return []
+    start = lines.index("HOW IT ENDED") + 2
+    return lines[start : next(i for i in range(start, len(lines)) if lines[i].startswith("="))]
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("raise ValueError('planned')", "failed: ValueError"),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)", "killed by SIGTERM"),
+        ("raise MemoryError", "failed: MemoryError"),
+    ],
+)
+def test_an_end_is_told_with_its_last_lines(
+    start: Any, spool_directory: Path, code: str, how: str
+) -> None:
+    start(TRAINING + code).communicate(timeout=60)
+    first, *rest = section(report_text(spool_directory))
+    assert first.startswith("rank 0, process ")
+    assert first.endswith(f"attempt 1: {how}")
+    assert rest[:2] == ["   last lines:", "   | epoch 0: loss 0.5"]
+
+
+def test_a_killed_process_ended_without_a_word(
+    start: Any,
+    spool_directory: Path,
+    until: Any,
+) -> None:
+    process = start(TRAINING + "time.sleep(60)")
+    process.stdout.readline()
+    until(lambda: [e for s in recorded() for e in s.events if e.kind == "log" and e.data["lines"]])
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    told = section(report_text(spool_directory))
+    assert told[0].endswith("attempt 1: without a word")
+    assert "   | epoch 0: loss 0.5" in told
+
+
+def test_a_run_that_goes_on_or_finished_has_no_such_part(spool_directory: Path) -> None:
+    run = leakline.init(mode="offline", quiet=True, log_lines=True)
+    run.generation(0)
+    assert section(run.report()) == []
+    run.finish()
+    assert section(report_text(spool_directory)) == []
+
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def told_of(samples: dict[str, Number], tmp_path: Path) -> list[str]:
+    """The lines of the report between process memory and objects."""
+    samples = {"process.rss_bytes": GIB, **samples}
+    snapshot = Snapshot(1, 1.0, 1.0, 0, None, "generation 0: end", "generation_end", samples)
+    path = tmp_path / "run-1" / "instance-1.spool"
+    SpoolFile(path, HEADER, PROCESS).append(Batch(PROCESS, (snapshot,), {}))
+    lines = report_text(path).splitlines()
+    if "GPU memory:" not in lines:
+        return []
+    return lines[lines.index("GPU memory:") + 1 : lines.index("Objects:")]
+
+
+def test_each_device_is_told_with_its_failures(tmp_path: Path) -> None:
+    samples = json.loads((DATA / "gpu_two_h200.json").read_text(encoding="utf-8"))["expected"]
+    lines = told_of(samples, tmp_path)
+    assert "   GPU 0 allocated, live tensors:           61.50 GiB" in lines
+    assert "   GPU 0 outside torch:                      1.50 GiB" in lines
+    assert f"   {'GPU 0 allocation retries:':<36}{2:>10}" in lines
+    assert "   GPU 1 in use by all, driver:             12.50 GiB" in lines
+    assert not any("GPU 1 out of memory" in line for line in lines)
+    assert sum("torch sees only what its allocator took" in line for line in lines) == 1
+
+
+def test_devices_are_told_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    samples: dict[str, Number] = {f"gpu.{i}.used_bytes": GIB for i in (10, 9, 0)}
+    told = [line.split()[1] for line in told_of(samples, tmp_path) if "GPU" in line]
+    assert told == ["0", "9", "10"]
+
+
+def test_metal_is_told(tmp_path: Path) -> None:
+    lines = told_of({"mps.allocated_bytes": 2 * GIB, "mps.limit_bytes": 48 * GIB}, tmp_path)
+    assert "   Metal allocated, live tensors:            2.00 GiB" in lines
+    assert "   Metal recommended limit:                 48.00 GiB" in lines
+
+
+@pytest.mark.parametrize(
+    "samples", [{}, {"cuda.0.retries": 0}, {"gpu.mine.used_bytes": 1, "gpu.x": 2}]
+)
+def test_without_a_device_the_report_has_no_such_part(samples: Any, tmp_path: Path) -> None:
+    assert told_of(samples, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence", "said"),
+    [
+        ("fixed", "Fixed: 16 MiB before, 0 B after", "fixed: 16 MiB before, 0 B after"),
+        ("no_effect", "No effect: neither run leaks", "no_effect: neither run leaks"),
+        ("filling", "Filling, not leaking: replay", "filling: not leaking: replay"),
+        ("ok", "No leak", "ok: No leak"),
+        ("learning", "Learning", "learning: Learning"),
+        ("watch", "Watchers grow", "watch: Watchers grow"),
+    ],
+)
+def test_a_word_is_not_said_twice(word: str, sentence: str, said: str) -> None:
+    assert worded(word, sentence) == said
+
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "</script><script>alert(1)</script>",
+    "[click](javascript:alert(1))",
+    "![x](https://evil.example/x.png)",
+    "a | b | c",
+    "`tick` and ``two``",
+    "back\\slash \\| bar",
+    "**bold** __init__ _a_ *b* ~~gone~~",
+    "first\nsecond\r\n# heading\n\n- point",
+    "# heading",
+    "- point",
+    "1. point",
+    "2) point",
+    "> quote",
+    "=== rule",
+    "--- rule",
+    "&lt;b&gt; &amp; &#60;",
+    "trailing \\",
+    "\u202eturned round\u202c",
+    "$x$ and <https://evil.example>",
+    "[label]: https://evil.example",
+    "thanks @octocat and @github/security",
+    "`@octocat`",
+    *LABELS,
+)
+PLAIN = (
+    "evaluate_population keeps 16 TradingEnvironment per generation: 6.88 GiB since generation 1",
+    "torch 2.13.0 -> 2.13.1",
+    "erl-trading",
+)
+
+
+def parsed(text: str) -> list[Any]:
+    return MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+
+
+def shown(text: str) -> str:
+    """What a reader sees; anything but text, code spans and the frame around them fails."""
+    said = []
+    for token in parsed(text):
+        for part in token.children or ():
+            assert part.type in ("text", "text_special", "code_inline"), part.type
+            # What keeps a name from calling somebody is not seen.
+            said.append(part.content.replace("@\u2060", "@"))
+    return "".join(said)
+
+
+def frames(text: str) -> list[str]:
+    return [token.type for token in parsed(text)]
+
+
+@pytest.mark.parametrize("name", (*HOSTILE, *PLAIN))
+@pytest.mark.parametrize("write", (escape, code))
+def test_a_name_is_shown_as_it_is_and_makes_nothing(write: Any, name: str) -> None:
+    assert frames(write(name)) == ["paragraph_open", "inline", "paragraph_close"]
+    assert shown(write(name)) == one_line(name)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("write", (escape, code))
+def test_a_name_in_a_table_stays_in_its_cell(write: Any, name: str) -> None:
+    text = "\n".join(table(("name", "#count"), [(write(name), "7"), (write("next"), "8")]))
+    cells = [token.content for token in parsed(text) if token.type == "inline"]
+    assert len(cells) == 6
+    assert (cells[0], cells[1], cells[3], cells[5]) == ("name", "count", "7", "8")
+    assert shown(text) == f"namecount{one_line(name)}7next8"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_in_a_list_is_one_point_of_it(name: str) -> None:
+    text = "\n".join(bullets([name, f"   {name}"]))
+    assert frames(text).count("list_item_open") == 2
+    assert shown(text) == one_line(name) * 2
+
+
+def test_what_reads_well_as_text_is_left_as_it_is() -> None:
+    assert [escape(name) for name in PLAIN] == [*PLAIN]
+
+
+@pytest.mark.parametrize(
+    "name", ("https://evil.example", "see www.evil.example", "WWW.evil.example")
+)
+def test_nobody_makes_a_link_of_an_address_by_himself(name: str) -> None:
+    assert "://" not in escape(name) and "www." not in escape(name).lower()
+    assert shown(escape(name)) == name
+
+
+@pytest.mark.parametrize(
+    "name", ("@octocat", "by @octocat: done", "`@octocat`", "(@github/security)")
+)
+@pytest.mark.parametrize("write", (escape, code))
+def test_a_name_that_is_pasted_calls_nobody(write: Any, name: str) -> None:
+    """As GitHub finds them: in what is shown, but in no code span."""
+    told = (part for token in parsed(write(name)) for part in token.children or ())
+    text = "".join(part.content for part in told if part.type != "code_inline")
+    assert not re.search(r"(?:^|\W)@[A-Za-z0-9]", text)
+
+
+def test_an_address_of_mail_reads_as_it_is() -> None:
+    assert shown(escape("me@example.org, a @ b")) == "me@example.org, a @ b"
+
+
+def test_no_name_at_all_is_a_dash_and_a_table_without_rows_is_nothing() -> None:
+    assert code("") == code("\n") == "–"
+    assert list(table(("a", "b"), [])) == []

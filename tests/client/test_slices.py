@@ -1,0 +1,325 @@
+"""Work in slices beside the training thread, where a look at the heap is taken, and how our threads rest."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.client.recording import recorded
+
+import leakline
+from leakline import breathing
+from leakline.budget import Governor
+from leakline.census_plan import NATIVE_SECONDS_PER_BLOCK, CensusPlan
+from leakline.news import NEWS_FOR
+from leakline.probes.native import native, why_not_native
+from leakline.sampled_growth import AT_LEAST, SampledGrowth
+from leakline.slices import Outcome, SliceThread
+
+pytestmark = pytest.mark.alone
+
+needs_native = pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
+
+PATIENCE_SECONDS = 20.0
+
+
+class Steps:
+    """Done after so many steps; each asks the event, so that a test decides when they go on."""
+
+    def __init__(self, number: int, go: threading.Event | None = None) -> None:
+        self.left, self.go, self.bytes = number, go, 4096
+        self.threads: set[str] = set()
+
+    def step(self, seconds: float) -> bool:
+        assert 0 < seconds <= 0.01
+        self.threads.add(threading.current_thread().name)
+        if self.go is not None:
+            assert self.go.wait(PATIENCE_SECONDS)
+        self.left -= 1
+        return self.left <= 0
+
+    def result(self) -> str:
+        return "found"
+
+
+class Broken(Steps):
+    def step(self, seconds: float) -> bool:
+        raise ValueError("a step that fails")
+
+
+def taken(beside: SliceThread) -> Outcome | None:
+    beside.wait(PATIENCE_SECONDS)
+    return beside.take()
+
+
+def test_work_is_done_on_another_thread_and_fetched_once() -> None:
+    beside, work = SliceThread(), Steps(5)
+    assert beside.offer("census", work)
+    outcome = taken(beside)
+    assert (outcome.name, outcome.result) == ("census", "found")
+    assert outcome.seconds >= outcome.longest_slice > 0
+    assert work.threads == {"leakline-census"}
+    assert beside.take() is None
+    assert beside.is_free
+
+
+def test_one_piece_of_work_at_a_time() -> None:
+    beside, go = SliceThread(), threading.Event()
+    assert beside.offer("census", Steps(1, go))
+    assert beside.bytes == 4096
+    assert not beside.offer("holders", Steps(1))
+    assert beside.take() is None
+    go.set()
+    assert taken(beside) is not None
+    assert beside.offer("holders", Steps(1))
+    assert taken(beside) is not None
+    assert beside.bytes == 0
+
+
+def test_work_that_fails_gives_nothing_and_the_next_goes_on(internal_exceptions: Any) -> None:
+    beside = SliceThread()
+    beside.offer("census", Broken(1))
+    outcome = taken(beside)
+    assert outcome.result is None
+    assert [type(error) for error in internal_exceptions] == [ValueError]
+    internal_exceptions.clear()
+    assert beside.offer("census", Steps(1))
+    assert taken(beside) is not None
+
+
+def test_a_stop_ends_the_work_and_takes_no_more() -> None:
+    beside = SliceThread()
+    beside.offer("census", Steps(1 << 60))
+    beside.stop()
+    outcome = taken(beside)
+    assert outcome.result is None
+    assert not beside.offer("census", Steps(1))
+
+
+def test_the_program_runs_between_two_slices() -> None:
+    """A thread that counts gets on, however much work there is."""
+    beside = SliceThread()
+    beside.offer("census", Steps(1 << 60))
+    counted, end = 0, time.perf_counter() + 0.2
+    while time.perf_counter() < end:
+        counted += 1
+    beside.stop()
+    alone, end = 0, time.perf_counter() + 0.2
+    while time.perf_counter() < end:
+        alone += 1
+    # Measured 0.9 on a free machine.
+    assert counted > 0.3 * alone
+
+
+def test_no_slice_runs_while_the_training_thread_has_its_turn() -> None:
+    beside, work = SliceThread(), Steps(1 << 60)
+    beside.offer("census", work)
+    with beside.turn:
+        left = work.left
+        end = time.perf_counter() + 0.05
+        while time.perf_counter() < end:
+            assert work.left == left
+    end = time.perf_counter() + PATIENCE_SECONDS
+    while work.left == left:
+        assert time.perf_counter() < end, "it goes on afterwards"
+    beside.stop()
+
+
+def test_what_was_done_beside_is_charged_and_its_longest_slice_is_the_pause() -> None:
+    governor = Governor(0.01, 0.5, lambda: 0.0, lambda: 0.0)
+    governor.charge_beside("census", 0.2, 0.003)
+    ledger = governor.ledger()
+    assert (ledger["client.seconds"], ledger["client.pause_seconds"]) == (0.2, 0.003)
+    assert not governor.allows("census")
+
+
+@pytest.mark.parametrize(
+    ("objects", "native", "pause_seconds", "way"),
+    [
+        (200_000, True, 0.05, "whole"),
+        (5_000_000, True, 0.05, "slices"),
+        (200_000, True, 0.001, "slices"),
+        (200_000, False, 0.05, "whole"),
+        (5_000_000, False, 0.05, None),
+        (200_000, False, 0.001, None),
+        (5_000_000, False, 1.0, "whole"),
+    ],
+)
+def test_a_census_is_taken_where_it_fits_the_pause(
+    objects: int, native: bool, pause_seconds: float, way: str | None
+) -> None:
+    governor = Governor(1.0, 1e9, lambda: 0.0, lambda: 0.0, max_pause_seconds=pause_seconds)
+    plan = CensusPlan(governor, blocks=lambda: 2 * objects, is_native=lambda: native)
+    assert plan.way() == way
+    assert plan.due(True) == way
+    assert plan.too_large is (way is None)
+
+
+def test_what_a_census_cost_decides_where_the_next_is_taken() -> None:
+    governor = Governor(1.0, 1e9, lambda: 0.0, lambda: 0.0)
+    plan = CensusPlan(governor, blocks=lambda: 1_000_000, is_native=lambda: True)
+    plan.taken(500_000, 0.04, True)
+    assert plan.way() == "whole"
+    plan.taken(500_000, 0.06, True)
+    assert plan.way() == "slices"
+    assert plan.expected_seconds() == pytest.approx(0.06)
+    assert NATIVE_SECONDS_PER_BLOCK < 0.06 / 1_000_000 * 2
+
+
+def test_a_rise_in_samples_is_believed_beyond_their_error_and_twice() -> None:
+    growth = SampledGrowth()
+    assert not growth.note([("numpy.ndarray", 100_000, 0.05)])
+    # Within the error, then beyond it, and again.
+    assert not growth.note([("numpy.ndarray", 110_000, 0.05)])
+    assert not growth.note([("numpy.ndarray", 150_000, 0.05)])
+    assert growth.note([("numpy.ndarray", 200_000, 0.05)])
+    assert not growth.note([("numpy.ndarray", 200_000, 0.05)])
+
+
+def test_a_buffer_that_fills_for_long_is_news_for_a_while() -> None:
+    growth = SampledGrowth()
+    told = [growth.note([("numpy.ndarray", 5_000 * n, 0.0)]) for n in range(20)]
+    assert told == [2 <= n <= NEWS_FOR + 1 for n in range(20)]
+    assert not growth.is_in_doubt
+    # Three times as fast: something else begins.
+    assert growth.note([("numpy.ndarray", 115_000, 0.0)])
+    assert growth.is_in_doubt
+
+
+def test_a_few_more_of_something_are_no_rise() -> None:
+    growth = SampledGrowth()
+    for count in range(1_000, 1_000 + 5 * AT_LEAST, AT_LEAST):
+        assert not growth.note([("list", count, 0.0)])
+
+
+class Frozen:
+    pass
+
+
+@pytest.mark.parametrize("pause", [0.05, pytest.param(0.001, marks=needs_native)])
+def test_objects_that_the_program_freezes_stay_counted(
+    monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
+    """Also where the first census was taken in slices, and those made since count, too."""
+    monkeypatch.setenv("LEAKLINE_MAX_PAUSE", str(pause))
+    things = [Frozen() for _ in range(50)]
+    run = leakline.init(mode="offline", quiet=True, watch=[Frozen])
+    try:
+        for generation in range(4):
+            with run.generation(generation):
+                gc.freeze()
+                things += [Frozen() for _ in range(7)]
+    finally:
+        gc.unfreeze()
+    run.finish()
+    name = f"type.{Frozen.__module__}.{Frozen.__qualname__}.count"
+    ends = [s.samples for s in recorded() if s.kind == "generation_end"]
+    assert [samples[name] for samples in ends] == [57, 64, 71, 78]
+    assert len(things) == 78
+
+
+def test_a_class_is_counted_although_objects_frozen_before_die() -> None:
+    going = [[number] for number in range(1_000)]
+    gc.freeze()
+    try:
+        run = leakline.init(mode="offline", quiet=True)
+        going.clear()
+        late = type("Late", (), {"__module__": __name__})
+        kept = []
+        for generation in range(8):
+            with run.generation(generation):
+                kept += [late() for _ in range(5)]
+        run.finish()
+    finally:
+        gc.unfreeze()
+    told = [s.samples.get(f"type.{__name__}.Late.count") for s in recorded()]
+    assert told[-1] == 40
+    assert len(kept) == 40
+
+
+def on_a_thread(work: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def compute(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        breathing.breathe()
+
+
+def shares(hurry: threading.Event | None) -> float:
+    """CPU time as a share of wall time, of work in one go."""
+    if hurry is not None:
+        breathing.begin(hurry)
+    begun, cpu = time.perf_counter(), time.thread_time()
+    compute(0.05)
+    return (time.thread_time() - cpu) / (time.perf_counter() - begun)
+
+
+def test_a_thread_of_ours_takes_a_small_part_of_each_moment() -> None:
+    assert on_a_thread(lambda: shares(threading.Event())) < 0.2
+
+
+def share_when_late() -> float:
+    breathing.late(True)
+    return shares(threading.Event())
+
+
+def test_a_thread_that_is_late_rests_no_longer_than_it_works() -> None:
+    assert on_a_thread(share_when_late) > 0.3
+
+
+def rest_after(work_seconds: float, waited_seconds: float, **how: float) -> float:
+    """Seconds that a thread of ours rests after one piece and a wait."""
+    breathing.begin(threading.Event(), **how)
+    until = time.thread_time() + work_seconds
+    while time.thread_time() < until:
+        pass
+    breathing.rested(waited_seconds)
+    begun = time.perf_counter()
+    breathing.breathe()
+    return time.perf_counter() - begun
+
+
+def test_the_longer_a_piece_the_longer_the_rest_up_to_a_bound() -> None:
+    assert on_a_thread(lambda: rest_after(0.0005, 0)) < breathing.REST_SECONDS
+    assert on_a_thread(lambda: rest_after(0.003, 0)) >= breathing.LONGEST_REST_SECONDS
+    short = on_a_thread(lambda: rest_after(0.003, 0, longest_rest=breathing.REST_SECONDS))
+    assert breathing.REST_SECONDS <= short < breathing.LONGEST_REST_SECONDS
+
+
+def test_waiting_for_the_interpreter_is_no_rest() -> None:
+    assert on_a_thread(lambda: rest_after(0.003, 0.005)) >= breathing.LONGEST_REST_SECONDS
+    assert on_a_thread(lambda: rest_after(0.003, 0.02)) < breathing.REST_SECONDS
+
+
+def test_a_thread_of_the_program_is_never_made_to_rest() -> None:
+    waited: list[float] = []
+
+    def work() -> None:
+        for _ in range(1000):
+            begun = time.thread_time()
+            breathing.breathe()
+            waited.append(time.thread_time() - begun)
+
+    on_a_thread(work)
+    # Asking costs nothing worth mentioning either.
+    assert sorted(waited)[500] < 20e-6
+    assert not hasattr(breathing._local, "hurry")
+
+
+def test_nobody_rests_when_the_process_ends() -> None:
+    ends = threading.Event()
+    ends.set()
+    begun = time.perf_counter()
+    cpu = on_a_thread(lambda: (shares(ends), time.thread_time())[1])
+    # No rest of ten milliseconds for each of fifty pieces; other programs may have had the processor.
+    assert time.perf_counter() - begun < cpu + 0.4

@@ -1,0 +1,714 @@
+"""A snapshot is stored once, in whatever pieces it is sent and whichever server takes it; of what a process
+printed the newest lines are kept."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import random
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event, func, select, update
+from starlette.testclient import TestClient
+from tests.server.stored import LATER, count_of, engine_of, statements
+
+from leakline.output import LINE_LIMIT
+from leakline.output import LINES_KEPT as SENT_AT_ONCE
+from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot, batch_to_wire
+from leakline_server import ingest
+from leakline_server.ingest import MAX_LINE_LENGTH
+from leakline_server.store import compaction, damage, last_readings, sealing
+from leakline_server.store.codec import decompress
+from leakline_server.store.columns import (
+    SEQUENCE,
+    TIME,
+    Key,
+    read,
+    reading,
+    series_ids,
+    stretches,
+)
+from leakline_server.store.engine import Engine, open_engine, writing
+from leakline_server.store.inbox import Inbox
+from leakline_server.store.incoming import Accepted, Incoming
+from leakline_server.store.joining import join_run
+from leakline_server.store.log_lines import LINES_KEPT
+from leakline_server.store.tables import batches, chunks, details, processes, runs, series
+
+BATCHES = "/api/v1/runs/r1/batches"
+
+
+@pytest.fixture
+def run(api: TestClient, make_run: Any) -> Any:
+    run = make_run()
+    run.create(api)
+    return run
+
+
+def sequences(api: TestClient) -> list[int]:
+    rows = api.get("/api/v1/runs/r1/snapshots?limit=200").json()["items"]
+    return sorted(row["sequence"] for row in rows)
+
+
+def test_the_same_batch_again_is_accepted_with_nothing_new(api: TestClient, run: Any) -> None:
+    assert run.send(api, 0, 20) == 20
+    assert run.send(api, 0, 20) == 0
+    assert sequences(api) == list(range(20))
+
+
+def test_other_pieces_are_trimmed_and_fill_gaps(api: TestClient, run: Any) -> None:
+    assert run.send(api, 5, 5) == run.send(api, 12, 5) == 5
+    assert sequences(api) == [*range(5, 10), *range(12, 17)]
+    assert run.send(api, 0, 20) == 10
+    assert run.send(api, 3, 14, size=3) == 0
+    assert sequences(api) == list(range(20))
+
+
+def test_batches_out_of_order_end_up_in_order(api: TestClient, run: Any) -> None:
+    for first in (40, 0, 20, 10, 30):
+        assert run.send(api, first, 10) == 10
+    items = api.get("/api/v1/runs/r1/series?name=process.rss_bytes&x=sequence").json()["items"]
+    assert items[0]["x"] == list(range(50))
+    assert items[0]["last"] == [run.snapshot(i).samples["process.rss_bytes"] for i in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda w: w["columns"]["series"]["process.rss_bytes"].__setitem__(4, 1), "process.rss_bytes"),
+        (lambda w: w["columns"]["series"].__setitem__("new.series", [1] * 10), "new.series"),
+        (lambda w: w["columns"]["series"].__delitem__("generation.seconds"), "generation.seconds"),
+        (lambda w: w["columns"]["generation"].__setitem__(2, 99), "generation"),
+        (lambda w: w["columns"]["label"].__setitem__(2, "other"), "label"),
+        (lambda w: w["columns"]["time"].__setitem__(2, 5.0), "time"),
+    ],
+)  # fmt: skip
+def test_the_same_number_with_other_content_is_a_contradiction(
+    change: Any, field: str, api: TestClient, run: Any
+) -> None:
+    run.send(api, 0, 10)
+    wire = run.wire(0, 10)
+    change(wire)
+    answer = api.post(BATCHES, json=wire)
+    assert answer.status_code == 409
+    assert answer.json()["error"]["code"] == "sequence_contradiction"
+    assert answer.json()["error"]["details"]["field"] == field
+    assert run.send(api, 0, 10) == 0
+
+
+def test_a_contradiction_stores_nothing_of_its_batch(api: TestClient, run: Any) -> None:
+    run.send(api, 0, 10)
+    wire = run.wire(5, 10)
+    wire["columns"]["phase"][0] = "other"
+    assert api.post(BATCHES, json=wire).status_code == 409
+    assert sequences(api) == list(range(10))
+
+
+def test_two_processes_have_numbers_of_their_own(api: TestClient, run: Any, make_run: Any) -> None:
+    other = make_run(instance="p2", rank=1, leak_bytes=0)
+    assert run.send(api, 0, 6) == 6
+    assert other.send(api, 0, 6) == 6
+    found = api.get("/api/v1/runs/r1").json()
+    assert [(p["instance"], p["rank"]) for p in found["processes"]] == [("p1", 0), ("p2", 1)]
+    assert found["rss_bytes"] == sum(
+        r.snapshot(5).samples["process.rss_bytes"] for r in (run, other)
+    )
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd", "identity"])
+def test_a_compressed_batch_is_the_same_batch(encoding: str, api: TestClient, run: Any) -> None:
+    raw = json.dumps(run.wire(0, 30)).encode()
+    body = {"gzip": gzip.compress, "zstd": zstandard.compress, "identity": bytes}[encoding](raw)
+    answer = api.post(BATCHES, content=body, headers={"content-encoding": encoding})
+    assert answer.json() == {"accepted": 30, "requests": []}
+    assert run.send(api, 0, 30) == 0
+
+
+def test_rows_are_the_same_batch_as_columns(api: TestClient, run: Any) -> None:
+    rows = [
+        {
+            "time": s.time, "monotonic": s.monotonic, "generation": s.generation, "phase": s.phase,
+            "label": s.label, "kind": s.kind, "series": dict(s.samples),
+        }
+        for s in run.batch(0, 9).snapshots
+    ]  # fmt: skip
+    body = {"version": 1, "process": {"instance": "p1"}, "first_sequence": 0, "snapshots": rows}
+    assert api.post(BATCHES, json=body).json()["accepted"] == 9
+    assert run.send(api, 0, 9) == 0
+
+
+def test_the_smallest_batch_of_another_language_is_enough(api: TestClient, run: Any) -> None:
+    row = {"time": 1.0, "series": {"js.heap_bytes": 12}}
+    body = {"version": 1, "process": {"instance": "js"}, "first_sequence": 0, "snapshots": [row]}
+    assert api.post(BATCHES, json=body).json()["accepted"] == 1
+    (found,) = api.get("/api/v1/runs/r1/snapshots?name=js.heap_bytes").json()["items"]
+    assert found["kind"] == "manual"
+    assert found["samples"] == {"js.heap_bytes": 12}
+
+
+def test_an_empty_batch_still_tells_what_was_lost(api: TestClient, run: Any) -> None:
+    wire = run.wire(0, 1)
+    wire |= {"count": 0, "lost": {"thinned": 7}, "first_sequence": 0}
+    wire["columns"] = {"time": [], "series": {}}
+    assert api.post(BATCHES, json=wire).json()["accepted"] == 0
+    assert api.get("/api/v1/runs/r1").json()["processes"][0]["lost"] == {"thinned": 7}
+
+
+def test_series_beyond_the_bound_are_left_out_and_counted(
+    api: TestClient, run: Any, patch: Any
+) -> None:
+    patch("store.known.MAX_SERIES", 6)
+    run.send(api, 0, 3)
+    wire = run.wire(3, 3)
+    wire["columns"]["series"] |= {f"type.T{i}.count": [1, None, 3] for i in range(4)}
+    assert api.post(BATCHES, json=wire).json()["accepted"] == 3
+    assert api.post(BATCHES, json=wire).json()["accepted"] == 0
+    found = api.get("/api/v1/runs/r1").json()
+    assert len(found["series"]) == 6
+    assert found["processes"][0]["lost"] == {"series_over_limit": 8}
+
+
+def saying(run: Any, sequence: int, lines: Any, count: int = 1) -> Any:
+    body = run.wire(sequence, count)
+    event = {"sequence": sequence, "time": run.started, "kind": "log", "name": "log"}
+    body["events"] = [*body["events"], event | {"data": {"lines": lines}}]
+    return body
+
+
+def say(run: Any, api: TestClient, sequence: int, lines: Any, count: int = 1) -> Any:
+    body = saying(run, sequence, lines, count)
+    return api.post(f"/api/v1/runs/{run.id}/batches", json=body)
+
+
+def told(api: TestClient, run: Any) -> dict[str, list[str]]:
+    found = api.get(f"/api/v1/runs/{run.id}").json()
+    return {process["instance"]: process["log_lines"] for process in found["processes"]}
+
+
+def kept_rows(api: TestClient) -> list[str]:
+    """Every text of every row that could hold lines."""
+    with engine_of(api).connect() as connection:
+        bodies = [
+            each for of in (details, batches) for each in connection.scalars(select(of.c.body))
+        ]
+    return [decompress(body).decode(errors="replace") for body in bodies]
+
+
+def test_only_the_newest_lines_are_kept(api: TestClient, run: Any) -> None:
+    run.send(api, 100, 3)
+    assert told(api, run) == {"p1": []}
+    for sequence in range(4):
+        lines = [f"batch {sequence} line {i}" for i in range(20)]
+        assert say(run, api, sequence, lines).status_code == 200
+    expected = [f"batch {s} line {i}" for s in range(4) for i in range(20)][-LINES_KEPT:]
+    assert told(api, run) == {"p1": expected}
+    stored = "".join(kept_rows(api))
+    assert "batch 1 line 10" in stored
+    assert "batch 1 line 9" not in stored
+    assert "batch 0" not in stored
+
+
+def test_lines_of_one_batch_and_of_a_batch_that_comes_late_are_in_order(
+    api: TestClient, run: Any
+) -> None:
+    say(run, api, 5, ["later"])
+    say(run, api, 1, ["sooner"])
+    assert told(api, run) == {"p1": ["sooner", "later"]}
+
+
+def test_a_batch_that_is_sent_twice_tells_its_lines_once(api: TestClient, run: Any) -> None:
+    for _ in range(2):
+        assert say(run, api, 0, ["one"]).status_code == 200
+    assert told(api, run) == {"p1": ["one"]}
+
+
+def test_each_process_has_its_own_lines(api: TestClient, run: Any, make_run: Any) -> None:
+    other = make_run(instance="p2", rank=1)
+    say(run, api, 0, ["of rank 0"])
+    say(other, api, 0, ["of rank 1"])
+    say(run, api, 1, ["again"])
+    assert told(api, run) == {"p1": ["of rank 0", "again"], "p2": ["of rank 1"]}
+
+
+def test_lines_of_runs_that_are_written_together_stay_apart(
+    api: TestClient, run: Any, make_run: Any
+) -> None:
+    other = make_run(id="r2")
+    other.create(api)
+    bodies = [(each, saying(each, 0, [f"of {each.id}"])) for each in (run, other)]
+    group = [ingest.check(each.id, json.dumps(body).encode(), 2.0) for each, body in bodies]
+    with writing(engine_of(api)) as connection:
+        Inbox().store(connection, group)
+    assert told(api, run) == {"p1": ["of r1"]}
+    assert told(api, other) == {"p1": ["of r2"]}
+
+
+def test_lines_are_no_events(api: TestClient, run: Any) -> None:
+    say(run, api, 2, ["a line"])
+    kinds = [e["kind"] for e in api.get("/api/v1/runs/r1/events").json()["items"]]
+    assert kinds == ["mark", "expect"]
+    assert "a line" not in json.dumps(api.get("/api/v1/runs/r1/snapshots").json())
+    assert told(api, run) == {"p1": ["a line"]}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [None, "text", [], [1], ["x"] * (LINES_KEPT + 1), ["x" * (MAX_LINE_LENGTH + 1)], [["nested"]], {"a": "b"}],
+)  # fmt: skip
+def test_lines_that_are_none_are_refused_by_name(api: TestClient, run: Any, lines: Any) -> None:
+    answer = say(run, api, 0, lines)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["details"]["field"] == "events[0].data.lines"
+    assert told(api, run) == {}
+
+
+def test_what_the_client_sends_fits(api: TestClient, run: Any) -> None:
+    assert SENT_AT_ONCE <= LINES_KEPT
+    assert say(run, api, 0, ["\u4e16" * LINE_LIMIT] * SENT_AT_ONCE).status_code == 200
+
+
+def test_control_characters_are_gone(api: TestClient, run: Any) -> None:
+    say(run, api, 0, ["\x1b[31mred\x00\x07 'quoted' <b>"])
+    assert told(api, run) == {"p1": ["[31mred 'quoted' <b>"]}
+
+
+def test_what_is_stored_and_what_was_taken_is_told_of_each_process(
+    api: TestClient, run: Any
+) -> None:
+    run.send(api, 1, 10)
+    run.send(api, 15, 5)
+    (process,) = api.get("/api/v1/runs/r1").json()["processes"]
+    assert (process["taken"], process["stored"]) == (19, 15)
+
+
+def test_what_was_lost_after_the_last_batch_was_taken_as_well(api: TestClient, run: Any) -> None:
+    run.send(api, 1, 10)
+    empty = run.wire(11, 1) | {"count": 0, "lost": {"queue_full": 4, "events": 9}}
+    empty |= {"columns": {"time": [], "series": {}}, "events": [], "first_sequence": 0}
+    assert api.post("/api/v1/runs/r1/batches", json=empty).status_code == 200
+    (process,) = api.get("/api/v1/runs/r1").json()["processes"]
+    assert (process["taken"], process["stored"]) == (14, 10)
+
+
+def test_sealed_snapshots_are_counted_with_those_that_wait(api: TestClient, run: Any) -> None:
+    run.send(api, 1, 700)
+    (process,) = api.get("/api/v1/runs/r1").json()["processes"]
+    assert (process["taken"], process["stored"]) == (700, 700)
+
+
+class Killed(Exception):
+    """In place of a server that ends before its transaction does."""
+
+
+@dataclass(frozen=True)
+class Send:
+    server: int
+    rank: int
+    first: int
+    count: int
+    killed: bool
+
+
+@dataclass(frozen=True)
+class Seal:
+    rank: int
+
+
+sends = st.builds(
+    Send,
+    server=st.integers(0, 1),
+    rank=st.integers(0, 1),
+    first=st.integers(0, 40),
+    count=st.integers(1, 25),
+    killed=st.integers(0, 9).map(lambda n: n == 0),
+)
+
+steps = st.lists(st.one_of(sends, sends, sends, st.builds(Seal, st.integers(0, 1))), max_size=25)
+numbers = iter(range(10**6))
+
+
+def new_run(engine: Engine) -> str:
+    run_id = f"run-{next(numbers)}"
+    join_run(engine, RunHeader(run_id, "p", "n", "generation", None, 1.0), 1.0)
+    return run_id
+
+
+def snapshot(rank: int, sequence: int) -> Snapshot:
+    """Every number has values of its own, and some have a series or an event that others have not."""
+    samples: dict[str, int | float] = {
+        "process.rss_bytes": 2**30 + 4096 * sequence + rank,
+        "still.count": 7,
+        f"type.T{sequence // 10}.count": sequence,
+    }
+    if sequence % 3 == 0:
+        samples["some.seconds"] = sequence / 3
+    time = 1000.0 + sequence
+    events = (Event(sequence, time, "mark", f"m{sequence}"),) if sequence % 8 == 0 else ()
+    return Snapshot(
+        sequence, time, time, sequence // 4, "train", None, "phase_end", samples, events
+    )
+
+
+def batch(run_id: str, rank: int, first: int, count: int) -> Incoming:
+    who = ProcessIdentity(f"p{rank}", rank, rank, "host")
+    sent = batch_to_wire(Batch(who, tuple(snapshot(rank, first + i) for i in range(count))))
+    return ingest.check(run_id, json.dumps(sent).encode(), 2_000.0)
+
+
+def store(engine: Engine, inbox: Inbox, found: Sequence[Incoming], *, killed: bool = False) -> int:
+    """How many snapshots were new."""
+    try:
+        with writing(engine) as connection:
+            outcomes, _ = inbox.store(connection, found)
+            if killed:
+                raise Killed
+    except Exception:
+        inbox.forget({each.run_id for each in found})
+        raise
+    accepted = [outcome for outcome in outcomes if isinstance(outcome, Accepted)]
+    assert len(accepted) == len(found), outcomes
+    return sum(outcome.count for outcome in accepted)
+
+
+def seal(engine: Engine, run_id: str, rank: int) -> None:
+    number = of_process(engine, run_id, rank)
+    if number is not None:
+        with writing(engine) as connection:
+            mine = batches.c.run_id == run_id, batches.c.process_id == number
+            connection.execute(update(batches).where(*mine).values(received_at=0.0))
+        sealing.seal_one(engine, Key(run_id, number), LATER)
+
+
+def of_process(engine: Engine, run_id: str, rank: int, what: Any = processes.c.id) -> int | None:
+    mine = processes.c.run_id == run_id, processes.c.instance == f"p{rank}"
+    with engine.connect() as connection:
+        return connection.scalar(select(what).where(*mine))
+
+
+def check(engine: Engine, run_id: str, sent: dict[int, set[int]]) -> None:
+    """Everything that was acknowledged is there once, with its values; and nothing else."""
+    for rank, expected in sent.items():
+        number = of_process(engine, run_id, rank)
+        if not expected:
+            continue
+        assert number is not None
+        with reading(engine) as connection:
+            numbered = series_ids(connection, run_id)
+            names = {n: name for name, n in numbered.items()}
+            key = Key(run_id, number)
+            block = read(connection, key, (TIME, *names), names, stretches(connection, key))
+        assert block.numbers(SEQUENCE).values.tolist() == sorted(expected)
+        values_of = {name: block.columns[n].to_list() for n, name in names.items()}
+        for i, sequence in enumerate(sorted(expected)):
+            there = {name: values[i] for name, values in values_of.items() if values[i] is not None}
+            assert there == dict(snapshot(rank, sequence).samples)
+        newest = max(expected)
+        assert (
+            of_process(engine, run_id, rank, processes.c.rss_bytes) == 2**30 + 4096 * newest + rank
+        )
+    present = [2**30 + 4096 * max(s) + rank for rank, s in sent.items() if s]
+    everything = sorted(set().union(*sent.values()))
+    ends = (everything[0] // 4, everything[-1] // 4) if everything else (None, None)
+    columns = runs.c.rss_bytes, runs.c.first_generation, runs.c.last_generation
+    with engine.connect() as connection:
+        row = connection.execute(select(*columns).where(runs.c.id == run_id)).one()
+    assert tuple(row) == (sum(present) if present else None, *ends)
+    with engine.connect() as connection:
+        names_there = connection.scalars(select(series.c.id).where(series.c.run_id == run_id)).all()
+        assert sorted(names_there) == list(range(1, len(names_there) + 1))
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps)
+def test_every_snapshot_is_stored_once_whichever_server_takes_it(
+    engine: Engine, did: list[Send | Seal]
+) -> None:
+    run_id = new_run(engine)
+    servers = [Inbox(), Inbox()]
+    sent: dict[int, set[int]] = {0: set(), 1: set()}
+    for step in did:
+        if isinstance(step, Seal):
+            seal(engine, run_id, step.rank)
+            continue
+        found = batch(run_id, step.rank, step.first, step.count)
+        if step.killed:
+            with pytest.raises(Killed):
+                store(engine, servers[step.server], [found], killed=True)
+            servers[step.server] = Inbox()
+        numbers_sent = set(range(step.first, step.first + step.count))
+        accepted = store(engine, servers[step.server], [found])
+        assert accepted == len(numbers_sent - sent[step.rank])
+        sent[step.rank] |= numbers_sent
+    check(engine, run_id, sent)
+
+
+def test_servers_that_take_the_same_batches_at_once_store_them_once(engine: Engine) -> None:
+    """Each in its own order and in its own pieces, as a proxy may bring retries."""
+    run_ids = [new_run(engine) for _ in range(3)]
+    together = threading.Barrier(3)
+
+    def serve(seed: int) -> int:
+        inbox, own = Inbox(), open_engine(engine.url.render_as_string(hide_password=False))
+        pieces = list(itertools.product(run_ids, (0, 1), range(0, 100, 10)))
+        random.Random(seed).shuffle(pieces)
+        accepted = 0
+        together.wait()
+        for at in range(0, len(pieces), 4):
+            group = [batch(r, rank, first, 13 + seed) for r, rank, first in pieces[at : at + 4]]
+            accepted += store(own, inbox, group)
+        own.dispose()
+        return accepted
+
+    with ThreadPoolExecutor(3) as pool:
+        accepted = sum(pool.map(serve, range(3)))
+    everything = set(range(105))
+    assert accepted == len(run_ids) * 2 * len(everything)
+    for run_id in run_ids:
+        check(engine, run_id, {0: everything, 1: everything})
+
+
+def test_an_event_is_stored_once(engine: Engine) -> None:
+    run_id, servers = new_run(engine), [Inbox(), Inbox()]
+    store(engine, servers[0], [batch(run_id, 0, 0, 20)])
+    store(engine, servers[1], [batch(run_id, 0, 10, 20)])
+    store(engine, servers[0], [batch(run_id, 0, 5, 30)])
+    query = select(details.c.sequence).where(details.c.run_id == run_id)
+    with engine.connect() as connection:
+        assert sorted(connection.scalars(query)) == [0, 24, 32]
+
+
+def test_a_server_reads_only_what_moved(engine: Engine) -> None:
+    """A process of which the other server has taken nothing is not read again."""
+    run_id, servers = new_run(engine), [Inbox(), Inbox()]
+    store(engine, servers[0], [batch(run_id, 0, 0, 5), batch(run_id, 1, 0, 5)])
+    store(engine, servers[1], [batch(run_id, 1, 5, 5)])
+    kept = servers[0]._runs[run_id].processes["p0"]
+    store(engine, servers[0], [batch(run_id, 1, 8, 4)])
+    assert servers[0]._runs[run_id].processes["p0"] is kept
+    check(engine, run_id, {0: set(range(5)), 1: set(range(12))})
+
+
+def test_what_is_read_of_a_large_run_is_what_moved(engine: Engine) -> None:
+    """Rows of processes and series, which a run may have thousands of."""
+    run_id, servers = new_run(engine), [Inbox(), Inbox()]
+    store(engine, servers[0], [batch(run_id, rank, 0, 30) for rank in range(12)])
+    store(engine, servers[1], [batch(run_id, 3, 30, 5)])
+    with statements(engine) as asked:
+        store(engine, servers[0], [batch(run_id, 5, 30, 5)])
+    read_again = [
+        each for each in asked if re.match("SELECT.*FROM (processes|series)", each[0], re.S)
+    ]
+    with writing(engine) as connection:
+        # What this transaction has changed since counts as well.
+        rows = [connection.exec_driver_sql(*each).all() for each in read_again]
+    assert [len(found) for found in rows] == [1, 2]
+    check(engine, run_id, {r: set(range(35 if r in (3, 5) else 30)) for r in range(12)})
+
+
+def test_another_attempt_is_known_to_whoever_reads_what_moved(engine: Engine) -> None:
+    run_id, servers = new_run(engine), [Inbox(), Inbox()]
+    store(engine, servers[0], [batch(run_id, 0, 0, 5), batch(run_id, 1, 0, 5)])
+    with writing(engine) as connection:
+        connection.execute(update(runs).where(runs.c.id == run_id).values(attempt=2))
+        first = processes.c.run_id == run_id, processes.c.instance == "p0"
+        connection.execute(update(processes).where(*first).values(attempt=2))
+    store(engine, servers[1], [batch(run_id, 1, 5, 5)])
+    store(engine, servers[0], [batch(run_id, 1, 8, 4)])
+    known = servers[0]._runs[run_id]
+    attempts = {name: process.identity.attempt for name, process in known.processes.items()}
+    assert (known.attempt, attempts) == (2, {"p0": 2, "p1": 1})
+
+
+def test_the_numbers_of_a_run_and_its_processes_count_what_was_written(engine: Engine) -> None:
+    run_id, inbox = new_run(engine), Inbox()
+    store(engine, inbox, [batch(run_id, 0, 0, 5), batch(run_id, 0, 5, 5)])
+    store(engine, inbox, [batch(run_id, 1, 0, 5)])
+    store(engine, inbox, [batch(run_id, 0, 0, 10)])
+    assert count_of(engine, runs.c.stored, runs.c.id == run_id) == 2
+    assert [of_process(engine, run_id, rank, processes.c.stored) for rank in (0, 1)] == [1, 2]
+
+
+def test_a_run_that_begins_anew_by_the_same_name_is_not_taken_for_the_old_one(
+    engine: Engine,
+) -> None:
+    run_id, inbox = new_run(engine), Inbox()
+    store(engine, inbox, [batch(run_id, 0, 0, 10)])
+    with writing(engine) as connection:
+        for table in (batches, series, processes, details):
+            connection.execute(table.delete().where(table.c.run_id == run_id))
+        connection.execute(runs.delete().where(runs.c.id == run_id))
+    join_run(engine, RunHeader(run_id, "p", "n", "generation", None, 1.0), 5.0)
+    store(engine, Inbox(), [batch(run_id, 0, 90, 10)])
+    assert store(engine, inbox, [batch(run_id, 0, 0, 10)]) == 10
+    check(engine, run_id, {0: {*range(10), *range(90, 100)}})
+
+
+def test_a_batch_that_contradicts_what_another_server_took_is_refused(engine: Engine) -> None:
+    run_id, servers = new_run(engine), [Inbox(), Inbox()]
+    store(engine, servers[0], [batch(run_id, 0, 0, 10)])
+    store(engine, servers[1], [batch(run_id, 0, 10, 10)])
+    other: Any = batch(run_id, 0, 12, 10)
+    other.columns.time[:] += 1.0
+    with writing(engine) as connection:
+        ((outcome,), _) = servers[0].store(connection, [other])
+    assert (outcome.sequence, outcome.field) == (12, "time")
+    assert count_of(engine, func.sum(batches.c.count), batches.c.run_id == run_id) == 20
+
+
+def meanwhile(engine: Engine, do: Callable[[], object], *after: str) -> Any:
+    """After every question about these tables, somebody else does something before the next."""
+    return statements(engine, lambda asked: any(f"FROM {t}" in asked for t in after) and do())
+
+
+@pytest.fixture
+def other(engine: Engine) -> Iterator[Engine]:
+    """The engine of another server on the same database."""
+    found = open_engine(engine.url.render_as_string(hide_password=False))
+    yield found
+    found.dispose()
+
+
+# On SQLite, who writes has one view, and is alone.
+on_postgres = pytest.mark.parametrize(
+    "database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+
+
+def with_gaps(engine: Engine, run_id: str, inbox: Inbox) -> set[int]:
+    """Two segments with a gap after every ten snapshots."""
+    sent: set[int] = set()
+    for start in (0, 400):
+        for first in range(start, start + 400, 20):
+            store(engine, inbox, [batch(run_id, 0, first, 10)])
+            sent |= set(range(first, first + 10))
+        seal(engine, run_id, 0)
+    return sent
+
+
+@on_postgres
+def test_what_is_compacted_while_a_server_loads_the_process_is_still_known(
+    engine: Engine, other: Engine
+) -> None:
+    run_id = new_run(engine)
+    sent, key = with_gaps(engine, run_id, Inbox()), Key(run_id, 1)
+    moved = []
+    with meanwhile(engine, lambda: moved.append(compaction.compact(other, key, LATER)), "segments"):
+        assert store(engine, Inbox(), [batch(run_id, 0, first, 10) for first in (0, 780)]) == 0
+    assert max(moved) == len(sent)
+    assert damage.count(engine) == 0
+    check(engine, run_id, {0: sent})
+
+
+@dataclass
+class Moving:
+    """Snapshots that wait to be sealed and then compacted, or for that alone, and are while somebody asks for them."""
+
+    run_id: str
+    inbox: Inbox
+    do: Callable[[], None]
+    moved: list[int]
+
+
+@pytest.fixture(params=[False, True], ids=["inbox", "sealed"])
+def moving(
+    request: pytest.FixtureRequest, engine: Engine, other: Engine, monkeypatch: pytest.MonkeyPatch
+) -> Moving:
+    monkeypatch.setattr(sealing, "_is_block", lambda *_: False)
+    run_id, inbox, moved = new_run(engine), Inbox(), list[int]()
+    if request.param:
+        with_gaps(engine, run_id, inbox)
+    else:
+        store(engine, inbox, [batch(run_id, 0, 0, 100)])
+
+    def do() -> None:
+        if not request.param:
+            seal(other, run_id, 0)
+        moved.append(compaction.compact(other, Key(run_id, 1), LATER))
+
+    return Moving(run_id, inbox, do, moved)
+
+
+@on_postgres
+def test_what_is_moved_while_a_batch_is_compared_still_contradicts_it(
+    engine: Engine, moving: Moving
+) -> None:
+    wrong: Any = batch(moving.run_id, 0, 4, 3)
+    wrong.columns.time[:] += 1.0
+    with meanwhile(engine, moving.do, "batches", "segments"), writing(engine) as connection:
+        ((outcome,), _) = moving.inbox.store(connection, [wrong])
+    assert max(moving.moved) > 0
+    assert (outcome.sequence, outcome.field) == (4, "time")
+    assert damage.count(engine) == 0
+
+
+@on_postgres
+def test_last_readings_that_are_moved_while_they_are_read_are_read_once(
+    engine: Engine, moving: Moving
+) -> None:
+    with engine.connect() as connection:
+        mine = select(processes).where(processes.c.run_id == moving.run_id)
+        process = connection.execute(mine).one()
+        expected = last_readings._readings(connection, process)
+    with meanwhile(engine, moving.do, "batches", "segments"), engine.connect() as connection:
+        found = last_readings._readings(connection, process)
+    assert max(moving.moved) > 0
+    assert [at for at, _ in found] == sorted({at for at, _ in found})
+    assert found[-100:] == expected[-100:]
+    assert damage.count(engine) == 0
+
+
+@on_postgres
+def test_of_all_that_waits_only_what_a_segment_takes_is_read_and_held(engine: Engine) -> None:
+    run_id, inbox = new_run(engine), Inbox()
+    for first in range(0, 2000, 200):
+        store(engine, inbox, [batch(run_id, 0, first + i, 5) for i in range(0, 200, 5)])
+    read_bodies = []
+
+    def asked(_connection: Any, cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("SELECT") and "batches.body" in statement:
+            read_bodies.append(cursor.rowcount)
+
+    event.listen(engine, "after_cursor_execute", asked)
+    assert sealing.seal_one(engine, Key(run_id, 1), 2.0).snapshots == 1_280
+    event.remove(engine, "after_cursor_execute", asked)
+    assert read_bodies == [256]
+    check(engine, run_id, {0: set(range(2000))})
+
+
+def test_a_process_whose_numbers_are_damaged_is_not_stored_twice(engine: Engine) -> None:
+    run_id = new_run(engine)
+    with_gaps(engine, run_id, Inbox())
+    with writing(engine) as connection:
+        numbers_of = chunks.c.run_id == run_id, chunks.c.series_id == SEQUENCE
+        connection.execute(update(chunks).where(*numbers_of).values(blob=b"damaged"))
+    assert store(engine, Inbox(), [batch(run_id, 0, first, 10) for first in (0, 780, 790)]) == 10
+    assert damage.count(engine) == 2
+
+
+def test_a_server_whose_clock_is_behind_makes_nothing_look_silent(engine: Engine) -> None:
+    """To one whose clock is ahead. A clock that was far ahead and is set right is believed again."""
+    run_id, ahead, behind = new_run(engine), Inbox(), Inbox()
+    seen = (
+        select(runs.c.last_seen_at, processes.c.last_seen_at)
+        .join_from(runs, processes, processes.c.run_id == runs.c.id)
+        .where(runs.c.id == run_id)
+    )
+    heard = []
+    steps = (
+        (ahead, 1_100.0), (behind, 1_000.0), (ahead, 1_101.0), (ahead, 9_000.0), (behind, 1_002.0),
+    )  # fmt: skip
+    for first, (inbox, now) in enumerate(steps):
+        store(engine, inbox, [replace(batch(run_id, 0, first, 1), received_at=now)])
+        with engine.connect() as connection:
+            heard.append(tuple(connection.execute(seen).one()))
+    assert heard == [(at, at) for at in (1_100.0, 1_100.0, 1_101.0, 9_000.0, 1_002.0)]

@@ -1,0 +1,498 @@
+"""What docker-compose.yml makes, without containers: two servers on one Postgres behind nginx; whom a proxy brings."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from tests.server import nginx
+from tests.server.alerts.conftest import receiver  # noqa: F401
+from tests.server.conftest import StartServer, copies_of
+from tests.server.server_kills import SIZES, Figures, Sender, check, forward
+from tests.server.test_live import Stream
+
+from leakline_server.config import Config, from_environment
+from leakline_server.serve import believed
+from leakline_server.web.callers import MAX_WRONG_PASSWORDS
+
+pytestmark = pytest.mark.long
+
+
+@dataclass
+class Site:
+    """Two servers, and the one address that people know."""
+
+    servers: list[Any]
+    proxy: nginx.Proxy
+    start: Callable[..., Any]
+
+    @property
+    def port(self) -> int:
+        return self.proxy.port
+
+    def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        status, answer = forward(self.port, method, path, data or b"")
+        return status, json.loads(answer) if answer[:1] in (b"{", b"[") else answer
+
+    def figure(self, server: Any, name: str) -> float:
+        """Of its own /metrics, which the proxy does not pass on."""
+        told = server.request("GET", "/metrics")[1]
+        return sum(
+            float(line.split()[1]) for line in told.splitlines() if line.startswith(f"{name} ")
+        )
+
+
+@pytest.fixture(params=[pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.flow])])
+def site(
+    request: pytest.FixtureRequest, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    receiver: Any,  # noqa: F811
+) -> Iterator[Site]:  # fmt: skip
+    settings = {
+        "WEBHOOK_URL": receiver.url, "WEBHOOK_ALLOW": "127.0.0.0/8", "WEBHOOK_SECRET": "whsec_" + "QUJD" * 8,
+        "LOG_FORMAT": "json",
+        # As docker-compose.yml has it for the network that the proxy is on.
+        "TRUSTED_PROXIES": "127.0.0.1",
+    }  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setenv(f"LEAKLINE_{name}", value)
+    with copies_of(request).new(tmp_path) as url:
+        arguments = ["--database-url", url]
+        servers = [serve(arguments=arguments), serve(arguments=arguments)]
+        with nginx.running([server.port for server in servers]) as proxy:
+            yield Site(servers, proxy, lambda port: serve(port, arguments))
+        for server in servers:
+            if server.process.poll() is None:
+                server.kill()
+
+
+def test_a_run_that_is_posted_through_one_server_is_live_on_the_other(
+    site: Site, make_run: Any
+) -> None:
+    run = make_run()
+    assert site.call("POST", "/api/v1/runs", run.header)[0] == 201
+    stream = Stream(site.port, headers={"accept-encoding": "gzip"})
+    assert stream.answer.getheader("content-type", "").startswith("text/event-stream")
+    assert stream.answer.getheader("content-encoding") is None
+    stream.until("run")
+    waits = []
+    for first in range(0, 60, 10):
+        status, answer = site.call("POST", "/api/v1/runs/r1/batches", run.wire(first, 10))
+        assert (status, answer["accepted"]) == (200, 10)
+        began = time.monotonic()
+        assert stream.rows_until(first + 9) == list(range(first, first + 10))
+        waits.append(time.monotonic() - began)
+    # Held back by the proxy, nothing would come before much more had been written.
+    assert sorted(waits)[len(waits) // 2] < 1.0, waits
+    (watched,) = [s for s in site.servers if site.figure(s, "leakline_live_streams") == 1]
+    (other,) = [server for server in site.servers if server is not watched]
+    # The proxy gives a request to the server with fewer under way, which is never the one with the stream.
+    assert site.figure(other, "leakline_batches_accepted_total") >= 5
+    stream.close()
+    page = site.call("GET", "/runs/r1")
+    assert page[0] == 200 and b"before-fix" in page[1]
+
+
+def test_each_alert_is_sent_once(site: Site, make_run: Any, receiver: Any) -> None:  # noqa: F811
+    run = make_run(leak_bytes=300 * 2**20)
+    assert site.call("POST", "/api/v1/runs", run.header)[0] == 201
+    for first in range(0, 90, 3):
+        # By turns, so that both look at the run.
+        server, path = site.servers[first % 2], "/api/v1/runs/r1/batches"
+        assert server.request("POST", path, run.wire(first, 3))[0] == 200
+    receiver.wait_for(1, 30)
+    assert site.call("PATCH", "/api/v1/runs/r1", {"state": "finished"})[0] == 200
+    seen = 1
+    while not any(event(each)["type"] == "run.finished" for each in receiver.received):
+        seen = len(receiver.wait_for(seen + 1, 30))
+    told = [event(each) for each in receiver.received]
+    ids = [each.headers["webhook-id"] for each in receiver.received]
+    assert len(set(ids)) == len(ids)
+    findings = [
+        (each["type"], each["data"].get("fingerprint"))
+        for each in told
+        if each["type"].startswith("incident.")
+    ]
+    assert findings and len(set(findings)) == len(findings), findings
+    assert [each["type"] for each in told].count("run.finished") == 1
+
+
+def event(received: Any) -> dict[str, Any]:
+    return dict(json.loads(received.body))
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_server_that_goes_takes_nothing_with_it(site: Site, make_run: Any, how: str) -> None:
+    senders = [
+        Sender(make_run(id=f"k-{size}", instance=f"i-{size}"), size, site.port) for size in SIZES
+    ]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        assert sender.began.wait(60), sender.refusal
+    victim, other = site.servers
+    page = Stream(other.port, path="/api/v1/runs/k-1/live?since=0")
+    if how == "killed":
+        victim.kill()
+    else:
+        victim.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert victim.process.wait(10) == 0
+        assert time.monotonic() - began < 5
+    # With one of two they go on.
+    before = [sender.acknowledged for sender in senders]
+    deadline = time.monotonic() + 30
+    while any(s.acknowledged < was + 2 * s.size for s, was in zip(senders, before, strict=True)):
+        assert time.monotonic() < deadline, [(s.acknowledged, s.refusal) for s in senders]
+        senders[0].stopping.wait(0.02)
+    for sender in senders:
+        sender.stopping.set()
+    for sender in senders:
+        sender.join(30)
+    figures = Figures()
+    for sender in senders:
+        check(figures, sender, other, exactly=False)
+    again = site.start(victim.port)
+    for sender in senders:
+        sender.send_more(2, site.port)
+        for server in (other, again):
+            check(figures, sender, server, exactly=True)
+    seen = page.rows_until(senders[0].acknowledged - 1)
+    page.close()
+    assert sorted(set(seen)) == list(range(senders[0].acknowledged))
+    assert figures.wrong == []
+
+
+def test_a_page_whose_server_goes_comes_back_to_the_other_and_misses_nothing(
+    site: Site, make_run: Any
+) -> None:
+    run = make_run()
+    assert site.call("POST", "/api/v1/runs", run.header)[0] == 201
+    stream = Stream(site.port)
+    stream.until("run")
+    assert site.call("POST", "/api/v1/runs/r1/batches", run.wire(0, 10))[0] == 200
+    seen = stream.rows_until(9)
+    stream.until("run")
+    (watched,) = [s for s in site.servers if site.figure(s, "leakline_live_streams") == 1]
+    watched.kill()
+    with contextlib.suppress(http.client.IncompleteRead, ConnectionError):
+        # It ends rather than hangs.
+        list(stream)
+    known = stream.last_id
+    stream.close()
+    assert site.call("POST", "/api/v1/runs/r1/batches", run.wire(10, 10))[0] == 200
+    stream = Stream(site.port, headers={"Last-Event-ID": str(known)})
+    seen += stream.rows_until(19)
+    stream.close()
+    assert sorted(set(seen)) == list(range(20))
+
+
+PASSWORD = "correct horse battery"
+FORM = "application/x-www-form-urlencoded"
+
+
+def asked(
+    port: int, method: str, path: str, body: str = "", viewer: str = "127.0.0.1", **headers: str
+) -> tuple[int, Any, str]:
+    """Status, headers and text of what a viewer at this address is answered."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, 20, source_address=(viewer, 0))
+    with contextlib.closing(connection):
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+
+
+def signed_in(port: int, secret: str, viewer: str = "127.0.0.1") -> tuple[int, Any, str]:
+    form = urlencode({"secret": secret, "next": "/"})
+    said = {"origin": f"http://127.0.0.1:{port}", "content-type": FORM}
+    return asked(port, "POST", "/sign-in", form, viewer, **said)
+
+
+@pytest.fixture
+def with_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docker-compose.yml has it: the password alone makes servers on loopback ask, too."""
+    monkeypatch.setenv("LEAKLINE_ADMIN_PASSWORD", PASSWORD)
+    # What uvicorn would listen to by itself.
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+
+
+@pytest.mark.usefixtures("with_login")
+def test_who_signs_in_at_one_server_is_known_to_both_and_failures_count_by_viewer(
+    site: Site, make_run: Any
+) -> None:
+    port = site.port
+    assert asked(port, "GET", "/", accept="text/html")[0] == 303
+    assert site.call("GET", "/api/v1/runs")[0] == 401
+    status, headers, text = signed_in(port, PASSWORD)
+    assert status == 303, text
+    cookie = headers["set-cookie"].partition(";")[0]
+    assert [asked(port, "GET", "/", cookie=cookie)[0] for _ in range(4)] == [200] * 4
+    token = json.dumps({"scope": "ingest", "project": "p"})
+    origin = f"http://127.0.0.1:{port}"
+    kind = {"content-type": "application/json"}
+    who = {"cookie": cookie, "origin": origin, **kind}
+    status, _, text = asked(port, "POST", "/api/v1/tokens", token, **who)
+    assert status == 201, text
+    bearer = {"authorization": f"Bearer {json.loads(text)['token']}", **kind}
+    for number in range(4):
+        header = make_run(id=f"r{number}").header | {"project": "p"}
+        status, _, text = asked(port, "POST", "/api/v1/runs", json.dumps(header), **bearer)
+        assert status == 201, text
+    # Ten at each of the two servers.
+    tries = [signed_in(port, "a guess", "127.0.0.2")[0] for _ in range(24)]
+    assert tries.count(401) == 20 and tries[-1] == 429, tries
+    assert signed_in(port, PASSWORD)[0] == 303
+
+
+def test_the_proxy_passes_on_what_the_servers_say_and_keeps_their_figures_to_itself(
+    site: Site, eventually: Any
+) -> None:
+    assert site.call("GET", "/healthz") == (200, {"status": "ok"})
+    assert site.call("GET", "/readyz") == (200, {"status": "ok"})
+    assert site.call("GET", "/metrics")[0] == 404
+    status, answer = site.call("POST", "/api/v1/runs", {"id": "x" * 400_000})
+    assert (status, "error" in answer) == (413, True), answer
+    status, answer = site.call("GET", "/api/v1/runs/nobody")
+    assert (status, answer["error"]["code"]) == (404, "run_not_found")
+    # What went wrong is in its log, an object a line, and nothing else is. nginx writes a line after its answer.
+    assert eventually(lambda: "GET /api/v1/runs/nobody 404" in site.proxy.access_log)
+    told = [json.loads(line) for line in site.proxy.access_log.splitlines()]
+    assert not [line for line in told if line["message"].endswith(" 200")]
+    assert all(len(line["request"]) == 32 for line in told)
+
+
+HELD = {"content-security-policy", "x-content-type-options", "x-frame-options", "referrer-policy"}
+
+
+def test_what_the_proxy_answers_itself_is_in_the_form_of_the_servers_and_nothing_is_said_twice(
+    site: Site,
+) -> None:
+    def check(status: int, headers: Any, text: str, code: str) -> None:
+        assert json.loads(text)["error"]["code"] == code, (status, text)
+        assert headers["content-type"] == "application/json"
+        assert all(len(headers.get_all(name, [])) == 1 for name in HELD), headers.items()
+
+    port = site.port
+    # Of the servers, then of the proxy.
+    status, headers, _ = asked(port, "GET", "/")
+    assert status == 200 and all(len(headers.get_all(name)) == 1 for name in HELD)
+    status, *said = asked(port, "GET", "/metrics")
+    assert status == 404
+    check(status, *said, "not_found")
+    for path, size in (("/api/v1/runs", 600_000), ("/api/v1/runs/r/batches", 3_200_000)):
+        status, *said = asked(port, "POST", path, "x" * size)
+        assert status == 413
+        check(status, *said, "body_too_large")
+    for server in site.servers:
+        server.kill()
+    status, headers, text = asked(port, "GET", "/api/v1/runs")
+    assert status == 502 and int(headers["retry-after"]) >= 1
+    check(status, headers, text, "server_unreachable")
+
+
+def test_one_address_has_so_many_requests_under_way_and_others_go_on(site: Site) -> None:
+    def trickles() -> socket.socket:
+        held = socket.create_connection(("127.0.0.1", site.port), 20)
+        held.sendall(
+            b"POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9000\r\n\r\nx"
+        )
+        return held
+
+    with contextlib.ExitStack() as held:
+        for _ in range(256):
+            held.enter_context(trickles())
+        time.sleep(1)
+        status, headers, text = asked(site.port, "GET", "/healthz")
+        assert (status, json.loads(text)["error"]["code"]) == (429, "too_busy"), text
+        assert int(headers["retry-after"]) >= 1
+        assert asked(site.port, "GET", "/healthz", viewer="127.0.0.2")[0] == 200
+
+
+def test_with_both_servers_gone_a_training_is_told_to_come_back(site: Site, make_run: Any) -> None:
+    for server in site.servers:
+        server.kill()
+    # Nothing that a client takes for the last word.
+    assert site.call("POST", "/api/v1/runs", make_run().header)[0] == 502
+    site.servers[0] = site.start(site.servers[0].port)
+    deadline = time.monotonic() + 10
+    while site.call("POST", "/api/v1/runs", make_run().header)[0] != 201:
+        assert time.monotonic() < deadline, site.proxy.access_log
+
+
+ROOT = Path(__file__).resolve().parents[2]
+CERTIFICATE = ROOT / "tests" / "client" / "tls" / "server.pem"
+AUTHORITY = CERTIFICATE.with_name("authority.pem")
+SNIPPETS = re.findall(
+    r"^```nginx\n(.*?)^```", (ROOT / "docs" / "operations.md").read_text(), re.M | re.S
+)
+
+ASK_AS = "127.0.0.1"
+
+
+def sign_in(
+    port: int, secret: str, *, source: str = ASK_AS, tls: bool = False, **headers: str
+) -> http.client.HTTPResponse:
+    """``source``: from which of the addresses of this machine."""
+    to, scheme = ("127.0.0.1", port), "https" if tls else "http"
+    connection = http.client.HTTPConnection(*to, timeout=20, source_address=(source, 0))
+    if tls:
+        trusted = ssl.create_default_context(cafile=str(AUTHORITY))
+        connection = http.client.HTTPSConnection(*to, timeout=20, context=trusted)
+    said = {"origin": f"{scheme}://127.0.0.1:{port}", "content-type": FORM}
+    said |= {name.replace("_", "-"): value for name, value in headers.items()}
+    with contextlib.closing(connection):
+        connection.request("POST", "/sign-in", urlencode({"secret": secret, "next": "/"}), said)
+        answer = connection.getresponse()
+        answer.read()
+    return answer
+
+
+def shut_out(port: int, **more: str) -> None:
+    """Ten wrong passwords, and the eleventh try is none."""
+    found = [sign_in(port, "wrong", **more).status for _ in range(MAX_WRONG_PASSWORDS + 1)]  # type: ignore[arg-type]
+    assert found[:-1] == [401] * MAX_WRONG_PASSWORDS and found[-1] == 429
+
+
+@pytest.mark.parametrize("trusted", [None, "10.9.9.9"], ids=["nobody", "another"])
+@pytest.mark.usefixtures("with_login")
+def test_who_says_of_itself_that_it_is_another_is_not_believed(
+    trusted: str | None, serve: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any program on the machine could try passwords for ever."""
+    if trusted:
+        monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", trusted)
+    port = serve().port
+    for n in range(MAX_WRONG_PASSWORDS):
+        answer = sign_in(port, "wrong", x_forwarded_for=f"192.0.2.{n}")
+        assert answer.status == 401
+    answer = sign_in(port, PASSWORD, x_forwarded_for="192.0.2.99", x_forwarded_proto="https")
+    assert answer.status == 429 and int(answer.headers["retry-after"]) > 0
+    # Another address of this machine is another.
+    answer = sign_in(port, PASSWORD, source="127.0.0.2", x_forwarded_proto="https")
+    assert answer.status == 303
+    assert "secure" not in answer.headers["set-cookie"].lower()
+
+
+@pytest.fixture
+def behind(
+    with_login: None, serve: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[nginx.Proxy]:
+    """A server behind nginx, which it believes."""
+    monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", "127.0.0.1")
+    port = serve().port
+    with nginx.running([port, port]) as proxy:
+        yield proxy
+
+
+def test_a_proxy_that_is_named_brings_each_viewer_by_its_own_address(behind: nginx.Proxy) -> None:
+    # Whoever says to nginx that it is another is not believed there.
+    shut_out(behind.port, source="127.0.0.2", x_forwarded_for="127.0.0.1")
+    assert sign_in(behind.port, PASSWORD, source="127.0.0.3").status == 303
+    assert sign_in(behind.port, PASSWORD).status == 303
+
+
+@pytest.mark.usefixtures("with_login")
+def test_behind_a_proxy_that_nobody_named_all_share_their_failures_and_are_let_in_else(
+    serve: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = serve().port
+    with nginx.running([port, port]) as proxy:
+        assert sign_in(proxy.port, PASSWORD, source="127.0.0.3").status == 303
+        shut_out(proxy.port, source="127.0.0.2")
+        assert sign_in(proxy.port, PASSWORD, source="127.0.0.3").status == 429
+
+
+def with_tls(plain: int) -> nginx.Change:
+    """As docs/operations.md says it, with the certificate and the port of the test."""
+    of_tls, redirect = SNIPPETS
+
+    def change(text: str) -> str:
+        listens = re.search(r"listen (127\.0\.0\.1:\d+);", text)
+        assert listens is not None
+        tls = of_tls.strip().replace("listen 8443", f"listen {listens[1]}")
+        for name in ("fullchain", "privkey"):
+            path = f"/etc/nginx/certificates/{name}.pem"
+            assert path in tls
+            tls = tls.replace(path, str(CERTIFICATE))
+        text = text.replace(listens[0], tls)
+        before, server, rest = text.partition("    server {\n")
+        return before + redirect.replace("listen 8080", f"listen 127.0.0.1:{plain}") + server + rest
+
+    return change
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.mark.usefixtures("with_login")
+def test_behind_tls_as_the_documents_make_it_the_cookie_goes_by_https_alone(
+    serve: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", "127.0.0.1/32")
+    server, plain = serve(), free_port()
+    with nginx.running([server.port, server.port], with_tls(plain)) as proxy:
+        answer = sign_in(proxy.port, PASSWORD, tls=True)
+        assert answer.status == 303
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith("__Host-") and "secure" in cookie.lower()
+        assert answer.headers["strict-transport-security"].startswith("max-age=")
+        for path, expected, to in (
+            ("/healthz", 200, None),
+            ("/runs/r1?x=1", 308, "https://127.0.0.1/runs/r1?x=1"),
+        ):
+            status, headers, _ = asked(plain, "GET", path)
+            assert (status, headers["location"]) == (expected, to)
+
+
+@pytest.mark.parametrize("trusted", ["", "127.0.0.1"])
+@pytest.mark.usefixtures("with_login")
+def test_a_start_behind_https_says_that_all_viewers_are_one(trusted: str, tmp_path: Path) -> None:
+    settings = {"LEAKLINE_PUBLIC_URL": "https://a.example", "LEAKLINE_TRUSTED_PROXIES": trusted}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        # It says what is to be said, and ends because the port is taken.
+        ended = subprocess.run(
+            [sys.executable, "-m", "leakline", "serve", "--port", f"{taken.getsockname()[1]}"],
+            cwd=tmp_path, env={**os.environ, **settings}, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert "cannot listen" in ended.stderr
+    words = (
+        "set LEAKLINE_TRUSTED_PROXIES to the proxy's address (such as 127.0.0.1); without it ten wrong passwords of "
+        "one person keep everybody from signing in"
+    )
+    assert (words in ended.stderr) == (not trusted)
+    assert ("LEAKLINE_TRUSTED_PROXIES" in ended.stderr) == (not trusted)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1", ["127.0.0.1/32", "::ffff:127.0.0.1/128"]),
+        ("10.0.0.0/8, fd00::/8", ["10.0.0.0/8", "fd00::/8", "::ffff:10.0.0.0/104"]),
+        ("*", ["0.0.0.0/0", "::/0", "::ffff:0.0.0.0/96"]),
+        ("", []),
+    ],
+)
+def test_whom_the_setting_names(text: str, expected: list[str]) -> None:
+    found = from_environment({"LEAKLINE_TRUSTED_PROXIES": text}).trusted_proxies
+    assert believed(found) == expected
+
+
+def test_a_server_believes_nobody_by_itself() -> None:
+    assert believed(Config().trusted_proxies) == []
