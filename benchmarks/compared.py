@@ -143,8 +143,7 @@ def _of_loop(row: Found, figure: str) -> str:
 
 
 OUR_LOOKS: Final = {
-    "tier 1: sampled census, one pool in 16": ("Leakline, sampled census", "classes to a few per cent"),
-    "tier 2: full census, in slices": ("Leakline, full census, in slices", "types, arrays, tensors; threads go on"),
+    "full census, in slices": ("Leakline, full census, in slices", "types, arrays, tensors; threads go on"),
     "full census, pure Python": ("Leakline, full census, pure Python", "the same where nothing was compiled"),
 }  # fmt: skip
 LOOKS: Final = {

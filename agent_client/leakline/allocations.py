@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from .guard import Guard
-from .sizes import format_bytes
 from .snapshot import Snapshot
+from .text_format import format_bytes
 from .threads import OurThread
 
 LINES_TOLD: Final = 10

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from .notices import Notices
 from .snapshot import LARGEST_INTEGER, Number, Snapshot
+from .text_format import format_gib
 
 WIDTH: Final = 78
 OBJECT_ROWS: Final = 24
@@ -122,10 +123,6 @@ def _expected_text(data: Mapping[str, Any]) -> str:
     return text if after is None else f"{text} after {after}"
 
 
-def gib(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB"
-
-
 def banner(title: str) -> list[str]:
     return ["", "=" * WIDTH, title, "=" * WIDTH]
 
@@ -137,7 +134,7 @@ def snapshot_lines(
     yield "Process memory:"
     for title, series in _MEMORY_ROWS:
         if series in values:
-            yield f"   {title + ':':<24}{gib(values[series]):>14}"
+            yield f"   {title + ':':<24}{format_gib(values[series]):>14}"
     yield from _gpus(values)
     yield "Objects:"
     for title, series in _COUNT_ROWS:
@@ -167,5 +164,5 @@ def _gpus(values: Mapping[str, Number]) -> Iterator[str]:
 def _gpu_row(title: str, series: str, value: float) -> str:
     """Empty for a count of failures that did not happen."""
     if series.endswith("_bytes"):
-        return f"   {title + ':':<36}{gib(value):>14}"
+        return f"   {title + ':':<36}{format_gib(value):>14}"
     return f"   {title + ':':<36}{value:>10,.0f}" if value else ""

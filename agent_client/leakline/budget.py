@@ -33,9 +33,8 @@ MAX_PAUSE_SECONDS: Final = 0.05
 DEEP_PART: Final = 0.7
 # Deep work for which there is no reason but that time has passed may use this part of the budget.
 ROUTINE_PART: Final = 0.08
-# Who holds what rises must be affordable after censuses, and counting after searches. Looks at a sample of the heap
-# only tell when a census is worth its price.
-OWN_PARTS: Final = {"census": 0.45, "sampled": 0.1, "holders": 0.3}
+# Who holds what rises must be affordable after censuses, and counting after searches.
+OWN_PARTS: Final = {"census": 0.45, "holders": 0.3}
 # Light work: the part of the budget that all light work together may have used before this kind stands back.
 LIGHT_PARTS: Final = {
     "nested": 0.1, "phase": 0.25, "generation": 0.5, "manual": 0.5, "finish": 0.5,

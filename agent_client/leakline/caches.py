@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from .sizes import format_bytes
 from .snapshot import Number
+from .text_format import format_bytes
 
 # What an allocator keeps for itself of a device.
 KEPT: Final = (".reserved_bytes", ".driver_bytes")

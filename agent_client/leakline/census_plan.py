@@ -28,7 +28,7 @@ LONGEST_GAP: Final = 16
 LONGEST_GAP_WHILE_MEMORY_RISES: Final = 3
 YOUNG_ENDS: Final = 3
 DEADLINE_SECONDS: Final = 1.0
-# The lows of so many generation ends are compared with those of as many before: what swings comes down within them.
+# The low of so many generation ends is compared with lows before it: what swings comes down within them.
 _ENDS: Final = 4
 # A rise of the low by less than this, or than this share of it, is what heaps do while they settle.
 _LEAST_BYTES: Final = 2 * 2**20
@@ -36,23 +36,29 @@ _LEAST_SHARE: Final = 0.01
 
 
 class RisingMemory:
-    """Detect a lasting rise of private memory from one reading at each generation end.
+    """Detect a lasting rise of private memory since the last census, from one reading at each generation end.
 
     That is a reason to scan the heap, whatever the counts between two scans say: arrays, bytes and strings are only
-    counted by a heap scan, and a queue of them that grows shows in memory alone.
+    counted by a heap scan, and a queue of them that grows shows in memory alone. A slow rise adds up.
     """
 
     def __init__(self) -> None:
-        self._newest: deque[float] = deque(maxlen=2 * _ENDS)
+        self._newest: deque[float] = deque(maxlen=_ENDS)
+        self._before: float | None = None
 
     def note(self, private_bytes: float) -> bool:
         """Return True if the lowest of the newest readings lies above the lowest before by an amount that matters."""
         self._newest.append(private_bytes)
-        if len(self._newest) < 2 * _ENDS:
+        if len(self._newest) < _ENDS:
             return False
-        readings = list(self._newest)
-        before, now = min(readings[:_ENDS]), min(readings[_ENDS:])
-        return now - before >= max(_LEAST_BYTES, _LEAST_SHARE * before)
+        low = min(self._newest)
+        before = low if self._before is None else min(low, self._before)
+        self._before = before
+        return low - before >= max(_LEAST_BYTES, _LEAST_SHARE * before)
+
+    def counted(self) -> None:
+        """A census has counted what there is: a rise begins from here."""
+        self._before = None
 
 
 class CensusPlan:

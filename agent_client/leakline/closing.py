@@ -12,8 +12,8 @@ from .delivery import Accepted, Delivery, one_line
 from .errors import SpoolError
 from .goodbye import LINE_LIMIT
 from .settings import Settings
-from .sizes import with_forecast, worded
 from .spool import read_header
+from .text_format import with_forecast, worded
 
 # For the server to have looked at the end of the run.
 PATIENCE_SECONDS: Final = 2.0

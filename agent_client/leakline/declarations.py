@@ -18,8 +18,8 @@ from .errors import BadArgument
 from .probes.arrays import array_types
 from .probes.names import type_name
 from .settings import checked_name, checked_type, plain_json, unicode_text
-from .sizes import size_bytes
 from .snapshot import LARGEST_FLOAT, LARGEST_INTEGER, Number
+from .text_format import printable, size_bytes
 
 
 def expectation(target: object, count: object, after: object) -> tuple[type | str, dict[str, Any]]:
@@ -231,8 +231,7 @@ def _location(location: object) -> str | None:
         return None
     if not isinstance(location, (str, os.PathLike)):
         raise BadArgument("location", f"<{type(location).__name__}>", "must be a text")
-    text = str(plain_json(location))
-    return "".join(c if c.isprintable() else " " for c in text)
+    return printable(str(plain_json(location)))
 
 
 def _promised(claim: object, value: object) -> int:

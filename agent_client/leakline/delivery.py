@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from .errors import ServerBusy, ServerRefused, ServerUnreachable
+from .text_format import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -275,7 +276,7 @@ def one_line(text: object, limit: int) -> str:
     """What a server wrote, for a terminal: one line without control characters."""
     if not isinstance(text, str):
         return ""
-    return "".join(c if c.isprintable() else " " for c in text[:limit]).strip()
+    return printable(text[:limit]).strip()
 
 
 def _reason(error: Exception) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from .delivery import Accepted, Delivery, one_line
 from .guard import Guard
-from .sizes import with_forecast, worded
+from .text_format import with_forecast, worded
 from .threads import OurThread
 
 ASK_AGAIN_SECONDS: Final = 0.01

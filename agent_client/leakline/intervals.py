@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from .analysis.units import COUNTED_BY_SECONDS_UP_TO, UNITS_OF_TIME
-from .analysis.wording import count_of
 from .guard import Guard
+from .text_format import count_of
 from .threads import OurThread
 
 # Of an interval, how much later than it begins the next one is measured: never before, or two would be in one.

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from .sizes import KILLED_FOR_MEMORY, format_bytes
 from .snapshot import Number
+from .text_format import KILLED_FOR_MEMORY, format_bytes, seen_of
 
 # Of a limit, at the last reading: what came after it, the kernel saw alone.
 NEARLY_ALL: Final = 0.9
@@ -73,7 +73,6 @@ def said_at_end(verdict: Mapping[str, Any], state: str, reason: str) -> str:
     if death is None:
         return str(verdict["summary"])
     from .analysis.summary import ended_summary
-    from .analysis.wording import seen_of
 
     growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
     generations = verdict["generations"]

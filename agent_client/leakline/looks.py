@@ -1,4 +1,4 @@
-"""The looks at the whole heap: censuses, samples of it, tensors, holders. Which of them now, and where.
+"""The looks at the whole heap: censuses, tensors, holders. Which of them now, and where.
 
 On the training thread when it then stands still for no longer than the pause of the budget; in slices beside it when
 the native module can; else not at all. What a look in slices has found travels with the training thread's own
@@ -32,11 +32,9 @@ from .probes.census_result import CensusResult, SlicedResult
 from .probes.containers import ContainerWatch
 from .probes.garbage import OBJECTS_TOLD, GarbageProbe
 from .probes.native import native
-from .probes.sampled import take_sample
 from .probes.storages import tensor_types
 from .requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .rhythm import Rhythm
-from .sampled_growth import SampledGrowth
 from .slices import SliceThread
 from .snapshot import (
     LARGE_OBJECTS,
@@ -70,11 +68,6 @@ GARBAGE_GAPS: Final = (1, 16)
 # More than ever before by this factor, and the next look follows soon.
 GARBAGE_RISES: Final = 1.2
 GARBAGE_FADES: Final = 0.7
-# One pool of the allocator's in so many, fewer where that would take longer than this: 6 ns per allocated block.
-SAMPLED_EVERY: Final = 16
-SAMPLED_SECONDS: Final = 0.01
-SAMPLED_GAPS: Final = (4, 8)
-SAMPLED_SECONDS_PER_BLOCK: Final = 6e-9
 # A census in slices that took more than this part of a generation tells of no moment of it: then it is a table only.
 MOMENT_PART: Final = 0.2
 # A program loads its modules in a few places; one that goes on pays for counting after them from the budget.
@@ -119,8 +112,6 @@ class Looks:
         self._last_end = time.perf_counter()
         self._garbage, self._garbage_guard = GarbageProbe(), Guard("the look at cyclic garbage")
         self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0.0
-        self._sampled, self._sampled_guard = SampledGrowth(), Guard("the sampled census")
-        self._sampled_rhythm, self._samples_rise = Rhythm(*SAMPLED_GAPS), False
         self._memory = RisingMemory()
         # How often doubts were settled while the program was young.
         self._settled = 0
@@ -171,7 +162,6 @@ class Looks:
         self.fetch(measured)
         self._tell_census(measured)
         self._follow(measured)
-        rising = rising or self._samples_rise
         # What was asked for and is in doubt is a reason to count, too.
         way = self.plan.due(
             rising or self._types.is_in_doubt(), self._memory_rises(measured.samples)
@@ -188,7 +178,6 @@ class Looks:
                 self._recount()
             if not self.plan.only_beside:
                 self._find_containers()
-            self._take_sample()
             if rising and not wanted:
                 self._look_at_tensors(measured)
         self._look_at_garbage(measured, rising)
@@ -254,6 +243,7 @@ class Looks:
             self._types.note_sizes(result.rows_by_type())
             measured.samples.update({**self._types.read(), **self._types.read_census()})
         self.plan.taken(result.objects, self._governor.work_seconds() - started, rising)
+        self._memory.counted()
 
     def _on_instances(self, instances: Mapping[type, Sequence[object]]) -> None:
         self._containers.find(None, instances)
@@ -285,6 +275,7 @@ class Looks:
                 self._references, result.counts, result.names, alone=alone
             )
         self.plan.taken(result.objects, seconds, self._was_rising, "slices")
+        self._memory.counted()
         self._census = result
 
     def _tell_census(self, measured: Measured) -> None:
@@ -347,21 +338,6 @@ class Looks:
         if is_set_up or self._governor.allows("recount", expected):
             with self._guard, self._governor.measuring("recount", set_up=is_set_up):
                 self._types.calibrate_tracked(count_tracked())
-
-    def _take_sample(self) -> None:
-        """Between two censuses: whether something rises that no reference count tells."""
-        if not self._sampled_rhythm.is_due():
-            return
-        every, expected = SAMPLED_EVERY, self._blocks() * SAMPLED_SECONDS_PER_BLOCK
-        while expected > SAMPLED_SECONDS:
-            every, expected = every * 2, expected / 2
-        fits = self._governor.fits_pause(expected) and self._governor.allows("sampled", expected)
-        if native() is None or not fits:
-            return
-        with self._sampled_guard, self._governor.measuring("sampled"):
-            sample = take_sample(every)
-            self._samples_rise = sample is not None and self._sampled.note(sample.rows())
-            self._sampled_rhythm.looked(again_soon=self._sampled.is_in_doubt)
 
     def _look_at_garbage(self, measured: Measured, rising: bool) -> None:
         """What waits for the collector, without letting it run: at once while it is off, else by and by."""

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from .text_format import printable
+
 NOTHING: Final = "–"
 # An underscore between letters or digits is text in every dialect of today.
 _SPECIAL: Final = re.compile(r"[\\`*\[\]#~|$]|(?<![^\W_])_|_(?![^\W_])")
@@ -28,7 +30,7 @@ _NOT_IN_CODE: Final = re.compile(r"[`|\\]")
 
 def one_line(text: object) -> str:
     """What cannot be printed, line ends and marks that turn the direction of writing too, becomes a space."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+    return " ".join(printable(str(text)).split())
 
 
 def escape(text: object) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 # Once is how every cache and lazy import begins.
 AGAIN: Final = 2
-# So many rises, and what it is has been seen by censuses, samples and a search for holders.
+# So many rises, and what it is has been seen by censuses and a search for holders.
 NEWS_FOR: Final = 4
 FASTER: Final = 2.0
 # With each rise the fastest so far counts for less: what loading libraries made rise must not hide a leak of the same.

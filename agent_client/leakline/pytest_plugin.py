@@ -137,13 +137,12 @@ def _again_and_again(
 
 def _judge(item: pytest.Function, run: MeasuredRun, limit: Allowed) -> None:
     from .testing import LEAST_GENERATIONS, told
+    from .text_format import count_of
 
     judged = run.judged(limit)
     seen = judged.verdict.generations
     if seen < LEAST_GENERATIONS:
-        few = (
-            f"leakline: {item.name} had {seen} generations; {LEAST_GENERATIONS} are needed to tell"
-        )
+        few = f"leakline: {item.name} had {count_of(seen, 'generation')}; {LEAST_GENERATIONS} are needed to tell"
         pytest.fail(few, pytrace=False)
     item.user_properties.append(("leakline_growth_bytes_per_generation", judged.growth_bytes))
     item.user_properties.append(("leakline_verdict", judged.verdict.summary))

@@ -21,6 +21,7 @@ from .phases import RESERVED_PHASES, Frame
 from .settings import NAME_LIMIT, Settings, resolve
 from .starting import Chain
 from .subject import OF_ITS_OWN, Subject
+from .text_format import printable
 
 _active: Run | None = None
 
@@ -514,8 +515,7 @@ _NOTHING: Final = Run()
 
 def _clean(text: object) -> str:
     """Printable and bounded: names come from user code and go to logs and pages."""
-    line = "".join(c if c.isprintable() else " " for c in str(text)[: 2 * NAME_LIMIT])
-    return line.strip() or "unnamed"
+    return printable(str(text)[: 2 * NAME_LIMIT]).strip() or "unnamed"
 
 
 def _phase_name(name: object) -> str:

@@ -17,7 +17,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from .errors import BadArgument
-from .sizes import size_bytes
 from .snapshot import (
     LARGE_OBJECTS,
     LARGE_OBJECTS_AT_LEAST_BYTES,
@@ -25,6 +24,7 @@ from .snapshot import (
     LARGEST_INTEGER,
     SMALLEST_LARGE_OBJECT_BYTES,
 )
+from .text_format import size_bytes
 
 UNITS: Final = ("generation", "episode", "epoch", "step")
 MODES: Final = ("online", "offline", "disabled")

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .notices import Notices
-from .sizes import format_bytes
 from .snapshot import Number, Snapshot
+from .text_format import NOT_MEASURED, format_bytes, format_change, seen_of, short_name, worded
 
 if TYPE_CHECKING:
     from .analysis.results import Verdict
 
-NOT_MEASURED: Final = "not measured"
 NO_VERDICT: Final = "no verdict yet"
 _RESIDENT: Final = "process.rss_bytes"
 _GPU: Final = ".allocated_bytes"
@@ -56,9 +55,6 @@ class StatusLine:
         verdict = self._verdict()
         if verdict is None:
             return NO_VERDICT
-        # Loaded by whoever has worked it out.
-        from .analysis.wording import seen_of, worded
-
         seen = seen_of(verdict.generations, verdict.generations_passed, verdict.unit)
         return f"after {seen} {worded(verdict.status, verdict.summary)}"
 
@@ -67,8 +63,7 @@ def _grown(before: Snapshot, now: Snapshot) -> str:
     then, held = before.samples.get(_RESIDENT), now.samples.get(_RESIDENT)
     if then is None or held is None:
         return f"growth since {before.label} {NOT_MEASURED}"
-    sign = "+" if held >= then else ""
-    return f"{sign}{format_bytes(held - then)} since {before.label}"
+    return f"{format_change(held - then)} since {before.label}"
 
 
 def status_line(snapshot: Snapshot, watch: Sequence[str]) -> str:
@@ -85,7 +80,7 @@ def _parts(samples: Mapping[str, Number], watch: Sequence[str]) -> Iterator[str]
             yield f"GPU {device} {format_bytes(samples[name])}"
     for name in watch:
         count = _count(samples, name)
-        yield f"{name.rsplit('.', 1)[-1]} {NOT_MEASURED if count is None else f'{count:,}'}"
+        yield f"{short_name(name)} {NOT_MEASURED if count is None else f'{count:,}'}"
 
 
 def _count(samples: Mapping[str, Number], watched: str) -> Number | None:

@@ -15,7 +15,6 @@ from . import run as runs
 from .analysis import examine
 from .analysis.history import history_from_batches
 from .analysis.results import Verdict
-from .analysis.wording import format_bytes
 from .budget import Governor
 from .errors import BadArgument
 from .loop import Loop
@@ -24,8 +23,8 @@ from .requests import RequestBox
 from .run import Run
 from .sampler import Sampler
 from .settings import Settings
-from .sizes import size_bytes
 from .snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+from .text_format import format_bytes, size_bytes
 
 DEFAULT_MAX_GROWTH: Final = "1 MiB"
 DEFAULT_GENERATIONS: Final = 6

@@ -5,7 +5,6 @@
 static int (*const parts[])(PyObject *) = {
     ll_add_walk,
     ll_add_census,
-    ll_add_arenas,
     ll_add_referrers,
     ll_add_garbage,
     ll_add_classes,

@@ -37,7 +37,6 @@ int ll_add_walk(PyObject *module);
 int ll_add_classes(PyObject *module);
 int ll_add_errands(PyObject *module);
 int ll_add_census(PyObject *module);
-int ll_add_arenas(PyObject *module);
 int ll_add_referrers(PyObject *module);
 int ll_add_garbage(PyObject *module);
 
@@ -104,11 +103,9 @@ typedef struct ll_table ll_table;
 ll_table *ll_table_new(size_t max_bytes);                 /* NULL: no memory (no exception) */
 int64_t *ll_table_find(const ll_table *table, const void *key); /* NULL when absent */
 int64_t *ll_table_at(ll_table *table, const void *key);   /* makes it, zero; NULL when the table is full */
-size_t ll_table_count(const ll_table *table);
 size_t ll_table_bytes(const ll_table *table);
 /* Goes on from *position (begin with 0); 0 at the end. */
 int ll_table_next(const ll_table *table, size_t *position, const void **key, int64_t *value);
-void ll_table_clear(ll_table *table); /* forgets the keys, keeps the memory */
 void ll_table_free(ll_table *table);
 
 /* A set of addresses of objects: one bit for each 16 bytes, in pages of 16 KiB that hold any. */

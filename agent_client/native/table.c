@@ -146,12 +146,6 @@ ll_table_at(ll_table *table, const void *key)
 }
 
 size_t
-ll_table_count(const ll_table *table)
-{
-    return table->count;
-}
-
-size_t
 ll_table_bytes(const ll_table *table)
 {
     return capacity_of(table) * sizeof(entry);
@@ -170,13 +164,6 @@ ll_table_next(const ll_table *table, size_t *position, const void **key, int64_t
         }
     }
     return 0;
-}
-
-void
-ll_table_clear(ll_table *table)
-{
-    memset(table->entries, 0, capacity_of(table) * sizeof(entry));
-    table->count = 0;
 }
 
 void

@@ -1,4 +1,4 @@
-"""The looks at the heap that are measured: ours in all their tiers, each with what it is held to."""
+"""The looks at the heap that are measured: ours, each with what it is held to."""
 
 from __future__ import annotations
 
@@ -6,26 +6,21 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any, Final
 
 from leakline.budget import Governor
 from leakline.holders import SlicedHolderSearch
-from leakline.looks import SAMPLED_EVERY
 from leakline.probes.census import SlicedCensus, take_census
 from leakline.probes.classes import ClassCounts
 from leakline.probes.native import why_not_native
-from leakline.probes.sampled import take_sample, why_no_sample
 from leakline.sampler import Sampler
 from leakline.slices import BREAK_SECONDS, SLICE_SECONDS
 
-from .heaps import Kept, Suspect, tracked_counts
+from .heaps import Suspect
 
 # Targets for ratios are for heaps of a million objects and more: on smaller ones what a look costs at least shows.
 LARGE: Final = 900_000
 HUGE: Final = 4_500_000
-# Classes of fewer instances are met too seldom in a sample to judge it by.
-OFTEN: Final = 1_000
 # What a search may cost on a huge heap.
 HOLDER_SECONDS: Final = 1.0
 
@@ -58,7 +53,7 @@ class Reading:
 
 
 @dataclass(slots=True)
-class Tier0:
+class PhaseEndReadings:
     """A sampler as a run has it after its baseline."""
 
     sampler: Sampler = field(default_factory=lambda: Sampler(Governor(1.0)))
@@ -70,14 +65,14 @@ class Tier0:
         self.counts.calibrate(take_census().counts)
 
     def readings(self) -> Iterator[Reading]:
-        yield Reading("tier 0: a phase end", lambda: self.sampler.measure("phase_end"), 0.5)
+        yield Reading("a phase end", lambda: self.sampler.measure("phase_end"), 0.5)
         yield Reading(
-            "tier 0: a nested phase end",
+            "a nested phase end",
             lambda: self.sampler.measure("phase_end", nested=True),
             0.5,
         )
         yield Reading(
-            f"tier 0: instances of {len(self.counts.names()):,} classes", self.counts.changes, 0.5
+            f"instances of {len(self.counts.names()):,} classes", self.counts.changes, 0.5
         )
 
 
@@ -89,7 +84,6 @@ def is_native() -> bool:
 def looks(objects: int) -> Iterator[Look]:
     """All looks of this process; which depends on whether the native module is switched off."""
     if is_native():
-        yield _sampled(objects)
         yield from _native(objects)
         yield _holders(objects)
     else:
@@ -97,17 +91,8 @@ def looks(objects: int) -> Iterator[Look]:
         yield Look("full census, pure Python", take_census, ratio, counts=_census_counts)
 
 
-def _sampled(objects: int) -> Look:
-    name = f"tier 1: sampled census, one pool in {SAMPLED_EVERY}"
-    why = why_no_sample()
-    if why is not None:
-        return Look(name, None, why=why)
-    ratio = 0.06 if objects >= LARGE else None
-    return Look(name, lambda: take_sample(SAMPLED_EVERY), ratio, 10.0, says=_how_near)
-
-
 def _native(objects: int) -> Iterator[Look]:
-    names = ("tier 2: full census, native", "tier 2: full census, in slices")
+    names = ("full census, native", "full census, in slices")
     why = why_not_native()
     if why is not None:
         for name in names:
@@ -125,7 +110,7 @@ def _native(objects: int) -> Iterator[Look]:
 
 
 def _holders(objects: int) -> Look:
-    name = f"tier 3: holders of {Suspect.__name__}, in slices"
+    name = f"holders of {Suspect.__name__}, in slices"
     why = why_not_native()
     if why is not None:
         return Look(name, None, why=why)
@@ -157,15 +142,3 @@ def _arrays(result: Any) -> int:
 
 def _first_path(holders: Any) -> str:
     return holders[0].path if holders else "no path"
-
-
-def _how_near(sample: Any) -> str:
-    """How far the sampled counts are from those of brute force, over the classes of the heap."""
-    off = [
-        abs(sample.counts.get(cls, 0) - count) / count
-        for cls, count in tracked_counts().items()
-        if count >= OFTEN and issubclass(cls, Kept)
-    ]
-    if not off:
-        return ""
-    return f"classes of {OFTEN:,} and more: {median(off):.1%} off, at most {max(off):.1%}"

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from .heaps import Kept, Planted, Registry, Suspect, planted_heap, tracked_counts
-from .looks import Look, Tier0, is_native, looks
+from .looks import Look, PhaseEndReadings, is_native, looks
 from .peers import peers
 from .rows import NOT_BUILT, NOT_MEASURED, Row, to_json
 from .timing import PATIENCE_SECONDS, busy, each, in_turns, longest_gap_ms, once, reference
@@ -53,10 +53,10 @@ class Bench:
     arrays_before: int
 
     def census(self) -> Iterator[Row]:
-        """CPU and memory of every tier beside the reference, and whether what they count is right."""
+        """CPU and memory of every look next to the reference, and whether what they count is right."""
         if is_native():
             yield self._reference()
-            yield from self._tier0()
+            yield from self._phase_end()
         for look in looks(self.objects):
             if look.run is None:
                 yield Row(self.table, look.name, missing=NOT_BUILT, note=look.why)
@@ -94,8 +94,8 @@ class Bench:
         note = f"{listed:,} objects listed, {self.planted.arrays:,} arrays planted"
         return Row(self.table, "reference", figures, note=note)
 
-    def _tier0(self) -> Iterator[Row]:
-        for reading in Tier0().readings():
+    def _phase_end(self) -> Iterator[Row]:
+        for reading in PhaseEndReadings().readings():
             at_most = {} if reading.at_most_ms is None else {"cpu_ms": reading.at_most_ms}
             yield Row(self.table, reading.name, {"cpu_ms": each(reading.run)}, at_most)
 

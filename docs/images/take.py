@@ -54,7 +54,6 @@ def pages(before: str, after: str) -> dict[str, str]:
         "incidents": "/incidents",
         "alerts": "/alerts",
         "settings": "/settings",
-        "patterns": "/patterns",
     }
 
 

@@ -30,7 +30,7 @@ from .store.rules import take_file
 from .web import (
     alert_pages,
     deletion_pages,
-    document_pages,
+    documents,
     errors,
     expectation_pages,
     expectations_api,
@@ -43,7 +43,6 @@ from .web import (
     otlp_api,
     overlay_pages,
     pages,
-    patterns_page,
     read_api,
     report_pages,
     rules_api,
@@ -149,8 +148,7 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         settings_pages.router,
         token_pages.router,
         sign_in_pages.router,
-        patterns_page.router,
-        document_pages.router,
+        documents.router,
     ):
         # Not included, which makes every route and its models anew for each application, at the first request.
         app.router.routes.extend(router.routes)

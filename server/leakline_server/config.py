@@ -18,7 +18,7 @@ from leakline.analysis.priority import DEFAULTS as PRIORITIES
 from leakline.analysis.priority import Priorities
 from leakline.errors import BadArgument, LeaklineError
 from leakline.settings import read_secret
-from leakline.sizes import size_bytes
+from leakline.text_format import size_bytes
 
 from .alerts.address import parse as parse_webhook_url
 from .alerts.formats import FORMATS
@@ -283,6 +283,15 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+def _webhook_format(text: str) -> str:
+    if text.lower() not in FORMATS:
+        raise ValueError(
+            f"must be one of {', '.join(FORMATS)}; addresses of Discord, Teams and others go into "
+            "LEAKLINE_APPRISE_URLS"
+        )
+    return text.lower()
+
+
 def _http_url(text: str) -> str:
     wrong = ValueError("must be an address like http://host:port")
     try:
@@ -483,7 +492,7 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "LEAKLINE_TRUSTED_PROXIES": ("trusted_proxies", _proxies),
     "LEAKLINE_WEBHOOK_URL": ("webhook_url", _webhook_url),
     "LEAKLINE_WEBHOOK_SECRET": ("webhook_secret", check_secret),
-    "LEAKLINE_WEBHOOK_FORMAT": ("webhook_format", _choice(*FORMATS)),
+    "LEAKLINE_WEBHOOK_FORMAT": ("webhook_format", _webhook_format),
     "LEAKLINE_WEBHOOK_ALLOW": ("webhook_allow", _networks),
     "LEAKLINE_APPRISE_URLS": ("apprise_urls", _apprise_urls),
     "LEAKLINE_ALLOWED_ORIGINS": ("allowed_origins", _origins),

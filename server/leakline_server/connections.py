@@ -1,248 +1,117 @@
-"""One connection of a client, with the bounds that uvicorn leaves to a proxy in front of it.
-
-1. connections beyond as many as files may be open are turned away, so that the database keeps its own
-2. a head (request line and headers) has so many bytes and seconds, and so have the trailers of a body
-3. requests that are sent before the ones in front of them are answered are so many
-4. of a body that was answered before it was there, so much more is read, for so long: the answer reaches who sends
-5. who does not read an answer is let go
-
-Without them a stranger's one connection keeps memory, or a thousand keep all there may be, for ever.
-"""
+"""One client connection, with the bounds that uvicorn lacks; it overrides private parts of uvicorn."""
 
 from __future__ import annotations
 
 from asyncio import TimerHandle, Transport
-from collections.abc import Callable
-from typing import Any, Final
+from collections import deque
+from typing import Any
 
-from starlette.responses import Response
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from .errors import Malformed, RequestRefused, TooBusy, TooLarge
-from .limits import (
-    ANSWER_SECONDS,
-    HEAD_SECONDS,
-    MAX_CONNECTIONS,
-    MAX_HEAD_BYTES,
-    MAX_PIPELINED,
-    MAX_UNREAD_BYTES,
-    UNREAD_SECONDS,
-)
-from .web.errors import refusal_response
+from . import limits
+from .web.errors import error_response
 from .web.headers import completed
-
-# The database, the streams' wake-ups, files that are served, and the log.
-KEPT_FILES: Final = 256
-# What a header takes besides its text.
-HEADER_BYTES: Final = 4
 
 
 class Connection(HttpToolsProtocol):
-    """``most``: connections at a time. The parser calls ``on_..``, the transport the rest."""
-
-    def __init__(self, *arguments: Any, most: int | None = None, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._most = MAX_CONNECTIONS if most is None else most
-        self._in_head = False
-        # Since the parser last had something of a request that is counted elsewhere.
-        self._untold_bytes = 0
-        # Of what was answered before it was all there.
-        self._unread_bytes: int | None = None
-        self._refusal: RequestRefused | None = None
-        self._refused = False
-        self._answering: RequestResponseCycle | None = None
-        self._patience: TimerHandle | None = None
-        self._reader: TimerHandle | None = None
-
-    # -- the transport
-
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._most:
-            # At once, for each takes a file until then, whether or not who sends reads it.
-            transport.write(_as_bytes(refusal_response(_too_many_connections(self._most))))
-            transport.close()
-        else:
-            self._wait(HEAD_SECONDS, self._head_is_late)
+        self._deadlines: dict[str, TimerHandle] = {}
+        self._unanswered: deque[Any] = deque()
+        # Received since the parser last completed a head or a part of a body.
+        self._head_bytes, self._head_is_too_large = 0, False
+        self._limit("send", limits.HEAD_SECONDS)
+        # uvicorn alone would refuse requests only: connections that send none would keep their files.
+        if len(self.connections) >= (most := self.limit_concurrency or limits.MAX_CONNECTIONS):
+            self.connections.discard(self)
+            self._refuse(429, "too_many_connections", f"all {most} connections are in use")
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
-            self._read_on(len(data))
-            return
-        self._untold_bytes += len(data)
+        self._head_bytes += len(data)
         super().data_received(data)
-        if self._untold_bytes > MAX_HEAD_BYTES:
-            self._refuse(_head_too_large())
-        elif self._in_head and self._patience is None:
-            self._wait(HEAD_SECONDS, self._head_is_late)
+        if not self._unanswered and "send" not in self._deadlines:
+            self._limit("send", limits.HEAD_SECONDS)
+        if self._head_bytes > limits.MAX_HEAD_BYTES:
+            self._head_is_too_large = True
+            self.send_400_response("")
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._reader = self.loop.call_later(ANSWER_SECONDS, self.transport.abort)
+        self._limit("read", limits.ANSWER_SECONDS)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._reader is not None:
-            self._reader.cancel()
+        self._limit("read", None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wait_no_more()
-        # Of uvicorn, which ends it with connections that end well alone.
-        self._unset_keepalive_if_required()
-        super().connection_lost(exc)
-        if self._reader is not None:
-            self._reader.cancel()
-        self._answer_nobody()
+        self._limit("send", None)
+        self._limit("read", None)
+        # After an error uvicorn keeps its timer, and it notifies the newest request only: others would stream for ever.
+        super().connection_lost(None)
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def timeout_keep_alive_handler(self) -> None:
-        # Closing waits until what was written is read.
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
+        if "read" in self._deadlines:
+            self._limit("send", limits.ANSWER_SECONDS)
         else:
-            super().timeout_keep_alive_handler()
-
-    # -- the parser
-
-    def on_message_begin(self) -> None:
-        self._in_head = True
-        super().on_message_begin()
+            self.transport.abort()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._untold_bytes = 0
-        self._wait_no_more()
-        size = len(self.url) + sum(len(k) + len(v) + HEADER_BYTES for k, v in self.headers)
-        if size > MAX_HEAD_BYTES:
-            self._stop(_head_too_large())
-        if len(self.pipeline) >= MAX_PIPELINED:
-            self._stop(_too_many_at_once())
+        size = len(self.url) + sum(len(k) + len(v) + 4 for k, v in self.headers)
+        self._head_is_too_large = size > limits.MAX_HEAD_BYTES
+        if self._head_is_too_large or len(self._unanswered) > limits.MAX_PIPELINED:
+            raise ValueError("the parser stops, and uvicorn calls send_400_response")
+        self._head_bytes = 0
+        self._limit("send", None)
         super().on_headers_complete()
+        self._unanswered.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
-        self._untold_bytes = 0
-        if self._unread_bytes is not None:
-            self._read_on(len(body))
+        self._head_bytes = 0
         super().on_body(body)
 
-    def on_message_complete(self) -> None:
-        self._untold_bytes = 0
-        if self._unread_bytes is not None:
-            self._unread_bytes = None
-            self._wait_no_more()
-        super().on_message_complete()
-
     def on_response_complete(self) -> None:
+        self._unanswered.popleft()
         super().on_response_complete()
-        if self.cycle.response_complete and self.cycle.more_body:
-            self._expect_the_rest()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answering = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def _answer_nobody(self) -> None:
-        """uvicorn tells only the newest request that nobody is there; another would write to what is closed."""
-        self.pipeline.clear()
-        if self._answering is not None and not self._answering.response_complete:
-            self._answering.disconnected = True
-            self._answering.message_event.set()
-
-    # -- waiting
-
-    def _wait(self, seconds: float, then: Callable[[], object]) -> None:
-        self._wait_no_more()
-        self._patience = self.loop.call_later(seconds, then)
-
-    def _wait_no_more(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-
-    def _expect_the_rest(self) -> None:
-        """Closed with something unread, the kernel would take the answer back."""
-        if not self.transport.is_closing():
-            self._unread_bytes = 0
-            self._wait(UNREAD_SECONDS, self.transport.close)
-
-    def _read_on(self, size: int) -> None:
-        self._unread_bytes = (self._unread_bytes or 0) + size
-        if self._unread_bytes > MAX_UNREAD_BYTES:
-            self.transport.close()
-
-    def _head_is_late(self) -> None:
-        # Who connected in advance, as browsers do, and asked nothing is owed no answer.
-        if self._in_head:
-            self._refuse(_head_too_slow())
-        else:
-            self.transport.close()
-
-    # -- refusing
+        if self.transport.is_closing():
+            self._limit("send", limits.ANSWER_SECONDS)
+        elif not self._unanswered and self.cycle.more_body:
+            # If the connection closed before the rest of the body is read, the kernel would discard the answer.
+            self._limit("send", limits.UNREAD_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn does where the parser stops, for a reason of its own or of ours."""
-        self._refuse(self._refusal or _no_http())
+        if self._head_is_too_large:
+            message = f"the address and the headers exceed {limits.MAX_HEAD_BYTES} bytes"
+            self._refuse(413, "head_too_large", message)
+        else:
+            self._refuse(400, "malformed_http", "this is not an HTTP/1.1 request")
 
-    def _stop(self, refusal: RequestRefused) -> None:
-        """Leaves the parser, which reads no further."""
-        self._refusal = refusal
-        raise ValueError(refusal.code)
-
-    def _refuse(self, refusal: RequestRefused) -> None:
-        """The last answer of this connection, unless another is on its way."""
-        if self._refused or self.transport.is_closing():
-            return
-        self._refused = True
-        if self._answering is not None and not self._answering.response_complete:
-            self._answer_nobody()
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        headers = {"connection": "close"} | ({"retry-after": "5"} if status == 429 else {})
+        answer = error_response(status, code, message, None, headers)
+        lines = [b"%s: %s\r\n" % header for header in completed(answer.raw_headers)]
+        if self._unanswered:
+            self.transport.abort()
+        elif not self.transport.is_closing():
+            self.transport.write(
+                STATUS_LINE[status] + b"".join(lines) + b"\r\n" + bytes(answer.body)
+            )
             self.transport.close()
-            return
-        self.transport.write(_as_bytes(refusal_response(refusal)))
-        self.transport.write_eof()
-        self._expect_the_rest()
 
+    def _limit(self, what: str, seconds: float | None) -> None:
+        if what in self._deadlines:
+            self._deadlines.pop(what).cancel()
+        if seconds is not None:
+            unread = self.transport.get_write_buffer_size()
+            self._deadlines[what] = self.loop.call_later(
+                seconds, self._expire, what, seconds, unread
+            )
 
-def _as_bytes(response: Response) -> bytes:
-    headers = [*completed(response.raw_headers), (b"connection", b"close")]
-    head = b"".join(b"%s: %s\r\n" % header for header in headers)
-    return STATUS_LINE[response.status_code] + head + b"\r\n" + bytes(response.body)
-
-
-def _no_http() -> Malformed:
-    return Malformed("malformed_http", "this is no request of HTTP/1.1; send one")
-
-
-def _head_too_large() -> TooLarge:
-    return TooLarge(
-        "head_too_large",
-        f"the address and the headers have more than {MAX_HEAD_BYTES} bytes; ask for less at a time",
-        {"limit_bytes": MAX_HEAD_BYTES},
-    )
-
-
-def _head_too_slow() -> Malformed:
-    return Malformed(
-        "head_too_slow",
-        f"the address and the headers did not arrive within {HEAD_SECONDS:.0f} seconds",
-    )
-
-
-def _too_many_at_once() -> TooBusy:
-    return TooBusy(
-        "too_many_requests_at_once",
-        f"more than {MAX_PIPELINED} requests wait on this connection; read the answers before sending more",
-        {"limit": MAX_PIPELINED},
-        retry_after_seconds=1,
-    )
-
-
-def _too_many_connections(most: int) -> TooBusy:
-    return TooBusy(
-        "too_many_connections",
-        f"the server has {most} connections, as many as it may; try again later",
-        {"limit": most},
-        retry_after_seconds=5,
-    )
+    def _expire(self, what: str, seconds: float, unread: int) -> None:
+        """Abort unless the client goes on reading: closing would wait until it has read everything."""
+        if unread - self.transport.get_write_buffer_size() >= limits.MIN_READ_BYTES:
+            self._limit(what, seconds)
+        else:
+            self.transport.abort()

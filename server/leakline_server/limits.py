@@ -39,11 +39,11 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 HEAD_SECONDS: Final = 15.0
 # Requests behind one that is not answered yet.
 MAX_PIPELINED: Final = 64
-# Of a body that was answered before it was there: what else is on its way, so that the answer can be read.
-MAX_UNREAD_BYTES: Final = 2 * 2**20
+# For the rest of a body that was answered before it was there: it is read, so that the client can read the answer.
 UNREAD_SECONDS: Final = 5.0
-# Without a byte read of an answer that waits.
+# A client that reads less of an answer than these bytes in this time is disconnected.
 ANSWER_SECONDS: Final = 60.0
+MIN_READ_BYTES: Final = 16 * 1024
 
 # -- a batch
 MAX_SNAPSHOTS: Final = 200

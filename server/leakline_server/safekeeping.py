@@ -14,10 +14,16 @@ from .config import Config
 from .paths import MIGRATIONS
 from .store import backup, disk
 from .store.backup import CannotBackUp, Checked
-from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, open_engine
-from .store.migrate import NewerDatabase, current, refuse_newer, revisions, upgrade
+from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, open_engine, without_content
+from .store.migrate import (
+    FORMER_VIEWS,
+    NewerDatabase,
+    current,
+    refuse_newer,
+    revisions,
+    upgrade,
+)
 from .store.serving import AlreadyServed, alone_on
-from .store.views import VIEWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +84,11 @@ def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
             engine.dispose()
         ours = backup.objects_of(fresh)
     found = backup.objects_of(source)
-    # Those of an older version are dropped and made anew when it is brought to this one.
-    replaced = set() if schema == revisions(MIGRATIONS)[-1] else {("view", name) for name in VIEWS}
+    # The upgrade drops them before it reads anything.
+    is_old = schema != revisions(MIGRATIONS)[-1]
+    dropped = {("view", name) for name in FORMER_VIEWS} if is_old else set()
     strange = [
-        each for each, text in found.items() if each not in replaced and ours.get(each) != text
+        each for each, text in found.items() if each not in dropped and ours.get(each) != text
     ]
     if wrong := [*strange, *(each for each in ours if each not in found)]:
         kind, name = wrong[0]
@@ -110,5 +117,4 @@ def _told() -> Iterator[None]:
     except (BadDatabaseUrl, NewerDatabase, CannotBackUp) as error:
         raise LeaklineError(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
-        reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
-        raise LeaklineError(f"the database does not do it: {reason}") from error
+        raise LeaklineError(f"the database does not do it: {without_content(error)}") from error

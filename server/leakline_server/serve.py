@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from types import FrameType
 from typing import Final
 
@@ -30,7 +29,7 @@ from leakline.errors import BadArgument, LeaklineError
 from . import allocator, logs
 from .app import create_app
 from .config import Config, Network, is_loopback, misspelt
-from .connections import KEPT_FILES, Connection
+from .connections import Connection
 from .limits import MAX_CONNECTIONS
 from .store import disk, logins
 from .store.engine import (
@@ -41,17 +40,19 @@ from .store.engine import (
     may_answer_soon,
     open_engine,
     ping,
+    without_content,
 )
 from .store.migrate import NewerDatabase
 from .store.rules import TooManyRules
 from .store.serving import AlreadyServed, alone_on
 from .web.services import Services
 
-BACKLOG: Final = 1024
 # As nginx does. Most trainings send every few seconds, and a connection costs as much as a snapshot.
 KEEP_ALIVE_SECONDS: Final = 75
 # Of sockets that may be open, the first of these that may be: by habit few are, and each training holds one.
 OPEN: Final = (65_536, 10_240)
+# The database, the streams' wake-ups, files that are served, and the log.
+KEPT_FILES: Final = 256
 # A backstop: nothing should need it.
 GRACEFUL_SHUTDOWN_SECONDS: Final = 1
 # Waited for at a start, and at an end: on Postgres nothing is lost that was acknowledged, whenever we go.
@@ -175,13 +176,9 @@ def _cannot_open(error: Exception) -> str:
             "cannot open the database: its disk is full, and opening it takes a little room (32 KiB, and what a new "
             "version or another password writes); make room there, then start again"
         )
-    return f"cannot open the database: {_reason(error)}"
-
-
-def _reason(error: Exception) -> str:
     if is_undecodable(error):
-        return "a text in it is damaged; restore a backup"
-    return str(getattr(error, "orig", error)).strip().splitlines()[0]
+        return "cannot open the database: a text in it is damaged; restore a backup"
+    return f"cannot open the database: {without_content(error)}"
 
 
 def _allow_connections() -> int:
@@ -220,7 +217,8 @@ def _serve(
 ) -> None:
     settings = uvicorn.Config(
         app,
-        http=partial(Connection, most=most),  # type: ignore[arg-type]
+        http=Connection,
+        limit_concurrency=most,
         # Explicitly one: uvicorn takes the number from the environment. Several servers are several `leakline serve`.
         workers=1,
         # Ours, `logs.py`, takes what uvicorn says too.
@@ -326,7 +324,7 @@ def _bind(config: Config) -> socket.socket:
         if os.name != "nt":
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(BACKLOG)
+        listening.listen()
     except OSError as error:
         why = error.strerror or str(error)
         raise CannotServe(

@@ -217,7 +217,7 @@ def cleanup(freed: float) -> Event:
 
 
 def test_a_cleanup_that_frees_nothing_does_not_reach_the_leak() -> None:
-    words = "The cleanup agent ran 2 times and freed nothing"
+    words = "The cleanup agent ran twice and freed nothing"
     assert told_by(leaking(cleanup(0), cleanup(-4096)), words)
     for events in ([cleanup(0)], [cleanup(0), cleanup(MIB)], []):
         assert not told_by(leaking(*events), words)

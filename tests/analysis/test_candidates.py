@@ -351,6 +351,20 @@ def test_graphs_that_are_read_late_grow_at_the_rate_of_their_tensors(late: list[
     assert found == [("torch.Tensor", "type", pytest.approx(5.0, rel=0.01))] * 2
 
 
+@pytest.mark.parametrize("graphs", [{0: 0, 3: 300}, {3: 300}, {3: 0}])
+def test_a_store_excuses_its_tensors_and_not_the_graphs_that_they_keep(
+    graphs: dict[int, int],
+) -> None:
+    """Each of 100 new items of the store is a tensor, with another one that its graph keeps; rarely read."""
+    found = _found(
+        type__torch__Tensor__count=_rising(200),
+        tensors__count=[10 + 200 * g if g in graphs else None for g in range(12)],
+        tensors__graph_count=[graphs.get(g) for g in range(12)],
+    )
+    kept = graphs[3] > 0
+    assert found == ([("torch.Tensor", "type", pytest.approx(100.0, rel=0.05))] if kept else [])
+
+
 def test_one_look_that_finds_many_older_tensors_is_compared_with_the_new_ones() -> None:
     late: list[Value] = [None, None, 15, *[None] * 9]
     found = _found(

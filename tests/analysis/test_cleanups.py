@@ -51,15 +51,15 @@ def counted(before: Any, after: Any, freed: int = 64 * MIB, **more: Any) -> Even
 @pytest.mark.parametrize(
     ("events", "said"),
     [
-        ([cleanup(0), cleanup(-4096)], "ran 2 times and freed nothing"),
+        ([cleanup(0), cleanup(-4096)], "ran twice and freed nothing"),
         ([cleanup(0), cleanup(0), cleanup(0)], "ran 3 times and freed nothing"),
         # A collection gives some pages back, whatever grows.
-        ([cleanup(4096), cleanup(8192)], "ran 2 times and freed only 12.00 KiB"),
+        ([cleanup(4096), cleanup(8192)], "ran twice and freed only 12.00 KiB"),
         (
             [cleanup(0, devices={"cuda.0.reserved_bytes": [GIB, GIB]})] * 2,
-            "ran 2 times and freed nothing",
+            "ran twice and freed nothing",
         ),
-        ([counted(30, 30), counted(60, 60)], "ran 2 times and freed no TradingEnvironment"),
+        ([counted(30, 30), counted(60, 60)], "ran twice and freed no TradingEnvironment"),
     ],
 )
 def test_one_that_freed_nothing_of_it_makes_it_one_class_worse(

@@ -239,7 +239,7 @@ def test_of_a_phase_that_runs_twice_the_growth_of_one_execution_is_told() -> Non
     twice = study_of(phase__train__executions=[2] * 12).lane
     nested = candidate("E", "object", slope=12, place=Place("train", None, 1.0))
     for member in (candidate("E", "object", slope=12), nested):
-        said = ": 6 per execution of train, which ran 2 times in each"
+        said = ": 6 per execution of train, which ran twice in each"
         assert _per_execution(twice, member) == said
         for lane in (study_of(phase__train__executions=[1] * 12).lane, study_of().lane):
             assert _per_execution(lane, member) == ""
@@ -256,7 +256,7 @@ GROWS = "Memory grows by +2.00 KiB per generation (1.00 KiB to 3.00 KiB, 90 %)."
         (RATE, Rise(), 0, [GROWS]),
         (RATE, Rise(window=8, generations=9), 0, [GROWS, "The rise holds over 9 generations."]),
         (RATE, Rise(window=8, generations=9), 1, [GROWS, "The rise holds over 9 generations, seen once."]),
-        (RATE, Rise(window=8, generations=9), 2, [GROWS, "The rise holds over 9 generations, seen 2 times in a row."]),
+        (RATE, Rise(window=8, generations=9), 2, [GROWS, "The rise holds over 9 generations, seen twice in a row."]),
         (replace(RATE, points=2), Rise(), 0, [GROWS]),
         (replace(RATE, points=1), Rise(), 0, []),
         (replace(RATE, estimate=0.0), Rise(window=8), 0, []),
@@ -280,8 +280,8 @@ def test_measured_objects_explain_no_more_than_all() -> None:
     measured = [(0.25, 0.5), (90.0, 40.0), (30.0, 0.0), (None, 40.0)]
     causes = [assessed(cause_of(ENVS, measured=size, rate=rate)) for size, rate in measured]
     assert [_explained_lines(study_of(), each, "generation") for each in causes] == [
-        ["Measured objects explain 50%: 0 B per generation."],
-        ["Measured objects explain 100%: 90 B per generation."], [], [],
+        ["Measured objects explain 50 %: 0 B per generation."],
+        ["Measured objects explain 100 %: 90 B per generation."], [], [],
     ]  # fmt: skip
 
 
@@ -344,7 +344,7 @@ def test_two_looks_at_the_heap_tell_what_grows_where_one_lies_just_before_the_st
 def test_where_it_stays_is_told_with_its_share() -> None:
     places = (Place("train", "train", 0.756), Place("train", "train", None), SPREAD)
     told = [_phase_lines(assessed(cause_of(place=place))) for place in places]
-    assert told == [["76% of it stays in train."], ["It stays in train."], []]
+    assert told == [["76 % of it stays in train."], ["It stays in train."], []]
 
 
 @pytest.mark.parametrize(

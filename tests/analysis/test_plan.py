@@ -24,7 +24,6 @@ from leakline.analysis.plan import (
     band_title,
     check_bands,
     declared_bands,
-    plain_number,
     readings_of,
     writer_of,
 )
@@ -347,11 +346,7 @@ def test_the_sentence_says_what_lies_within(
     assert _told(band(3), history, ended, known, outside, newest) == said
 
 
-def test_plain_numbers_have_three_digits_that_count() -> None:
-    values = (16, 0.25, 3072.4, 99.94, 99.96, 100.4, -100.4, -0.5, 12.0)
-    written = ["16", "0.25", "3,072", "99.9", "100", "100", "-100", "-0.5", "12"]
-    assert [plain_number(value) for value in values] == written
-    # Sizes by the end of the name.
+def test_sizes_are_known_by_the_end_of_the_name() -> None:
     names = ("process.rss_bytes", "train.bytes", "gauge.bytes_read")
     assert [writer_of(name)(2) for name in names] == ["2 B", "2 B", "2"]
 

@@ -28,7 +28,7 @@ from leakline.analysis.ladder import walk
 from leakline.analysis.results import SEVERITY, Verdict
 from leakline.analysis.series import lanes_of
 from leakline.analysis.study import LaneStudy
-from leakline.analysis.wording import format_bytes
+from leakline.text_format import format_bytes
 
 SEEDS = range(5)
 

@@ -106,7 +106,7 @@ def test_the_type_whose_bytes_are_what_memory_gained_is_named(
     assert suspect.count_per_generation == pytest.approx(5)
     assert suspect.bytes_per_generation == pytest.approx(GROWS)
     assert not any("No Python object" in line for line in finding.evidence)
-    assert any(line.startswith("Measured objects explain 100%") for line in finding.evidence)
+    assert any(line.startswith("Measured objects explain 100 %") for line in finding.evidence)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from builder import TRAIN as IN_TRAINING
 from pieces import lane_of
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.duration import _of_lane, _time, duration_of
+from leakline.analysis.duration import _of_lane, duration_of
 from leakline.analysis.evidence import Scale, baseline_of
 from leakline.analysis.results import Interval
 from leakline.analysis.series import (
@@ -238,16 +238,6 @@ def test_a_generation_that_was_not_timed_took_as_long_as_usual() -> None:
 
 def read(n: int, **others: Sequence[float | None]) -> Lane:
     return lane_of(history_of([500.0 * MIB] * n, **others))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [
-        (0.4, "0 s"), (59.0, "59 s"), (60.0, "1 min"), (89.0, "1 min"), (3600.0, "1 h 0 min"),
-    ],
-)  # fmt: skip
-def test_a_time_is_told_in_its_two_largest_units(seconds: float, told: str) -> None:
-    assert _time(seconds) == told
 
 
 def test_a_run_takes_what_it_took_and_for_each_to_come_what_the_newest_take() -> None:

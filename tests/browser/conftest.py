@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+from tests.browser.patterns.page import add_patterns
 from tests.browser.training import MadeTraining
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ def open_page(chromium: Browser, server: str) -> Iterator[Callable[..., Page]]:
 
         context = chromium.new_context(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
         contexts.append(context)
+        add_patterns(context, address)
         page = context.new_page()
         page.on("request", watch)
         page.on("pageerror", lambda error: wrong.append(f"exception: {error}"))

@@ -1,4 +1,4 @@
-"""A person reads the books as a sum: newest, mean, or the generation they clicked; and checks a suspicion."""
+"""A person reads the books as a sum: newest, mean, or the generation they clicked."""
 
 from __future__ import annotations
 
@@ -67,27 +67,6 @@ def test_the_bars_add_up_and_a_click_into_the_books_shows_that_generation(
     assert page.evaluate("window.same") is True
 
 
-@pytest.mark.parametrize("scripts", [True, False])
-def test_a_person_checks_whether_it_adds_up(
-    train: Train, open_page: Open, server: str, scripts: bool
-) -> None:
-    train(f"checked-{scripts}", 20)
-    page = open_page(f"/runs/checked-{scripts}")
-    expect(page.locator("#calculator")).to_be_attached(timeout=PATIENCE_MS)
-    if not scripts:
-        page = open_page(f"/runs/checked-{scripts}", java_script_enabled=False)
-    section = page.locator("#calculator")
-    expect(section.locator("[data-part$=note] .note")).to_contain_text(
-        "It adds up: 16 × 440.00 MiB"
-    )
-    section.get_by_label("bytes per item").fill("440 KiB")
-    section.get_by_role("button", name="Work out").click()
-    expect(section.locator("[data-part$=note] .note")).to_contain_text(
-        "Off by a factor of about 1,000: 16 × 440.00 KiB"
-    )
-    assert "each=440+KiB" in page.url
-
-
 def test_marks_are_told_when_one_points_at_them(train: Train, open_page: Open) -> None:
     train("marked", 10)
     page = open_page("/runs/marked")
@@ -108,7 +87,7 @@ def test_marks_are_told_when_one_points_at_them(train: Train, open_page: Open) -
 def test_what_somebody_types_is_not_taken_away_by_an_update(train: Train, open_page: Open) -> None:
     training = train("typing", 20)
     page = open_page("/runs/typing")
-    field = page.locator("#calculator").get_by_label("bytes per item")
+    field = page.locator("#since").get_by_label("label or generation")
     expect(field).to_be_visible(timeout=PATIENCE_MS)
     field.fill("12 Mi")
     training.run_generations(2)
@@ -122,7 +101,9 @@ def test_what_somebody_types_is_not_taken_away_by_an_update(train: Train, open_p
     field.press("End")
     field.press_sequentially("B")
     field.press("Enter")
-    expect(page.locator("#calculator [data-part$=note] .note")).to_contain_text("16 × 12.00 MiB")
+    expect(page.locator("#since [data-part$=note] .note")).to_contain_text(
+        "No snapshot is called 12 MiB"
+    )
     expect(field).to_be_focused()
 
 

@@ -31,7 +31,6 @@ ON_THE_PAGE_OF_A_RUN = {
     "memory": ("private memory is accounted for", "The C allocator keeps"),
     "gpu": ("Allocated is what live tensors hold",),
     "types": ("problem: expected 2", "expected: 17 after evolve_population", "+16"),
-    "calculator": ("It adds up",),
     "holders": ("erl_trainer.Trainer.population_history[*]",),
     "containers": ("50,000", "100 %", "full"),
     "large-objects": ("440.00 MiB",),

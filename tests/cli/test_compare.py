@@ -141,7 +141,7 @@ def test_a_comparison_becomes_markdown(ask: Any, server: str) -> None:
         name, before, after, change = cells(lines, head)
         assert before.endswith("iB") and after.endswith("iB") and change.startswith("-")
     assert re.fullmatch(r"memory after \d+ generations", name)
-    assert cells(lines, "seconds per generation")[1:] == ["2.00 s", "2.00 s", "+0.0 %"]
+    assert cells(lines, "seconds per generation")[1:] == ["2.00 s", "2.00 s", "0.0 %"]
     gone = [line for line in lines if line.startswith("- Gone: ")]
     assert any(" in `evaluate`: `app.Environment`" in line for line in gone)
     assert "- New: nothing" in lines

@@ -78,7 +78,7 @@ def test_a_dry_run_says_what_would_go_and_leaves_it(leakline: Any, filled: str) 
     said = leakline("db", "retain", "--dry-run", "--keep-days", "30")
     assert said.status == 0
     assert "remove old  erl/the old one" in said.output
-    assert "would go: 1 runs" in said.output
+    assert "would go: 1 run " in said.output
     assert "kept" not in said.output and "live" not in said.output
     assert runs_of(filled) == ["kept", "live", "old"]
 
@@ -89,7 +89,7 @@ def test_what_is_too_old_is_removed(
     monkeypatch.setenv("LEAKLINE_KEEP_DAYS", "forever,erl=30")
     said = leakline("db", "retain")
     assert (said.status, said.errors) == (0, "")
-    assert "removed 1 runs" in said.output
+    assert "removed 1 run," in said.output
     assert runs_of(filled) == ["kept", "live"]
     assert select(filled, "SELECT count(*) FROM batches WHERE run_id = 'old'") == [0]
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from leakline.analysis.estimates import check_estimate
+from leakline.cli.estimate import _measured
+
 
 def test_an_estimate_that_is_out_is_told_by_its_factor(leakline: Any) -> None:
     said = leakline("estimate", "208 x 100 KB = 20 GB")
@@ -39,6 +42,7 @@ def test_one_that_is_out_among_several_decides(
         ("136 GB / 13 generations = 5-8 GB per generation", 3, "out"),
         ("16 agents x 192 updates x 13 generations x 8 bytes = 10-20 MB", 3, "out"),
         ("39,936 losses x 8 bytes = about 312 KB", 0, "right"),
+        ("3 million x 8 bytes = 24 MB", 0, "right"),
         ("15-20 GB + 5-8 GB + 2-3 GB + 3-5 GB + 100 MB + 10-20 MB = 25-36 GB", 0, "right"),
     ],
 )
@@ -55,46 +59,63 @@ def test_what_is_not_understood_is_wrong_use_and_answers_nothing(leakline: Any) 
     assert "'about twenty gigabytes'" in said.error and "208 x 100 KB = 20 GB" in said.error
 
 
-def test_the_json_has_both_sides_of_every_equation(leakline: Any) -> None:
+def test_the_json_has_both_sides_of_the_equation(leakline: Any) -> None:
     said = leakline("estimate", "208 x 100 KB = 20 GB", "--json")
     assert said.status == 3
     (item,) = json.loads(said.output)["items"]
-    assert set(item) == {"text", "outcome", "checks", "measured"}
+    assert set(item) == {"text", "checks", "measured"}
     (check,) = item["checks"]
-    keys = {"said", "computed", "claimed", "outcome", "factor", "direction", "sentence"}
+    keys = {"computed", "claimed", "outcome", "factor", "direction", "sentence"}
     assert set(check) == keys
     assert check["computed"] == {"low": 20.8e6, "high": 20.8e6, "is_size": True}
     assert (check["claimed"]["low"], check["direction"]) == (20e9, "too_high")
-    assert item["measured"] is None
+    assert item["measured"] == []
 
 
-def test_an_estimate_is_held_against_a_run(ask: Any) -> None:
+def test_an_estimate_is_compared_with_the_growth_of_the_suspect_it_names(ask: Any) -> None:
     text = "16 Environments x 100 KB = 1.6 MB per generation"
     said = ask("estimate", text, "--run", "app/leaking")
     assert said.status == 3
-    own, *measured = said.output.splitlines()
+    own, measured = said.output.splitlines()
     assert own.startswith("right ")
-    told = {line.split(", ")[1].split(":")[0]: line for line in measured}
-    # Sixteen of them and 20 MiB in each generation, so 1.25 MiB each.
-    assert "20.00 MiB measured, 1.53 MiB said: off by a factor of 13" in told["size per generation"]
-    assert told["number per generation"].startswith("right ")
-    assert "1.25 MiB measured, 97.66 KiB said" in told["size of one"]
+    # Sixteen of them and 20 MiB in each generation.
+    wanted = "Environment, per generation: 20.00 MiB measured; 1.53 MiB is off by a factor of 13 (too low)."
+    assert measured == f"out       {wanted}"
 
 
-def test_the_whole_run_is_held_against_what_there_is_by_now(ask: Any) -> None:
-    text = "15 x 16 app.Environment x 1.25 MiB = 300 MiB"
+def test_without_per_generation_it_is_about_the_entire_run(ask: Any) -> None:
+    text = "14 x 16 app.Environment x 1.25 MiB = 280 MiB"
     said = ask("estimate", text, "--run", "run1", "--json")
     assert said.status == 0
     (item,) = json.loads(said.output)["items"]
-    size, number, each = item["measured"]
-    assert number["computed"]["low"] == 16 + 16 * 14
-    assert size["computed"]["low"] == pytest.approx(240 * 1.25 * 2**20, rel=0.01)
-    assert each["outcome"] == "right"
+    (size,) = item["measured"]
+    assert size["computed"]["low"] == pytest.approx(280 * 2**20, rel=0.01)
+    assert size["outcome"] == "right" and "in 14 generations" in size["sentence"]
 
 
-def test_an_estimate_that_names_nothing_measured_says_what_could_be_named(ask: Any) -> None:
-    said = ask("estimate", "3 pigs x 2 MB", "--run", "app/leaking")
-    assert said.status == 0
-    assert "Nothing in it names what app/leaking measured, such as Environment." in said.output
+@pytest.mark.parametrize("text", ["16 Envs x 25 MiB = 400 MiB", "400 MiB in all x 1"])
+def test_a_growth_counts_from_the_generation_that_it_began_in(text: str) -> None:
+    rate = 20 * 2**20
+    finding = {
+        "fingerprint": "f", "started_at_generation": {"estimate": 20},
+        "suspects": [{"name": "app.Env", "bytes_per_generation": rate}],
+    }  # fmt: skip
+    verdict = {
+        "unit": "epoch", "generations": 40, "findings": [finding],
+        "growth_bytes_per_generation": {"estimate": rate},
+    }  # fmt: skip
+    (measured,) = _measured(text, check_estimate(text), verdict)
+    assert measured.outcome == "right"
+    assert "at this rate in 20 epochs: 400.00 MiB measured" in measured.sentence
+
+
+def test_an_estimate_that_names_no_suspect_is_compared_with_the_growth_of_the_run(
+    ask: Any,
+) -> None:
+    said = ask("estimate", "10 pigs x 2 MiB/gen", "3 x 2", "--run", "app/leaking")
+    assert said.status == 0, said.errors
+    own, measured, count = said.output.splitlines()
+    assert (own.split()[0], count.split()[0]) == ("computed", "computed")
+    assert "the run, per generation: 20.00 MiB measured; 20.00 MiB is right." in measured
     unknown = ask("estimate", "3 x 2 MB", "--run", "app/nobody")
     assert (unknown.status, unknown.output, "nobody" in unknown.errors) == (1, "", True)

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import GENERATIONS, MIB, STARTED, made_snapshots
 
 import leakline as leakline_itself
-from leakline.cli import COMMANDS, demo
+from leakline.cli import COMMANDS, GROUPS, demo
 from leakline.cli.asking import Asker
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader
 from leakline.spool_file import SpoolFile
@@ -59,6 +59,14 @@ def test_a_wrong_address_is_wrong_use(leakline: Any) -> None:
     said = leakline("runs", "--server", "nonsense")
     assert said.status == 2
     assert "'nonsense'" in said.errors
+
+
+def test_help_lists_all_commands_by_group_on_one_screen(leakline: Any) -> None:
+    lines = leakline("--help").output.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == list(COMMANDS)
+    assert [line[:-1] for line in lines if line.endswith(":")] == list(GROUPS)
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 84
 
 
 @pytest.mark.parametrize("command", COMMANDS)

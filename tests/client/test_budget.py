@@ -289,9 +289,17 @@ def test_memory_rises_where_its_lows_do_whatever_swings_above_them() -> None:
     assert last([200 + 5 * i for i in range(8)])
     assert last([200 + 5 * i + 40 * (i % 4 == 3) for i in range(24)])
     assert not last([200 + 40 * (i % 4 == 3) for i in range(24)])
-    assert not last([200 + 40 * (i % 2) + 0.2 * i for i in range(24)])
-    assert not last([200 + 5 * min(i, 10) for i in range(24)])
-    assert not last([200 + 5 * i for i in range(7)])
+    assert not last([200 + 40 * (i % 2) + 0.2 * i for i in range(8)])
+    assert not last([200 + 5 * i for i in range(4)])
+
+
+def test_a_slow_rise_of_memory_adds_up_until_a_census_has_counted_it() -> None:
+    memory = RisingMemory()
+    rises = [memory.note((10_000 + 20 * i) * 2**20) for i in range(20)]
+    assert rises.index(True) == 3 + 5, "1 % of 10 GB in steps of 20 MB"
+    assert all(rises[8:])
+    memory.counted()
+    assert not memory.note(10_400 * 2**20)
 
 
 def test_a_rise_is_news_for_a_while_and_again_when_it_is_faster() -> None:

@@ -118,7 +118,7 @@ def test_leaks_fail_with_the_verdict_and_the_holder_and_the_healthy_pass(place: 
     assert "held by: test_it.kept[*]" in leaking
     assert "its own" in by_itself
     assert "rollout keeps 1 Episode" in own
-    assert "had 1 generations; 5 are needed" in few
+    assert "had 1 generation; 5 are needed" in few
     cases = ElementTree.parse(place.folder / "report.xml").getroot().iter("testcase")
     by_name = {case.get("name"): case for case in cases}
     told = {p.get("name"): p.get("value") for p in by_name["test_leaking"].iter("property")}

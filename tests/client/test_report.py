@@ -31,8 +31,7 @@ from leakline.report import (
 )
 from leakline.report.build import trend
 from leakline.report.facts import change_interval, forecast, graph_rates, with_graphs
-from leakline.report.render import gib, render, signed_gib
-from leakline.sizes import worded
+from leakline.report.render import render, signed_gib
 from leakline.snapshot import (
     Batch,
     Event,
@@ -44,6 +43,7 @@ from leakline.snapshot import (
 )
 from leakline.spool import read_batches
 from leakline.spool_file import SpoolFile
+from leakline.text_format import format_gib, worded
 
 GIB = 2**30
 HEADER = RunHeader("run-1", "erl", "before-fix", "generation", 3, 1.0)
@@ -155,7 +155,7 @@ def test_a_long_trend_shows_its_beginning_and_its_end(tmp_path: Path) -> None:
 
 
 def test_sizes_have_two_decimals_and_say_their_unit() -> None:
-    assert gib(4.234 * GIB) == "4.23 GiB"
+    assert format_gib(4.234 * GIB) == "4.23 GiB"
     assert (signed_gib(-0.5 * GIB), signed_gib(None)) == ("-0.50 GiB", "")
 
 

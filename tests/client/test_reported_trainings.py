@@ -277,8 +277,8 @@ def test_the_text_report_has_gpu_memory_buffers_and_cleanups(tmp_path: Path) -> 
     lines = {" ".join(line.split()) for line in report_text(path).splitlines()}
     for line in (
         "GPU 0 allocated, live tensors: 0.15 GiB", "GPU 0 reserved by torch: 0.50 GiB",
-        "agent_memory: 15,680 of 50,000 (31%) 120.00 MiB, 100.00 MiB of it on the host, 20.00 MiB on devices",
-        "experience: 1,200 of 2,000 (60%)", "pending_uploads: 3",
+        "agent_memory: 15,680 of 50,000 (31 %) 120.00 MiB, 100.00 MiB of it on the host, 20.00 MiB on devices",
+        "experience: 1,200 of 2,000 (60 %)", "pending_uploads: 3",
         "Time per episode: 945.20 s, 942.80 s on average", "agent ran once and freed 2.00 MiB.",
     ):  # fmt: skip
         assert line in lines, line

@@ -150,12 +150,6 @@ def _in_slices(work):
     work.result()
 
 
-def _arenas(module, every, by_file):
-    # Another allocator, as under a sanitizer; or another thread scans.
-    with contextlib.suppress(OSError, RuntimeError):
-        module.scan_arenas(every, random.getrandbits(32), by_file)
-
-
 def _census_in_slices():
     from leakline.probes.census import SlicedCensus
 
@@ -183,8 +177,6 @@ FACILITIES = {
     "newest": lambda module, heap: module.newest_instances([Node, dict, Finalized], 10, 0.01),
     "garbage": lambda module, heap: module.garbage(300_000, 20_000_000),
     "references to classes": lambda module, heap: _references_to_classes(module),
-    "arenas": lambda module, heap: _arenas(module, 7, False),
-    "arenas by file": lambda module, heap: _arenas(module, 5, True),
     "census in slices": lambda module, heap: _census_in_slices(),
     "census at once": lambda module, heap: _census(),
     "census with a deadline": lambda module, heap: _census(0.001),

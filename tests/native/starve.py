@@ -43,7 +43,6 @@ def calls(module, heap):
         "referrers_among": lambda: module.referrers_among(heap, heap[:5]),
         "newest_instances": lambda: module.newest_instances([Node, dict], 5, 1.0),
         "garbage": lambda: module.garbage(100_000, 10**10),
-        "scan_arenas": lambda: module.scan_arenas(4, 7),
         "reference_counts": lambda: module.reference_counts(references),
         "Census in slices": lambda: census(True),
         "Census": lambda: census(False),

@@ -481,7 +481,7 @@ def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("CREATE TRIGGER spy AFTER INSERT ON runs BEGIN DELETE FROM chunks; END", "trigger 'spy'"),
         ("CREATE VIEW spy AS SELECT * FROM webhooks", "view 'spy'"),
-        ("DROP VIEW run_list; CREATE VIEW run_list AS SELECT * FROM webhooks", "view 'run_list'"),
+        ("CREATE VIEW run_list AS SELECT * FROM webhooks", "view 'run_list'"),
         ("CREATE TABLE spy (x)", "table 'spy'"),
         ("CREATE VIRTUAL TABLE spy USING fts5(x)", "table 'spy"),
         ("CREATE UNIQUE INDEX spy ON runs (name)", "index 'spy'"),

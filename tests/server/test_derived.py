@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from leakline import analysis
 from leakline.analysis.results import to_json
 from leakline.analysis.thinning import thinned
-from leakline_server.store import history
+from leakline_server.store import history, process_history
 from leakline_server.web import derived
 from leakline_server.workers.examine import Examiner
 
@@ -176,6 +176,29 @@ def test_a_run_that_is_read_in_part_is_what_thinning_makes_of_all_of_it(
     read = history.load_for_examination(engine, "r1")[0]
     assert read.processes[0].left_out.generations
     assert to_json(thinned(history.load_history(engine, "r1")).processes) == to_json(read.processes)
+
+
+@pytest.mark.parametrize("load", [history.load_for_examination, history.load_for_pages])
+def test_a_long_run_is_the_same_read_in_blocks(
+    shared_api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch, load: Any
+) -> None:
+    """Also sums of generations in several blocks, and those with fractions before a block without."""
+    id_ = load.__name__
+    amounts: dict[str, Callable[[int], Any]] = {
+        "phase.evaluate.bytes": lambda i: i + 0.5 if i < 1_000 else 7 if i % 3 == 2 else None,
+        "phase.train.bytes": lambda i: 0.5 if i < 1_000 else None,
+        "phase.train.executions": lambda i: None if 600 < i < 2_000 else 1,
+    }
+    run = make_run(id=id_, instance=id_, extra=amounts)
+    run.create(shared_api)
+    # A batch that comes late lies behind its place.
+    for first, last in ((0, 900), (930, 3_000), (900, 930)):
+        run.send(shared_api, first, last - first)
+    engine = shared_api.app.state.services.engine  # type: ignore[attr-defined]
+    monkeypatch.setattr(process_history, "SNAPSHOTS_AT_ONCE", 10**9)
+    whole = to_json(load(engine, id_)[0].processes)
+    monkeypatch.setattr(process_history, "SNAPSHOTS_AT_ONCE", 150)
+    assert to_json(load(engine, id_)[0].processes) == whole
 
 
 def test_the_books_of_ranks_of_other_lengths_add_up(shared_api: TestClient, make_run: Any) -> None:

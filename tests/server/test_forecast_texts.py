@@ -7,7 +7,7 @@ from typing import Any
 from leakline.analysis.results import Interval, OomForecast, Verdict, to_json
 from leakline.cli.verdict import told
 from leakline.report.frame import Shown, frame
-from leakline.sizes import with_forecast
+from leakline.text_format import with_forecast
 from leakline_server.alerts.lifecycle import oom_alert
 from leakline_server.alerts.payload import ExaminedRun
 from leakline_server.web.verdict_view import forecast_text, tiles

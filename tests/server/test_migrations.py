@@ -13,20 +13,29 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+import apprise
 import pytest
 import sqlalchemy
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, update
+from sqlalchemy import insert, inspect, select, update
 from tests.server.databases import SHAPE, Copies
 from tests.server.stored import damage_all_of, engine_of, serving
 
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.migrate import NewerDatabase, current, downgrade, revisions, upgrade
-from leakline_server.store.tables import metadata, processes
+from leakline_server.store.tables import (
+    alerts,
+    deliveries,
+    metadata,
+    processes,
+    runs,
+    webhooks,
+)
+from leakline_server.store.webhook_changes import BY_HAND
 
 
 def steps() -> list[str]:
@@ -243,6 +252,107 @@ def test_an_age_that_was_taken_for_a_clock_that_is_behind_is_not_known(
     engine_of(api).dispose()
 
 
+DISCORD, AZURE = "https://discord.com/api/webhooks", "https://a.logic.azure.com:443/workflows"
+POWER = (
+    "https://a.b.environment.api.powerplatform.com:443/powerautomate/automations/direct/workflows"
+)
+INVOKED = "643e69f83c8944/triggers/manual/paths/invoke?api-version=1&sp=%2Fx&sv=1.0&sig=KODuebWb_g"
+# Format and address of a webhook -> format and address after the upgrade.
+LED = {
+    ("discord", f"{DISCORD}/123/To-ken_1"): ("apprise", f"{DISCORD}/123/To-ken_1"),
+    ("discord", "https://canary.discord.com/api/v10/webhooks/123/t?thread_id=9"): (
+        "apprise", f"{DISCORD}/123/t?thread=9",
+    ),
+    ("discord", f"{DISCORD}/123/t/"): ("apprise", f"{DISCORD}/123/t"),
+    ("discord", "https://discordapp.com/api/webhooks/123/t"): (
+        "apprise", "https://discordapp.com/api/webhooks/123/t",
+    ),
+    ("teams", f"{AZURE}/{INVOKED}"): ("apprise", f"{AZURE}/{INVOKED}"),
+    ("teams", f"{POWER}/{INVOKED}"): ("apprise", f"{POWER}/{INVOKED}"),
+    ("slack", "https://hooks.slack.com/services/T/B/x"): ("slack", "https://hooks.slack.com/services/T/B/x"),
+}  # fmt: skip
+# apprise does not take these.
+LEFT = (
+    ("discord", "https://relay.example/api/v10/webhooks/123/t"),
+    ("discord", f"{DISCORD}/123/t/slack"),
+    ("teams", "https://a.webhook.office.com/webhookb2/x"),
+)
+
+
+def test_webhooks_of_discord_and_teams_go_by_way_of_apprise_or_say_why_not(
+    empty_database_url: str,
+) -> None:
+    engine = open_engine(empty_database_url)
+    upgrade(engine, MIGRATIONS, "0015_damaged")
+    own = {"secret": "whsec_QUJD", "created_at": 1.0, "source": "api"}
+    hooks = [{**own, "format": form, "url": url} for form, url in (*LED, *LEFT)]
+    by_hand = {**own, "format": "teams", "url": "https://x.example/", "disabled_reason": BY_HAND}
+    times = dict.fromkeys(("started_at", "created_at", "last_seen_at"), 1.0)
+    run = {"id": "r1", "project": "p", "name": "n", "unit": "generation", "state": "running"}
+    alert = {"id": "a1", "run_id": "r1", "event": "run.killed", "payload": "{}", "created_at": 1.0}
+    with writing(engine) as connection:
+        connection.execute(insert(webhooks), hooks)
+        connection.execute(insert(webhooks).values(enabled=False, **by_hand))
+        connection.execute(insert(runs).values(**run, **times))
+        connection.execute(insert(alerts).values(**alert))
+        waiting = {"alert_id": "a1", "state": "pending", "due_at": 1.0}
+        numbers = connection.scalars(select(webhooks.c.id)).all()
+        connection.execute(insert(deliveries), [{**waiting, "webhook_id": n} for n in numbers])
+    upgrade(engine, MIGRATIONS)
+
+    w = webhooks.c
+    query = select(w.format, w.url, w.enabled, w.disabled_reason, w.secret, deliveries.c.state)
+    joined = query.join(deliveries, deliveries.c.webhook_id == w.id).order_by(w.id)
+    with engine.connect() as connection:
+        found = connection.execute(joined).all()
+    assert {row.secret for row in found} == {"whsec_QUJD"}
+    led, left, disabled = found[: len(LED)], found[len(LED) : -1], found[-1]
+    assert [(row.format, row.url) for row in led] == list(LED.values())
+    assert {(row.enabled, row.state) for row in led} == {(True, "pending")}
+    for row in led:
+        assert row.format == "slack" or apprise.Apprise().add(row.url), row.url
+    assert [(row.format, row.url) for row in left] == list(LEFT)
+    for row in left:
+        assert (row.enabled, row.state) == (False, "failed")
+        assert f"no longer writes the format {row.format}" in row.disabled_reason
+        assert not apprise.Apprise().add(row.url), row.url
+    assert (disabled.format, disabled.disabled_reason) == ("teams", BY_HAND)
+
+    downgrade(engine, MIGRATIONS, "0015_damaged")
+    with engine.connect() as connection:
+        found = connection.execute(joined).all()
+    assert [row.format for row in found] == [form for form, _ in (*LED, *LEFT)] + ["teams"]
+    assert found[1].url == f"{DISCORD}/123/t?thread_id=9"
+    engine.dispose()
+
+
+def test_what_was_led_to_apprise_is_changed_only_to_a_format_of_ours(database_url: str) -> None:
+    engine, new = open_engine(database_url), "http://127.0.0.1:9/hook"
+    own = {"secret": "whsec_QUJD", "created_at": 1.0, "source": "api"}
+    with writing(engine) as connection:
+        led = {"format": "apprise", "url": f"{DISCORD}/123/SECRET"}
+        connection.execute(insert(webhooks).values(id=1, **led, **own))
+        left = {"format": "teams", "url": "https://x.example/", "enabled": False}
+        connection.execute(insert(webhooks).values(id=2, disabled_reason="gone", **left, **own))
+    engine.dispose()
+    with serving(database_url, webhook_allow=(ip_network("127.0.0.0/8"),)) as api:
+        shown = api.get("/api/v1/webhooks").json()["items"]
+        assert [hook["origin"] for hook in shown] == [
+            "apprise https://discord.com",
+            "https://x.example",
+        ]
+        page = api.get("/alerts").text
+        assert "SECRET" not in page and "/alerts/webhooks/2/enable" not in page
+        for number, change in ((1, {"url": new}), (2, {"url": new}), (2, {"enabled": True})):
+            answer = api.patch(f"/api/v1/webhooks/{number}", json=change)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_field")
+        for change in ({"enabled": False}, {"enabled": True}, {"url": new, "format": "slack"}):
+            assert api.patch("/api/v1/webhooks/1", json=change).status_code == 200
+        changed = {"url": new, "format": "slack", "enabled": True}
+        answer = api.patch("/api/v1/webhooks/2", json=changed)
+        assert (answer.json()["origin"], answer.json()["enabled"]) == ("http://127.0.0.1:9", True)
+
+
 @pytest.mark.long
 def test_an_upgrade_that_is_cut_off_leaves_the_database_as_it_was(
     database_url: str, make_run: Any, monkeypatch: pytest.MonkeyPatch
@@ -254,12 +364,15 @@ def test_an_upgrade_that_is_cut_off_leaves_the_database_as_it_was(
     engine = open_engine(database_url)
     downgrade(engine, MIGRATIONS, KEYS)
 
-    def cut_off(_connection: Any) -> None:
+    whole = command.upgrade
+
+    def cut_off(*given: Any) -> None:
+        whole(*given)
         raise OSError("power cut")
 
     with monkeypatch.context() as patched:
-        # The last thing that it does, in the same transaction.
-        patched.setattr("leakline_server.store.views.make", cut_off)
+        # After the last step, in the same transaction.
+        patched.setattr(command, "upgrade", cut_off)
         with pytest.raises(OSError, match="power cut"):
             upgrade(engine, MIGRATIONS)
     assert current(engine) == KEYS

@@ -12,6 +12,7 @@ import jinja2.meta
 import pytest
 from jinja2 import nodes
 from starlette.testclient import TestClient
+from tests.browser.patterns import page as patterns
 
 from leakline_server.paths import STATIC, TEMPLATES
 from leakline_server.web import (
@@ -22,7 +23,6 @@ from leakline_server.web import (
     formats,
     inventory,
     overlay_view,
-    patterns_page,
     sections,
     settings_view,
     sign_in_pages,
@@ -36,7 +36,7 @@ PAGES = {
     "runs.html": contexts.RunsPage, "run.html": contexts.RunPage, "_run.html": contexts.RunPage,
     "compare.html": compare_view.ComparePage, "pick.html": contexts.PickPage, "error.html": contexts.ErrorPage,
     "alerts.html": alerts_view.AlertsPage, "settings.html": settings_view.SettingsPage,
-    "patterns.html": patterns_page.PatternsPage, "overlay.html": overlay_view.OverlayPage,
+    "overlay.html": overlay_view.OverlayPage,
     "deleted.html": deletion_pages.DeletedPage, "sign_in.html": sign_in_pages.SignInPage,
 }  # fmt: skip
 
@@ -111,6 +111,17 @@ def test_nothing_is_inline_and_nothing_comes_from_another_host() -> None:
         assert not re.search(r"\sstyle=|\son[a-z]+=|<style", text), path.name
         assert not re.search(r"(?:src|href)=\"(?:https?:)?//", text), path.name
         assert not re.search(r"<script(?![^>]*(?:src=|type=\"application/json\"))", text), path.name
+
+
+def test_the_patterns_have_every_colour_and_every_status() -> None:
+    page = patterns.html()
+    words = re.sub(r"<[^>]*>", " ", page)
+    colours = re.findall(r"^ {2}(--[\w-]+):", (STATIC / "css" / "variables.css").read_text(), re.M)
+    assert len(colours) > 30
+    assert re.findall(r"fill=\"var\((--[\w-]+)\)\"", page) == colours
+    for word in ("Leaking", "Suspected leak", "Watch", "Filling", "OK", "Recovered", "Learning"):
+        assert word in words
+    assert "7.10 GiB" in words and "not measured" in words
 
 
 def test_every_static_file_a_page_names_is_there() -> None:

@@ -19,7 +19,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 from starlette.testclient import TestClient
 
-from leakline.analysis.wording import format_bytes, format_change
+from leakline.text_format import format_bytes, format_change
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.paths import TEMPLATES

@@ -16,7 +16,6 @@ from starlette.testclient import TestClient
 from leakline_server.app import create_app
 from leakline_server.config import VARIABLES, Config, from_arguments, from_environment
 from leakline_server.figures import RetainerFigures, WriterFigures
-from leakline_server.paths import STATIC
 from leakline_server.store import disk, sizes
 from leakline_server.store.engine import open_engine
 from leakline_server.store.overview import Overview, overview
@@ -239,19 +238,7 @@ def test_a_time_in_a_sentence_is_one_for_scripts_and_the_rest_is_text() -> None:
     assert zoned("no 26-01-31 12:10 UTC & 1") == "no 26-01-31 12:10 UTC &amp; 1"
 
 
-def test_the_visual_language_names_every_colour_and_every_status(api: TestClient) -> None:
-    words = shown(api, "/patterns")
-    colours = re.findall(r"^ {2}(--[\w-]+):", (STATIC / "css" / "variables.css").read_text(), re.M)
-    assert len(colours) > 30
-    assert re.findall(r"fill=\"var\((--[\w-]+)\)\"", api.get("/patterns").text) == colours
-    for word in ("Leaking", "Suspected leak", "Watch", "Filling", "OK", "Recovered", "Learning"):
-        assert word in words
-    assert "7.10 GiB" in words and "not measured" in words
-
-
 def test_settings_are_found_from_every_page(api: TestClient) -> None:
-    for path in ("/", "/compare", "/incidents", "/alerts", "/settings", "/patterns"):
+    for path in ("/", "/compare", "/incidents", "/alerts", "/settings"):
         assert 'href="/settings"' in api.get(path).text
-    assert 'href="/patterns"' in api.get("/settings").text
-    for path in ("/settings", "/patterns"):
-        assert api.head(path).status_code == 200
+    assert api.head("/settings").status_code == 200

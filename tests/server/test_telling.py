@@ -281,7 +281,7 @@ def test_a_leak_that_flaps_is_told_as_a_digest_and_once_more_when_it_stands(
     assert before == [SUSPECTED, RESOLVED, SUSPECTED, RESOLVED, SUSPECTED]
     assert [row.subject for row in rows(engine)] == ["", "", "", "", "digest"]
     digest = rows(engine)[-1].payload
-    assert "Flapping: opened 3 times and closed 2 times in" in digest and "Env" in digest
+    assert "Flapping: opened 3 times and closed twice in" in digest and "Env" in digest
     see(after=2_900, each=1)
     assert told(engine) == before
     # No status has moved: it is over, and has been for an hour.

@@ -33,7 +33,7 @@ def test_a_page_shows_each_device_and_what_could_not_be_given(
     for device in (0, 1):
         for what in ("allocated", "reserved", "active", "outside torch", "this process, driver"):
             assert f"GPU {device} {what}" in lines_of(page)
-    assert "torch emptied its cache and tried again 2 times and ran out of memory once." in page
+    assert "torch emptied its cache and tried again twice and ran out of memory once." in page
     assert "None of them sees memory outside torch" in page
 
 

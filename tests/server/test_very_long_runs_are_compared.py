@@ -96,6 +96,23 @@ def test_a_part_says_what_the_whole_says(two: TestClient, monkeypatch: pytest.Mo
     assert part["environment_changes"] == whole["environment_changes"]
 
 
+def test_a_long_run_of_few_generations_is_compared_by_all_of_them(
+    shared_api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what the other run has, nothing of it is left out."""
+    monkeypatch.setattr(process_history, "COMPARED_WHOLE", 1_000)
+    for name, generations in (("few", 800), ("half", 400)):
+        run = make_run(id=name, instance=name)
+        run.create(shared_api)
+        run.send(shared_api, 0, 3 * generations)
+    (few, _), (half, _) = history.load_to_compare(engine_of(shared_api), "few", "half")
+    assert (len(set(few.processes[0].generation)), len(set(half.processes[0].generation))) == (
+        800,
+        400,
+    )
+    assert not few.processes[0].left_out.generations
+
+
 def test_a_run_without_snapshots_is_compared_with_a_long_one(two: TestClient) -> None:
     two.post("/api/v1/runs", json={"id": "empty", "project": "erl", "name": "empty"})
     answer = two.get("/compare?before=r0&after=empty")

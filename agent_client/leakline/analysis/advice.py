@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..snapshot import CYCLIC_GARBAGE
+from ..text_format import format_bytes, short_name
 from .attribution import Cause, holds
 from .bounds import tracked_names
 from .candidates import Family, grows_larger
@@ -23,7 +24,6 @@ from .results import Finding, Kind
 from .series import Lane
 from .study import Assessed
 from .units import UNITS_OF_TIME
-from .wording import format_bytes, short_name
 
 MAX_LINES: Final = 6
 # Where no object was ever counted, memory outside Python is a guess like any other.

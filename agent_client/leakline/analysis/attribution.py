@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from ..text_format import short_name
 from .books import BETWEEN_LINE, OTHER_THREADS_LINE
 from .candidates import NOWHERE, OWNS, Candidate, Place, is_of_the_program, may_hide_memory
 from .facts import leads_into
 from .results import Kind
 from .trend import NO_GROWTH, Slope
-from .wording import short_name
 
 # A candidate explains a growth when its measured bytes are at least this share of it.
 EXPLAINS: Final = 0.30

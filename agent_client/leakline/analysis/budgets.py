@@ -9,6 +9,7 @@ from statistics import median
 from typing import Final, Literal
 
 from ..snapshot import Event
+from ..text_format import format_bytes
 from .attribution import Cause
 from .candidates import NOWHERE, Place
 from .evidence import Rise
@@ -17,7 +18,6 @@ from .results import BudgetCheck
 from .series import lies_within, top_level
 from .study import Assessed, LaneStudy
 from .trend import Slope
-from .wording import format_bytes
 
 # The names that stand for the whole run; a phase that is called so goes first.
 RUN: Final = "run"

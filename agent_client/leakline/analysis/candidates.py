@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from ..text_format import short_name
 from .books import live_bytes_by_phase, without_give_and_take
 from .contracts import Violation
 from .counts import CountGrowth
@@ -17,7 +18,6 @@ from .javascript import TENSOR_BYTES as JS_TENSOR_BYTES
 from .series import BETWEEN, UNKNOWN_PHASE, Lane, top_level
 from .stores import comes_with_a_store, lies_in_a_store, overshooting
 from .trend import floor_slope
-from .wording import short_name
 
 Family = Literal["object", "figure", "graph", "tensor", "array", "container", "library", "plain"]
 # Types that the program has not written: they say little of what it keeps.
@@ -142,11 +142,15 @@ def _fills_a_store(
 
 
 def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candidate | None:
-    """Tensors with a graph as a growth of their own: by their count, or by one look after tensors began to grow."""
+    """Tensors with a graph as a growth of their own: by their count, or by one look after tensors began to grow.
+
+    A store that fills excuses its tensors, which are not in ``found`` then, but not the graphs that they keep.
+    """
     lane, series = facts.lane, "tensors.graph_count"
     if not lane.has(series):
         return None
     tensors = next((c for c in found if short_name(c.name) == "Tensor"), None)
+    tensors = tensors or _excused_tensors(facts, upto)
     growth = growth_of(facts.lane, series, upto)
     if growth is not None and tensors is None and _has_ended(facts, growth, upto):
         return None
@@ -163,6 +167,15 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candida
     place = _graph_place(facts, found, tensors, growth, upto)
     holder = facts.holders.get(name)
     return Candidate(name, "type", "graph", growth, place, size or None, bool(size), False, holder)
+
+
+def _excused_tensors(facts: Facts, upto: int) -> Candidate | None:
+    """Return the growth of tensors, whether or not a store excuses it."""
+    growths = facts.growths(upto)
+    for series, name, role in facts.count_series:
+        if short_name(name) == "Tensor" and series in growths:
+            return describe(facts, series, name, role, growths[series], upto)
+    return None
 
 
 def _share_with_a_graph(lane: Lane, growth: CountGrowth, upto: int) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from ..text_format import count_of, format_bytes, format_change, format_count, format_times, seen_of
 from .cleanups import Freed, freed_by, freed_in_all
 from .history import ProcessHistory, RunHistory, number_of
 from .ladder import ACTIVE, MIN_GENERATIONS
@@ -16,7 +17,6 @@ from .promises import GENERATIONS
 from .results import CheckItem, CheckOutcome, Finding, HeldAgainst, Verdict
 from .since import Since, Told
 from .units import UNITS_OF_TIME
-from .wording import count_of, format_bytes, format_change, format_count, seen_of
 
 _GPU_KINDS: Final = ("gpu", "gpu_fragmentation")
 _DEVICES: Final = ("cuda.", "gpu.", "mps.")
@@ -204,12 +204,8 @@ def _is_useful(freed: Sequence[Freed]) -> bool:
 
 
 def _cleanup(name: str, freed: Sequence[Freed]) -> str:
-    times = _times(len(freed))
+    times = format_times(len(freed))
     vain = sum(not each.something for each in freed)
     total = freed_in_all(freed).words
-    sometimes = f", nothing {_times(vain)}" if 0 < vain < len(freed) else ""
+    sometimes = f", nothing {format_times(vain)}" if 0 < vain < len(freed) else ""
     return f"{name} ran {times} and freed {total}{sometimes}"
-
-
-def _times(number: int) -> str:
-    return ("once", "twice")[number - 1] if number <= 2 else f"{number:,} times"

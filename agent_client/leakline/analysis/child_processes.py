@@ -6,10 +6,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
+from ..text_format import format_bytes
 from .results import Suspect
 from .series import Lane
 from .trend import floor_slope
-from .wording import format_bytes
 
 PREFIX: Final = "children.process."
 # Memory of a child alone where it is known, else with its part of what it shares.

@@ -12,11 +12,11 @@ from statistics import median
 from typing import Final
 
 from ..snapshot import Event
+from ..text_format import count_of, format_bytes, format_times, join_words, short_name
 from .history import amount_of, number_of
 from .priority import Priorities, one_worse, priority
 from .results import Finding
 from .series import Lane
-from .wording import format_bytes, short_name
 
 # Once may be too early.
 RUNS_AT_LEAST: Final = 2
@@ -55,7 +55,7 @@ class Freed:
         host, device = self.host or 0, self.device or 0
         parts = [format_bytes(host)] if host > 0 else []
         parts += [f"{format_bytes(device)} of GPU memory"] if device > 0 else []
-        return " and ".join(parts) or "nothing"
+        return join_words(parts) or "nothing"
 
 
 def freed_by(run: Run) -> Freed:
@@ -103,7 +103,8 @@ class VainCleanup:
         freed = f"only {self.freed.words}" if self.freed.something else "nothing"
         if self.type:
             freed = f"no {short_name(self.type)}"
-        return f"The cleanup {self.name} ran {self.times} times and freed {freed}: it does not reach what grows."
+        ran = f"ran {format_times(self.times)} and freed {freed}"
+        return f"The cleanup {self.name} {ran}: it does not reach what grows."
 
 
 def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | None:
@@ -130,9 +131,9 @@ class RareCleanup:
     every: int
 
     def told(self, unit: str) -> str:
-        often = f"in each {unit}" if self.every == 1 else f"every {self.every} {unit}s"
+        often = f"in each {unit}" if self.every == 1 else f"every {count_of(self.every, unit)}"
         return (
-            f"Run the cleanup {self.name} {often}: it ran {self.times} times in {self.window} {unit}s "
+            f"Run the cleanup {self.name} {often}: it ran {format_times(self.times)} in {count_of(self.window, unit)} "
             f"and took back about {format_bytes(self.bytes)} each time."
         )
 

@@ -8,6 +8,7 @@ from itertools import compress
 from statistics import median
 from typing import Final
 
+from ..text_format import format_bytes, format_change, seen_of
 from . import gauges
 from .books import NO_PHASE
 from .candidates import family_of
@@ -38,7 +39,6 @@ from .study import LaneStudy
 from .survival import survival_change, survival_of
 from .units import passed
 from .verdict import examine
-from .wording import format_bytes, format_change, seen_of
 
 _MIN_GENERATIONS: Final = 4
 # Generations at the start that are warm-up in both runs: left out where enough remain.

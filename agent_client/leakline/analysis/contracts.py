@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..snapshot import LARGEST_INTEGER
+from ..text_format import short_name
 from .history import Expectation
 from .series import Lane
-from .wording import short_name
 
 COLLECTIONS: Final = "python.collections_full"
 _READ_AFTER: Final = ("baseline", "phase_end", "generation_end", "manual")

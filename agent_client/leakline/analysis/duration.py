@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from statistics import median, quantiles
 from typing import Final
 
+from ..text_format import format_estimated_seconds, format_interval
 from .history import RunHistory
 from .results import Interval, RunDuration
 from .series import Lane
-from .wording import format_range, in_brackets
 
 _SECONDS: Final = "generation.seconds"
 # Readings before anything is said; and the newest that say how long the next ones take.
 _FIRST: Final = 3
 _RECENT: Final = 16
-_HOUR, _MINUTE = 3600, 60
 
 
 def duration_of(history: RunHistory, lanes: Sequence[Lane]) -> RunDuration | None:
@@ -56,15 +55,6 @@ def _of_lane(lane: Lane, total: int) -> tuple[Interval, Interval, Interval] | No
 
 
 def _told(left: Interval, whole: Interval, history: RunHistory) -> str:
-    return (
-        f"All {history.total:,} {history.unit}s take about {_time(whole.estimate)}"
-        f"{in_brackets(format_range(whole.low, whole.high, _time))}, {_time(left.estimate)} of them to come."
-    )
-
-
-def _time(seconds: float) -> str:
-    """``46 h 40 min``, ``12 min``, ``40 s``."""
-    minutes = round(seconds / _MINUTE)
-    if minutes >= _HOUR // _MINUTE:
-        return f"{minutes // 60:,} h {minutes % 60} min"
-    return f"{minutes} min" if seconds >= _MINUTE else f"{round(seconds)} s"
+    write = format_estimated_seconds
+    whole_time = format_interval(whole.estimate, whole.low, whole.high, write)
+    return f"All {history.total:,} {history.unit}s take about {whole_time}, {write(left.estimate)} of them to come."

@@ -11,19 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ..text_format import (
+    format_change,
+    format_count_change,
+    format_interval,
+    short_name,
+)
 from .differences import SAME, change_of
 from .history import RunHistory
 from .promises import COUNT, Fix, declared_fixes
 from .results import EffectMeasure, EffectOutcome, FixEffect, Interval
 from .stretch import Stretch
 from .study import LaneStudy
-from .wording import (
-    format_change,
-    format_count_change,
-    format_range,
-    in_brackets,
-    short_name,
-)
 
 # Generations on each side of a fix from which an effect is told.
 MIN_GENERATIONS: Final = 4
@@ -182,10 +181,10 @@ _REASONS: Final[Mapping[EffectOutcome, str]] = {
 
 def _said(subject: _Subject, old: Interval, new: Interval, difference: Interval, unit: str) -> str:
     write = format_change if subject.measure != "count" else format_count_change
-    between = in_brackets(format_range(difference.low, difference.high, write))
+    change = format_interval(difference.estimate, difference.low, difference.high, write)
     return (
         f"{subject.title} {_VERBS[subject.measure]} {write(old.estimate)} per {unit} before and "
-        f"{write(new.estimate)} after, difference {write(difference.estimate)}{between}"
+        f"{write(new.estimate)} after, difference {change}"
     )
 
 
@@ -211,13 +210,15 @@ def _row(
 def effect_figures(effect: Mapping[str, object]) -> tuple[str, str, str]:
     """(before, after, difference) of an effect as in the JSON, written; empty where not measured."""
     write = format_count_change if effect["measure"] == "count" else format_change
-    told = (effect[name] for name in ("before", "after", "difference"))
-    before, after, difference = (
-        write(each["estimate"]) if isinstance(each, Mapping) else "" for each in told
+    before, after = (
+        write(each["estimate"]) if isinstance(each := effect[name], Mapping) else ""
+        for name in ("before", "after")
     )
-    if isinstance(interval := effect["difference"], Mapping):
-        difference += in_brackets(format_range(interval["low"], interval["high"], write))
-    return before, after, difference
+    difference = effect["difference"]
+    if not isinstance(difference, Mapping):
+        return before, after, ""
+    ends = difference["low"], difference["high"]
+    return before, after, format_interval(difference["estimate"], *ends, write)
 
 
 def effect_title(effect: Mapping[str, object]) -> str:

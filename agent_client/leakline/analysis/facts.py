@@ -10,6 +10,7 @@ from itertools import islice, pairwise
 from typing import Final, Literal
 
 from ..snapshot import CYCLIC_GARBAGE, Holder
+from ..text_format import short_name
 from .bounds import Bounded, bounded_containers, tracked_names
 from .contracts import (
     COLLECTIONS,
@@ -25,7 +26,6 @@ from .javascript import TENSOR as JS_TENSOR
 from .javascript import TENSORS as JS_TENSORS
 from .said import Holders, most_of
 from .series import Lane
-from .wording import short_name
 
 TENSOR: Final = "torch.Tensor"
 ARRAY: Final = "numpy.ndarray"

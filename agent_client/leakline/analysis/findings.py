@@ -6,6 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from ..text_format import (
+    format_bytes,
+    format_change,
+    format_count,
+    format_range,
+    format_rate,
+    format_share,
+    format_times,
+    in_brackets,
+    ordinal,
+    short_name,
+)
 from .advice import advice_for
 from .attribution import SMALL, Cause, brings_some, holds
 from .books import NO_PHASE, executions_each, phase_slopes, without_give_and_take
@@ -27,16 +39,6 @@ from .results import SEVERITY, Finding, Interval, Kind, Role, Status, Suspect, U
 from .series import Lane, top_level
 from .study import Assessed, LaneStudy
 from .trend import Slope
-from .wording import (
-    format_bytes,
-    format_change,
-    format_count,
-    format_range,
-    format_rate,
-    in_brackets,
-    ordinal,
-    short_name,
-)
 
 _MAX_SUSPECTS: Final = 8
 # Of the growth of the process that grows most, what another one has to grow by to be named beside it.
@@ -271,7 +273,7 @@ def _count_lines(study: LaneStudy, a: Assessed) -> list[str]:
             each = _per_execution(study.lane, member)
             found.append(f"{what}, the same in each of the last {g.rises} {unit}s{each}.")
         elif g.pattern == "periodic":
-            beat = f"every {ordinal(g.period or 0)} {unit}, {g.rises} times"
+            beat = f"every {ordinal(g.period or 0)} {unit}, {format_times(g.rises)}"
             found.append(f"{named} grows by {format_count(g.each)} {beat}.")
         elif g.pattern == "irregular" and g.rises >= 3:
             found.append(f"{what} on average: {g.rises} rises, never taken back.")
@@ -289,7 +291,7 @@ def _per_execution(lane: Lane, member: Candidate) -> str:
     if times is None or times < 2:
         return ""
     each = format_count(growth.slope / times)
-    return f": {each} per execution of {path}, which ran {format_count(times)} times in each"
+    return f": {each} per execution of {path}, which ran {format_times(times)} in each"
 
 
 def _named(member: Candidate, members: Sequence[Candidate]) -> str:
@@ -316,7 +318,7 @@ def _memory_lines(a: Assessed, in_a_row: int, unit: str) -> list[str]:
     spread = in_brackets(f"{spread}, 90 %" if spread else "")
     found = [f"Memory grows by {format_change(rate.estimate)} per {unit}{spread}."]
     if a.rise.window:
-        times = ", seen once" if in_a_row == 1 else f", seen {in_a_row} times in a row"
+        times = ", seen once" if in_a_row == 1 else f", seen {format_times(in_a_row)} in a row"
         # One that only just began to be watched has not been seen again.
         found.append(
             f"The rise holds over {a.rise.generations} {unit}s{times if in_a_row else ''}."
@@ -351,7 +353,7 @@ def _explained_lines(study: LaneStudy, a: Assessed, unit: str) -> list[str]:
     share = min(1.0, cause.measured / cause.rate.estimate)
     return [
         *behind,
-        f"Measured objects explain {share:.0%}: {format_bytes(cause.measured)} per {unit}.",
+        f"Measured objects explain {format_share(share)}: {format_bytes(cause.measured)} per {unit}.",
     ]
 
 
@@ -377,7 +379,7 @@ def _phase_lines(a: Assessed) -> list[str]:
         return []
     if place.share is None:
         return [f"It stays in {place.phase}."]
-    return [f"{place.share:.0%} of it stays in {place.phase}."]
+    return [f"{format_share(place.share)} of it stays in {place.phase}."]
 
 
 def _charged_lines(study: LaneStudy, a: Assessed) -> list[str]:

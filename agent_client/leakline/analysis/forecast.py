@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
+from ..text_format import format_bytes
 from .attempts import Told
 from .channels import CHILDREN, SHARED, Channel, device_of
 from .counts import WINDOW
@@ -29,7 +30,6 @@ from .results import Interval, OomForecast, Risk
 from .results import Moment as When
 from .study import PRIVATE, LaneStudy, Moment
 from .trend import NO_GROWTH, Z_90, Slope, floor_slope
-from .wording import format_bytes
 
 # A rise that no finding rests on is followed no further than twice the generations it was seen in.
 _REACH: Final = 2.0

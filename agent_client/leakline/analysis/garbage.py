@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from ..snapshot import CYCLIC_GARBAGE
+from ..text_format import format_count
 from .attribution import Cause
 from .candidates import Candidate, Place, family_of, scaled
 from .counts import CountGrowth, count_growth
@@ -15,7 +16,6 @@ from .facts import Facts
 from .said import Holders
 from .series import Lane
 from .trend import Slope, floor_slope
-from .wording import format_count
 
 _OBJECTS: Final = "python.garbage_objects"
 _BYTES: Final = "python.garbage_bytes"

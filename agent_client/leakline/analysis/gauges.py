@@ -7,9 +7,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
+from ..text_format import format_number
 from .compared import GaugeChange
 from .ladder import ACTIVE
-from .plan import plain_number
 from .results import Finding
 from .series import Lane
 
@@ -96,7 +96,7 @@ def _companion(lane: Lane, name: str) -> tuple[float, str] | None:
     if abs(together) < _TOGETHER or abs(late - early) < _CHANGED * max(abs(early), abs(late)):
         return None
     word = "rose" if late > early else "fell"
-    told = f"{title(name)} {word} from {plain_number(early)} to {plain_number(late)}"
+    told = f"{title(name)} {word} from {format_number(early)} to {format_number(late)}"
     rose = median(memory[-third:]) > median(memory[:third])
     if not rose:
         return None

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from ..text_format import capital, count_of, format_bytes, format_number
 from .history import RunHistory, Value, number_of
 from .results import BandCheck, BandDeviation, BandState
 from .series import Lane
-from .wording import capital, format_bytes, format_count
 
 # Whoever sends events decides how many there are.
 _MAX_BANDS: Final = 40
@@ -153,13 +153,13 @@ def _told(
         if newest >= band.first:
             over = "none of them was recorded"
         return capital(f"{over}.")
-    said = "" if known else f"no reading in {_units(unit, len(ended))}"
+    said = "" if known else f"no reading in {count_of(len(ended), unit)}"
     if outside:
         said = f"{_stretches(band, outside, unit)}; {known - len(outside)} of {known} within"
     elif known:
         said = f"within in all {known} {unit}s" if known > 1 else f"within in its one {unit}"
     if known < len(ended) and known:
-        said += f", {_units(unit, len(ended) - known)} without a reading"
+        said += f", {count_of(len(ended) - known, unit)} without a reading"
     return capital(f"{said}{_rest(band, history, newest)}.")
 
 
@@ -191,20 +191,13 @@ def _where(generations: Sequence[int], unit: str) -> str:
 def _rest(band: Band, history: RunHistory, newest: float) -> str:
     if band.last is None or newest >= band.last:
         return "" if band.last is not None or history.ended else " so far"
-    left = _units(history.unit, band.last - int(newest))
+    left = count_of(band.last - int(newest), history.unit)
     return f"; the run ended {left} before its end" if history.ended else f"; {left} still to come"
 
 
 def writer_of(series: str) -> Any:
     """How values of a series are written: sizes as such, all else as plain numbers."""
-    return format_bytes if series.endswith(("_bytes", ".bytes")) else plain_number
-
-
-def plain_number(value: float) -> str:
-    """``16``, ``0.25``, ``3,072``: three digits that count."""
-    if abs(value) >= 100 or float(value).is_integer():
-        return format_count(round(value))
-    return f"{value:.3g}"
+    return format_bytes if series.endswith(("_bytes", ".bytes")) else format_number
 
 
 def band_title(check: Mapping[str, Any], unit: str) -> str:
@@ -223,7 +216,3 @@ def band_title(check: Mapping[str, Any], unit: str) -> str:
         bounds = f"from {write(low)}" if high is None else f"{write(low)} to {write(high)}"
     whose = f" ({check['process']})" if check["process"] else ""
     return f"{check['series']}{whose}, {span}: {bounds}"
-
-
-def _units(unit: str, number: int) -> str:
-    return f"{number} {unit}{'' if number == 1 else 's'}"

@@ -7,10 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .history import RunHistory, amount_of
-from .results import Interval, PromiseCheck, PromiseOutcome
-from .since import MIN_GENERATIONS, Since, Told
-from .wording import (
+from ..text_format import (
     capital,
     count_of,
     format_bytes,
@@ -19,6 +16,9 @@ from .wording import (
     in_brackets,
     short_name,
 )
+from .history import RunHistory, amount_of
+from .results import Interval, PromiseCheck, PromiseOutcome
+from .since import MIN_GENERATIONS, Since, Told
 
 GROWTH: Final = "growth_bytes_per_generation"
 PHASE_GROWTH: Final = "phase_growth_bytes_per_generation"

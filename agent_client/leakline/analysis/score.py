@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
+from ..text_format import format_share
 from .forecast import widened
 from .outlook import Outlook, level_of, outlook_of
 from .results import ForecastScore, Interval, LeadError, PastForecast
@@ -139,7 +140,7 @@ def _by_lead(every: Sequence[PastForecast]) -> Iterator[LeadError]:
 
 
 def _told(past: Sequence[PastForecast], error: float, within: int, unit: str) -> str:
-    size = "less than 1 %" if error < 0.01 else f"{error:.0%}".replace("%", " %")
+    size = "less than 1 %" if error < 0.01 else format_share(error)
     if len(past) == 1:
         one = past[0]
         inside = "inside" if within else "outside"

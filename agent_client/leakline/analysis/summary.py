@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from .budgets import budget_title
-from .plan import band_title
-from .results import Finding, Interval, Status
-from .units import UNITS_OF_TIME
-from .wording import (
+from ..text_format import (
     count_of,
     entries_in,
     format_bytes,
@@ -18,11 +14,15 @@ from .wording import (
     format_range,
     format_rate,
     in_brackets,
+    join_processes,
     ordinal,
-    processes_told,
     seen_of,
     short_name,
 )
+from .budgets import budget_title
+from .plan import band_title
+from .results import Finding, Interval, Status
+from .units import UNITS_OF_TIME
 
 # Generations that a verdict needs.
 MIN_GENERATIONS: Final = 5
@@ -215,7 +215,7 @@ def summary_sentence(
     active = [f for f in findings if f.status in ("suspected", "confirmed")]
     if active:
         more = len(active) - 1
-        tail = f"; and {more} more finding{'s' if more > 1 else ''}" if more else ""
+        tail = f"; and {count_of(more, 'more finding')}" if more else ""
         return _of_whom(active[0], unit, periods) + tail
     change = "" if growth is None else f"{format_change(growth.estimate)} per {unit}"
     seen = seen_of(generations, passed, unit)
@@ -290,7 +290,7 @@ def nothing_yet(unit: str, *, ended: bool = False) -> str:
 def _of_whom(finding: Finding, unit: str, periods: Mapping[str, int]) -> str:
     """The sentence of a finding, with the process that it is of where the run has several."""
     told = finding_sentence(finding, unit, periods.get(finding.fingerprint))
-    return f"{told} ({processes_told(finding.process)})" if finding.process else told
+    return f"{told} ({join_processes(finding.process)})" if finding.process else told
 
 
 def _harmless_note(findings: Sequence[Finding], unit: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ..text_format import format_interval
 from .compared import Survival, SurvivalChange
 from .history import RunHistory
 from .results import Verdict
 from .series import lanes_of
-from .wording import format_range, in_brackets
 
 
 def survival_of(history: RunHistory, verdict: Verdict) -> Survival:
@@ -29,5 +29,5 @@ def _told(side: Survival, unit: str) -> str:
     out = side.runs_out_at_generation
     if out is None:
         return f"nothing says that memory runs out; it {stands}"
-    span = in_brackets(format_range(out.low, out.high, lambda end: f"{round(end):,}"))
-    return f"memory runs out about {unit} {round(out.estimate):,}{span}; it {stands}"
+    when = format_interval(out.estimate, out.low, out.high, lambda value: f"{round(value):,}")
+    return f"memory runs out about {unit} {when}; it {stands}"

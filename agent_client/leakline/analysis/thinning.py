@@ -77,7 +77,7 @@ def positions_to_read(count: int) -> list[int] | None:
 def generations_to_compare(
     generations: Sequence[int], last: int, also: Collection[int] = ()
 ) -> set[int] | None:
-    """Those of `positions_to_read`, and enough of what another run has too, up to its generation ``last``.
+    """Return those of `positions_to_read`, and enough of what another run has too, up to its generation ``last``.
 
     Of those the first and the newest, and of the others the same of every run: by their numbers, not by their places.
     ``generations``: all that a process has, ascending. ``also``: read in any case. None where all are read.

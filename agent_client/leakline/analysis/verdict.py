@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from ..text_format import format_bytes, format_count, format_share
 from .advice import with_counters
 from .attempt_growth import attempt_growth
 from .attempts import Told, judged
@@ -38,7 +39,6 @@ from .summary import nothing_yet, summary_sentence
 from .thinning import PLANS, thinned
 from .trend import theil_sen
 from .units import passed
-from .wording import format_bytes, format_count
 
 _MAX_FINDINGS: Final = 20
 _MAX_HARMLESS: Final = 5
@@ -200,7 +200,7 @@ def _filling_lines(study: LaneStudy, moment: Moment) -> list[str]:
         at = moment.upto - 1
         share = container.length[at] / container.capacity
         held, room = format_count(container.length[at]), format_count(container.capacity)
-        line = f"{container.name} holds {held} of {room} ({share:.0%})"
+        line = f"{container.name} holds {held} of {room} ({format_share(share)})"
         speed = container.per_generation(moment.upto)
         if speed > 0:
             left = (container.capacity - container.length[at]) / speed

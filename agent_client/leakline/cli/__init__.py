@@ -13,24 +13,35 @@ from ..errors import LeaklineError
 from .printing import open_what_is_closed, plain, plainly
 
 # Modules are imported only when their command is used: `leakline report` must not load the server.
+GROUPS: Final = {
+    "Start": {
+        "serve": "serve the dashboard and the API",
+        "demo": "serve, train a leaking and a fixed run, print their pages",
+    },
+    "Record a run": {
+        "run": "start a program as it is, with telemetry",
+        "watch": "watch a running process from outside",
+        "sync": "upload recordings that the server does not have",
+        "import": "read an old log: printed blocks, CSV, W&B, MLflow, psrecord",
+    },
+    "Read runs": {
+        "runs": "list the runs of a server",
+        "verdict": "print the verdict of a run",
+        "compare": "compare two runs; a gate for CI",
+        "top": "show a live view of a run in the terminal",
+        "report": "print the report of a recording, without a server",
+        "estimate": "check a sum such as '208 x 100 KB = 20 GB'",
+    },
+    "Administer a server": {
+        "token": "make, list and revoke tokens",
+        "password": "set the password of the pages",
+        "webhook": "send a test alert",
+        "db": "back up, shrink and export the database",
+        "drill": "plant a leak and check the entire chain up to the alert",
+    },
+}
 COMMANDS: Final = {
-    "serve": "the dashboard and the API",
-    "demo": "serve, train a leaking and a fixed run, print the pages to open",
-    "run": "start a program as it is, with telemetry",
-    "watch": "the same from outside, for a process that runs already",
-    "drill": "plant a known leak, run the whole chain, say how right the answer was",
-    "report": "the text report of a spool, without any server",
-    "sync": "upload what the server has not got",
-    "import": "make a run of an old log: printed blocks, CSV, W&B, MLflow, psrecord, mprof",
-    "runs": "list the runs of a server",
-    "verdict": "the verdict of one run",
-    "compare": "the comparison of two runs; a gate for CI",
-    "top": "a live view of a run in the terminal",
-    "estimate": "check a sum such as '208 x 100 KB = 20 GB', also by what a run measured",
-    "token": "what programs show to a server that asks who they are: make, list, revoke",
-    "password": "the password to sign in with on the pages of a server",
-    "webhook": "test the alert webhook",
-    "db": "the database of a server: backup, size, retention, a run as a file",
+    command: summary for group in GROUPS.values() for command, summary in group.items()
 }
 
 # A keyword of Python names no module.
@@ -47,11 +58,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = next((a for a in arguments if not a.startswith("-")), None)
     parser = _Parser(
         prog="leakline",
-        description="Live memory telemetry for training runs.",
-        epilog="example: leakline serve, then in another terminal: leakline runs",
+        usage="leakline [-h] [--version] COMMAND ...",
+        description=_overview(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
     )
-    parser.add_argument("--version", action="version", version=f"leakline {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    # The usage line has them, so that all commands fit a screen of 24 lines.
+    parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--version", action="version", version=f"leakline {__version__}", help=argparse.SUPPRESS
+    )
+    commands = parser.add_subparsers(
+        prog="leakline", dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS
+    )
     for command, summary in COMMANDS.items():
         if command != name:
             commands.add_parser(command, help=summary, add_help=False)
@@ -83,6 +102,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def _overview() -> str:
+    """Return all commands with their summaries, by group."""
+    lines = ["Live memory telemetry for training runs. Help on a command: leakline COMMAND --help"]
+    for title, commands in GROUPS.items():
+        lines += [f"{title}:"]
+        lines += [f"  {command:<9} {summary}" for command, summary in commands.items()]
+    return "\n".join(lines)
 
 
 class _Parser(argparse.ArgumentParser):

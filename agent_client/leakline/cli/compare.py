@@ -23,7 +23,6 @@ from urllib.parse import quote
 
 from ..analysis.compared import Outcome
 from ..analysis.units import UNITS_OF_TIME
-from ..analysis.wording import count_of, worded
 from ..report.comparison import ComparisonTold, SideTold, comparison_markdown
 from ..report.facts import (
     change_interval,
@@ -32,6 +31,7 @@ from ..report.facts import (
     gauge_rows,
     survival_line,
 )
+from ..text_format import count_of, worded
 from .asking import Asker, add_server
 from .gates import (
     OF_A_RUN,

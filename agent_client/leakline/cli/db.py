@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import LeaklineError
-from ..sizes import format_bytes
+from ..text_format import count_of, format_bytes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -156,7 +156,10 @@ def _retain(options: argparse.Namespace, config: Any) -> int:
         decision, to_thin = upkeep.decide(engine, config.limits, now)
         for going in decision.going:
             days = (now - going.last_seen_at) / 86_400
-            because = {"age": f"heard of {days:,.0f} days ago", "size": "its project is too large"}
+            because = {
+                "age": f"heard of {count_of(round(days), 'day')} ago",
+                "size": "its project is too large",
+            }
             named = f"{going.run_id}  {going.project}/{going.name}"
             print(f"remove {named}  {format_bytes(going.bytes)}  {because[going.why]}")
         for run_id, _ in to_thin:
@@ -167,13 +170,16 @@ def _retain(options: argparse.Namespace, config: Any) -> int:
                 f"{large.project} stays at {sizes}: what is left is live, or tagged keep or baseline"
             )
         size = sum(going.bytes for going in decision.going)
-        told = f"{len(decision.going)} runs ({format_bytes(size)}), {len(to_thin)} to thin"
+        told = (
+            f"{count_of(len(decision.going), 'run')} ({format_bytes(size)}), {len(to_thin)} to thin"
+        )
         if options.dry_run:
             print(f"would go: {told}; nothing was changed")
             return 0
         done = upkeep.retain(engine, config.limits, decision, to_thin)
     print(
-        f"removed {done.removed} runs, left {done.left_out:,} snapshots out of {done.thinned_runs}"
+        f"removed {count_of(done.removed, 'run')}, left {count_of(done.left_out, 'snapshot')} out of "
+        f"{count_of(done.thinned_runs, 'run')}"
     )
     return 0
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..analysis.promises import GROWTH, PHASE_GROWTH
-from ..analysis.wording import worded
 from ..errors import LeaklineError, ServerUnreachable
+from ..text_format import join_words, worded
 from .asking import Asker
 from .children import Children, ends_by_signals
 
@@ -57,7 +57,7 @@ class Training:
 
     @property
     def told(self) -> str:
-        return f"with {' and '.join(self.leaks)}" if self.leaks else "without a leak"
+        return f"with {join_words(self.leaks)}" if self.leaks else "without a leak"
 
     @property
     def arguments(self) -> list[str]:
@@ -95,7 +95,7 @@ def main(options: argparse.Namespace) -> int:
     """1. what it needs  2. the server  3. both trainings  4. what came out  5. wait for Ctrl-C."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise LeaklineError(f"the demo trains with {' and '.join(missing)}: {INSTALL}")
+        raise LeaklineError(f"the demo trains with {join_words(missing)}: {INSTALL}")
     folder = example_folder()
     with ends_by_signals(), Children() as children:
         try:

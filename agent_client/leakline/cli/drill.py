@@ -26,9 +26,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final, NamedTuple
 
-from ..analysis.wording import format_bytes, worded
 from ..drill.receiver import Receiver
 from ..errors import BadArgument, LeaklineError, ServerRefused
+from ..text_format import format_bytes, worded
 from .asking import Asker
 from .children import Children, ends_by_signals
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ..analysis.wording import count_of, worded
 from ..errors import LeaklineError
 from ..kills import death_of
 from ..markup import escape
 from ..report.facts import finding_line
 from ..report.junit import Case, junit
+from ..text_format import count_of, worded
 from .asking import Asker
 
 GATE_STATUS: Final = 3

@@ -3,8 +3,8 @@
 FILE is known by its content: printed blocks of a memory profiler, lines of a training's log, a table of time and
 memory (CSV, also as W&B, TensorBoard and MLflow export it), psrecord --log, mprof run, a W&B run (run-*.wandb, or its
 folder), or a SQLite database of MLflow. What is guessed is said; a file that is not understood is refused whole, with
-the line. Figures of the file that do not add up are listed with theirs. The run goes to the server, or with --out into
-a spool for `leakline report`; importing the same file twice stores it once.
+the line. The run goes to the server, or with --out into a spool for `leakline report`; importing the same file twice
+stores it once.
 
 example: leakline import train.log --project erl-trading --name before-fix
          leakline import memory.csv --unit epoch --out memory.spool && leakline report memory.spool
@@ -194,10 +194,6 @@ def _told(path: Path, log: Log, imported: Imported, verdict: Verdict, where: str
     readings = len(imported.snapshots)
     yield f"{path.name}: {FORMS[log.form]}; {readings:,} reading{'s' if readings > 1 else ''}"
     yield from (f"   {note}" for note in log.notes)
-    if log.slips:
-        yield ""
-        yield "what does not add up:"
-        yield from (f"   line {slip.line}: {slip.sentence}" for slip in log.slips)
     yield ""
     # Its checklist is about a training that goes on.
     yield from told({**to_json(verdict), "checklist": None})
@@ -210,6 +206,5 @@ def _plain(log: Log, imported: Imported, verdict: Verdict, where: str) -> dict[s
         "run": imported.header.id, "project": imported.header.project or DEFAULT_PROJECT,
         "name": imported.header.name,
         "format": log.form, "readings": len(imported.snapshots), "notes": list(log.notes),
-        "slips": [{"line": slip.line, "sentence": slip.sentence} for slip in log.slips],
         "verdict": to_json(verdict), "where": where,
     }  # fmt: skip

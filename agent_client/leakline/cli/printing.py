@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from ..errors import LeaklineError
+from ..text_format import printable
 
 
 def plain(text: str) -> str:
     """Printable characters and ends of lines; a blank for each other."""
-    return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+    return printable(text, "\n")
 
 
 @contextmanager

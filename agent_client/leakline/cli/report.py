@@ -18,6 +18,7 @@ from pathlib import Path
 from .. import __version__
 from ..report import report_items, report_markdown, report_text
 from ..report.markdown import Origin
+from ..text_format import format_utc
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,5 +44,5 @@ def main(options: argparse.Namespace) -> int:
 
 def made_now(server: str = "", link: str = "") -> Origin:
     """What a report in Markdown says of itself."""
-    made_at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    made_at = format_utc(time.time())
     return Origin(made_at, __version__, server, link)

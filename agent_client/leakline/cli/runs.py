@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..analysis.results import SEVERITY
 from ..analysis.units import UNITS_OF_TIME
-from ..analysis.wording import format_bytes, format_change
+from ..text_format import format_bytes, format_change
 from .asking import Asker, add_server
 
 # Of one answer of the API.

@@ -26,7 +26,6 @@ from urllib.parse import quote
 
 from ..analysis.results import SEVERITY
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
-from ..analysis.wording import worded
 from ..kills import ended_as
 from ..report.facts import (
     beside_finding,
@@ -38,6 +37,7 @@ from ..report.facts import (
 )
 from ..report.frame import plain
 from ..report.markdown import RunTold, run_markdown
+from ..text_format import worded
 from .asking import Asker, add_server
 from .gates import (
     OF_A_RUN,

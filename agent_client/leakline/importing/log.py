@@ -1,4 +1,4 @@
-"""What every reader of an old log gives: plain readings, what was guessed, and what does not add up. Pure data."""
+"""The result of every reader of an old log: plain readings and notes on what was guessed. Pure data."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Final
 
 from ..errors import LeaklineError
 from ..snapshot import Number
+from ..text_format import printable
 
 # A file of text, and of anything else, is not larger.
 MAX_TEXT_BYTES: Final = 64 * 2**20
 MAX_FILE_BYTES: Final = 1024 * 2**20
 MAX_READINGS: Final = 100_000
-# Of one file; what is found beyond that is counted.
-MAX_SLIPS: Final = 50
 MAX_GAUGES: Final = 32
 MAX_MESSAGE: Final = 1_000
 # No process has more; what is larger was read in the wrong unit.
@@ -34,16 +33,8 @@ class ImportRefused(LeaklineError):
         where = f"{path}" if line is None else f"{path}, line {line}"
         # It may quote the file, and a database what is in it.
         told = f"{where}: {why}"[:MAX_MESSAGE]
-        super().__init__("".join(c if c.isprintable() else " " for c in told))
+        super().__init__(printable(told))
         self.path, self.line = path, line
-
-
-@dataclass(frozen=True, slots=True)
-class Slip:
-    """Figures of the file that contradict each other, or what stands beside them."""
-
-    line: int
-    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +54,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A file, read. ``notes`` say what was guessed, ``slips`` what does not add up.
+    """The content of a file. ``notes`` say what was guessed.
 
     ``unit`` is what the generations are in the file's own words, None where it has none. ``is_clock``: times are
     Unix seconds, else seconds since the start.
@@ -74,7 +65,6 @@ class Log:
     unit: str | None = None
     total: int | None = None
     notes: tuple[str, ...] = ()
-    slips: tuple[Slip, ...] = ()
     is_clock: bool = False
     # Tracked container -> what it may hold.
     capacities: Mapping[str, int] = field(default_factory=dict)

@@ -1,7 +1,10 @@
 """The memory of a run in MLflow's own database (SQLite), which is opened for reading alone.
 
-MLflow's system metrics are of the whole machine: the process among them cannot be told from others. A metric that the
-program has logged of itself is taken before them.
+MLflow's system metrics cover the whole machine, not the process. A metric of the program itself is preferred to them.
+
+The package `mlflow` does not replace this reader: its client refuses a database of any schema version but its own until
+`mlflow db upgrade` has changed the file, and creates tables that are missing. `mlflow-skinny` 3.17 also installs twenty
+other packages, among them a web server, and still needs SQLAlchemy and alembic.
 """
 
 from __future__ import annotations

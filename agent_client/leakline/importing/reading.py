@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from ..text_format import format_bytes
 from . import (
     mlflow_database,
     printed_blocks,
     recorders,
-    slips,
     status_lines,
     tables,
     tool_output,
     wandb_log,
 )  # fmt: skip
 from .detecting import FORMS, form_of
-from .log import ImportRefused, Log, Wishes
+from .log import ImportRefused, Log, Reading, Wishes
 
 # Address space that a program has reserved, and pages it shares with others: neither says what it keeps.
 _NOT_JUDGED: Final = frozenset({"process.vms_bytes", "process.shared_bytes"})
+# No program changes its memory by this factor between two readings; a change of the unit does.
+_CHANGE_OF_UNIT: Final = 300.0
 
 
 def read_log(path: Path, wishes: Wishes) -> Log:
@@ -35,10 +38,11 @@ def read_log(path: Path, wishes: Wishes) -> Log:
         raise ImportRefused(
             path, f"holds {' and '.join(sorted(known))} alone, which cannot show a leak; log the resident memory (RSS)"
         )  # fmt: skip
-    if form in ("csv", "psrecord", "mprof"):
-        log = replace(log, slips=slips.bounded([*log.slips, *slips.jumps(log.readings)]))
+    notes = log.notes
+    if form not in ("wandb", "tools", "mlflow"):
+        notes += tuple(_changes_of_unit(log.readings))
     expected = {**log.expected, **{name: (low, high) for name, low, high in wishes.expected}}
-    return printed_blocks.with_offset(replace(log, expected=expected), wishes.offset)
+    return printed_blocks.with_offset(replace(log, notes=notes, expected=expected), wishes.offset)
 
 
 def found_in(path: Path) -> Path:
@@ -71,6 +75,20 @@ def _read(path: Path, form: str, wishes: Wishes) -> Log:
         if form == "blocks"
         else status_lines.read_status(path, wishes)
     )
+
+
+def _changes_of_unit(readings: Iterable[Reading]) -> Iterator[str]:
+    """Yield a note on the first reading with a thousandth or a thousand times of the memory before."""
+    last: tuple[int, float] | None = None
+    for reading in readings:
+        now = reading.samples.get("process.rss_bytes")
+        if last and now and not 1 / _CHANGE_OF_UNIT < now / last[1] < _CHANGE_OF_UNIT:
+            yield (
+                f"memory is {format_bytes(last[1])} in line {last[0]} and {format_bytes(now)} in line "
+                f"{reading.line}: check that both have one unit"
+            )
+            return
+        last = (reading.line, float(now)) if now else last
 
 
 def _is_memory(series: str) -> bool:

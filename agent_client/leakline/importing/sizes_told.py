@@ -1,4 +1,4 @@
-"""Sizes as logs print them -> bytes, and how far apart two printed figures may be.
+"""Sizes as logs print them -> bytes.
 
 A comma is a thousands sign in groups of three ("1,234 MB"), and a decimal sign everywhere else ("35,23 GB").
 """
@@ -6,7 +6,6 @@ A comma is a thousands sign in groups of three ("1,234 MB"), and a decimal sign 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Literal
 
 _POWERS: Final = {"b": 0, "byte": 0, "bytes": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -27,21 +26,6 @@ def factor_of(unit: str, *, binary: bool = False) -> int | None:
         return None
     power = _POWERS.get(name, _POWERS.get(name[0], 0))
     return int((1024 if binary or "i" in name else 1000) ** power)
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A size as it was printed. ``slack`` is half of its last digit, in bytes; ``factor`` are the bytes of one."""
-
-    bytes: float
-    slack: float
-    said: str
-    factor: int = 1
-    unit: str = "B"
-
-    def like(self, size: float) -> str:
-        """Another size, in the unit that this one was printed in."""
-        return f"{size / self.factor:+.2f} {self.unit}"
 
 
 Comma = Literal["none", "thousands", "decimal", "open", "neither"]
@@ -86,22 +70,7 @@ def note_of_open(line: int, size: str) -> str:
     return f"{size} in line {line} is read with its comma as a thousands sign; write a point where it is a decimal one"
 
 
-def told(number: str, unit: str, *, binary: bool = False) -> Told | None:
-    """``9.12``, ``GB``. None where the unit or the number is none."""
+def size_in_bytes(number: str, unit: str, *, binary: bool = False) -> float | None:
+    """Return the bytes of ``9.12`` and ``GB``, or None if one of them is not understood."""
     factor, digits = factor_of(unit, binary=binary), pointed(number.lstrip("+"))
-    if factor is None or digits is None:
-        return None
-    decimals = len(digits.partition(".")[2])
-    return Told(
-        float(digits) * factor,
-        0.5 * 10.0**-decimals * factor,
-        f"{number} {unit}".strip(),
-        factor,
-        unit,
-    )
-
-
-def apart(printed: Told, computed: float, *others: Told) -> bool:
-    """Whether a printed figure differs from the one computed from others by more than their rounding allows."""
-    slack = printed.slack + sum(other.slack for other in others)
-    return abs(printed.bytes - computed) > slack * 1.001
+    return None if factor is None or digits is None else float(digits) * factor

@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from ..snapshot import Number
-from . import slips
 from .columns import meaning_of
 from .log import BY_READING, BY_TIME, MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
 from .numbering import COARSE_FIRST, Mark, mark_of
-from .sizes_told import NUMBER, UNIT, note_of_open, open_size, pointed_number, told
+from .sizes_told import NUMBER, UNIT, note_of_open, open_size, pointed_number, size_in_bytes
 from .text import lines_of, moment_of
 from .thinning import taken
-from .told_counts import ToldCounts
 
 # A letter alone is a unit behind the name of memory only: a model has 35 M parameters.
 _SIZE: Final = re.compile(rf"(?<![\w.])(?P<size>{NUMBER})\s?(?P<unit>{UNIT}|[KMGT])(?![\w/])")
@@ -68,7 +66,6 @@ _NO_NAME: Final = frozenset(
     {"size", "length", "not", "ready", "current", "entries", "count", "fill"}
 )
 WORDS_BEHIND: Final = 24
-MAX_CLAIMS: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -93,10 +90,6 @@ def read_status(path: Path, wishes: Wishes) -> Log:
     timed = bool(readings) and reader.timed
     if not timed:
         readings = tuple(replace(reading, time=None) for reading in readings)
-    measured = slips.measured_growth(readings)
-    found = [*reader.slips.held, *slips.jumps(readings)]
-    found += reader.counts.slips()
-    found += [slip for line in reader.claims for slip in slips.rates(*line, measured)]
     size = "2^30" if wishes.binary else "10^9"
     notes = [
         f"GB is read as {size} bytes"
@@ -108,7 +101,7 @@ def read_status(path: Path, wishes: Wishes) -> Log:
         else f"no line counts generations{f', {BY_TIME}' if timed else f' {BY_READING}'}"
     )
     return Log(
-        "status", readings, unit, reader.total, (*notes, *reader.notes), slips.bounded(found, reader.slips.more),
+        "status", readings, unit, reader.total, (*notes, *reader.notes),
         is_clock=timed, capacities=reader.capacities,
     )  # fmt: skip
 
@@ -137,10 +130,6 @@ class _Reader:
         self._path, self._wishes, self._unit = path, wishes, unit
         # The row that is being read, after those that are not given away yet.
         self._rows: list[_Row] = []
-        self.slips = slips.Found()
-        self.counts = ToldCounts()
-        # Lines that say what a generation grows by.
-        self.claims: list[tuple[int, str]] = []
         self.notes: list[str] = []
         # Whether every reading has a time.
         self.timed = True
@@ -150,10 +139,6 @@ class _Reader:
         self._time: float | None = None
 
     def line(self, number: int, text: str) -> None:
-        self.slips.add(slips.sums(number, text))
-        self.counts.line(number, text)
-        if len(self.claims) < MAX_CLAIMS and slips.claims_rate(text):
-            self.claims.append((number, text))
         if not self.notes and (size := open_size(text)) is not None:
             self.notes.append(note_of_open(number, size))
         self._time = _moment(text) or self._time
@@ -222,12 +207,12 @@ def _sizes(number: int, text: str, wishes: Wishes) -> dict[str, Number]:
     for size in _SIZE.finditer(text):
         before, behind = lower[end : size.start()], lower[size.end() : size.end() + WORDS_BEHIND]
         end = size.end()
-        amount = told(size["size"], size["unit"], binary=wishes.binary)
+        amount = size_in_bytes(size["size"], size["unit"], binary=wishes.binary)
         if len(size["unit"]) == 1 and size["unit"] != "B" and not _RESIDENT.search(before):
             continue
         series = _series_of(before, behind.split(",")[0], "gpu" in lower or "cuda" in lower)
         if amount is not None and series is not None:
-            found.setdefault(series, round(amount.bytes))
+            found.setdefault(series, round(amount))
     return found
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from ..text_format import printable
 from .log import MAX_TEXT_BYTES, ImportRefused
 
 MAX_LINE_LENGTH: Final = 2_000
@@ -67,7 +68,4 @@ def encoding_of(start: bytes) -> str:
 def plain(text: str, *, tabs: bool = False) -> str:
     """Without anything that moves a cursor or hides text, and no longer than a line."""
     cut = text[:MAX_LINE_LENGTH] if tabs else text[:MAX_LINE_LENGTH].replace("\t", "    ")
-    kept = "\t" if tabs else ""
-    if cut.isprintable():
-        return cut
-    return "".join(c if c.isprintable() or c in kept else " " for c in cut)
+    return printable(cut, "\t" if tabs else "")

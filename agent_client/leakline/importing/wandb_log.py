@@ -1,7 +1,8 @@
 """A W&B run as it lies on the disk (`run-*.wandb`), offline or not: memory of its system metrics and of its history.
 
-Read by our own reader of its framing and by the numbers of the fields (`wandb_framing.py`, `protobuf.py`): the package
-is large, with a program of its own, and its Python reader has gone from it. A test writes a log with the real package.
+The package `wandb` does not replace this reader: 0.31 has no Python reader of its files (`wandb.sdk.internal.datastore`
+is gone), and installs 56 MB and a dozen other packages. The framing and the numbers of the protobuf fields are stable
+(`wandb_framing.py`, `protobuf.py`), and a test reads what the package writes.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def closing_line(path: Path) -> str:
     """One sentence with the verdict of one process, read quickly."""
     from ..analysis import examine
     from ..analysis.results import to_json
-    from ..sizes import with_forecast, worded
+    from ..text_format import with_forecast, worded
 
     header, _ = read_header(path)
     brief = path.stat().st_size > WHOLE_UP_TO_BYTES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,11 +12,11 @@ from ..analysis.contracts import counted_type
 from ..analysis.history import ProcessHistory, RunHistory, Value, history_from_batches
 from ..analysis.results import Verdict, to_json
 from ..analysis.thinning import generations_of
-from ..analysis.wording import seen_of
 from ..errors import SpoolError
 from ..kills import death_of, said_at_end
 from ..snapshot import DEFAULT_PROJECT, Batch, LargeObject, ProcessIdentity, RunHeader
 from ..spool import read_batches, read_header, read_holdings
+from ..text_format import format_utc, seen_of
 from .endings import Ending, ending_of
 from .markdown import Origin, RunTold
 
@@ -172,14 +171,13 @@ def told(recording: Recording, origin: Origin) -> RunTold:
     header, history = recording.header, recording.history
     verdict = examined(recording)
     newest_label = next((each.label[-1] for each in history.processes if len(each)), "")
-    started = datetime.fromtimestamp(header.started_at, UTC)
     return RunTold(
         project=header.project or DEFAULT_PROJECT,
         name=header.name,
         id=header.id,
         state=recording.endings[0].how if recording.endings else "recorded",
         progress=seen_of(verdict.generations, verdict.generations_passed, header.unit),
-        started=started.strftime("%Y-%m-%d %H:%M UTC"),
+        started=format_utc(header.started_at),
         verdict=to_json(verdict),
         books=to_json(books(history)),
         types=to_json(with_verdict(type_growth(history), to_json(verdict))),

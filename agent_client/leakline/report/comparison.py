@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..analysis.summary import effect_lines, promise_lines
-from ..analysis.wording import format_count
 from ..markup import NOTHING, bullets, code, escape, headline, table
+from ..text_format import format_count
 from .facts import (
     change_interval,
     change_rows,

@@ -11,17 +11,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..analysis.ladder import GROWING
-from ..analysis.plan import plain_number
 from ..analysis.units import UNITS_OF_TIME
-from ..analysis.wording import (
+from ..text_format import (
+    NOT_MEASURED,
     count_of,
     format_bytes,
     format_change,
     format_count,
+    format_interval,
+    format_number,
+    format_percent_change,
     format_range,
     format_rate,
     in_brackets,
-    processes_told,
+    join_processes,
     seen_of,
 )
 
@@ -93,7 +96,7 @@ def with_graphs(rate: str, name: str, graphs: Mapping[str, float]) -> str:
 
 def of_process(named: str | None, write: Write = str) -> str:
     """``, rank 1 main``: of a run with several processes that which a finding is of, else nothing."""
-    return f", {write(processes_told(named))}" if named else ""
+    return f", {write(join_processes(named))}" if named else ""
 
 
 def seen(verdict: Json) -> str:
@@ -120,14 +123,15 @@ def _per_unit(suspect: Json, unit: str) -> str:
 
 def interval(growth: Mapping[str, float]) -> str:
     """Return ``+7.10 GiB (6.90 GiB to 7.30 GiB)``."""
-    span = in_brackets(format_range(growth["low"], growth["high"]))
-    return f"{format_change(growth['estimate'])}{span}"
+    return format_interval(
+        growth["estimate"], growth["low"], growth["high"], format_change, format_bytes
+    )
 
 
 def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
     """``-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)``: a difference, which has no direction of its own."""
     if growth is None:
-        return "not measured"
+        return NOT_MEASURED
     span = in_brackets(format_range(growth["low"], growth["high"], format_change))
     return f"{format_change(growth['estimate'])}{per}{span}"
 
@@ -198,7 +202,7 @@ def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:
     """(gauge, before, after, change) of what the program told beside memory; of an older server none."""
     for each in comparison.get("by_gauge") or ():
         before, after = (
-            "" if each[side] is None else plain_number(each[side]) for side in ("before", "after")
+            "" if each[side] is None else format_number(each[side]) for side in ("before", "after")
         )
         yield (
             each["gauge"],
@@ -227,7 +231,7 @@ def rating_words(each: Json) -> str:
 
 def percent(change: float | None) -> str:
     """``-95.0 %``; empty where there is nothing to compare with."""
-    return "" if change is None else f"{change:+.1f} %"
+    return "" if change is None else format_percent_change(change)
 
 
 def _growth(growth: Mapping[str, float] | float) -> str:

@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..analysis.wording import (
+from ..phases import RESERVED_PHASES
+from ..text_format import (
     count_of,
     format_bytes,
     format_change,
     format_count,
     format_count_change,
+    printable,
     worded,
 )
-from ..phases import RESERVED_PHASES
 from .facts import beside_finding, forecast, graph_rates, is_forecast_known, with_graphs
 
 Json = Mapping[str, Any]
@@ -88,7 +89,7 @@ def progress(run: Json) -> str:
 
 def plain(text: str) -> str:
     """Without what a terminal would obey: names come from programs."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    return printable(text)
 
 
 def cut(text: str, width: int) -> str:

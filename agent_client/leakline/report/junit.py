@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from ..text_format import printable
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -41,4 +43,4 @@ def junit(suite: str, cases: Sequence[Case], properties: Mapping[str, object]) -
 
 def _xml(text: str) -> str:
     """Without what XML has no place for."""
-    return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+    return printable(text, "\n")

@@ -11,14 +11,15 @@ from typing import Any, Final
 
 from ..analysis.ladder import GROWING
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
-from ..analysis.wording import (
+from ..markup import NOTHING, bullets, code, escape, headline, linked, table
+from ..text_format import (
     format_bytes,
     format_change,
     format_count,
     format_count_change,
     format_rate,
+    format_share,
 )
-from ..markup import NOTHING, bullets, code, escape, headline, linked, table
 from .facts import (
     finding_facts,
     forecast,
@@ -128,7 +129,7 @@ def _where(finding: Json) -> str:
     phase, share = finding.get("phase_path") or finding["phase"], finding["phase_share"]
     if not phase:
         return "no single phase" + of_process(finding.get("process"), code)
-    whole = f", {_percent(share)} of the growth" if share is not None else ""
+    whole = f", {format_share(share)} of the growth" if share is not None else ""
     return code(phase) + whole + of_process(finding.get("process"), code)
 
 
@@ -177,7 +178,7 @@ def _finding(number: int, finding: Json, unit: str) -> Iterator[str]:
     yield from (f"- {title}: {fact}" for title, fact in finding_facts(finding, unit, code))
     if finding.get("location"):
         yield f"- location: {linked(finding['location'], finding.get('location_link'))}"
-    yield f"- priority: {finding.get('priority', 'minor')}, confidence {_percent(finding['confidence'])}"
+    yield f"- priority: {finding.get('priority', 'minor')}, confidence {format_share(finding['confidence'])}"
     for title, key in (("evidence", "evidence"), ("what to do", "advice")):
         if finding[key]:
             yield f"- {title}:"
@@ -200,14 +201,9 @@ def _books(books: Json, unit: str) -> Iterator[str]:
 
 
 def _book_row(name: str, kept: Sequence[float], whole: float, count: int) -> tuple[str, ...]:
-    share = _percent(sum(kept) / whole) if whole > 0 else NOTHING
+    share = format_share(sum(kept) / whole) if whole > 0 else NOTHING
     mean = format_change(sum(kept) / count)
     return name, mean, format_change(sum(kept)), share, format_change(kept[-1])
-
-
-def _percent(share: float) -> str:
-    # As a whole number, which has no negative zero.
-    return f"{round(100 * share)} %"
 
 
 def _types(types: Sequence[Json], unit: str, graphs: Mapping[str, float]) -> Iterator[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from ..analysis.plan import plain_number
 from ..analysis.results import to_json
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
-from ..analysis.wording import format_bytes, worded
-from ..banner import OBJECT_ROWS, ObjectCount, banner, gib, snapshot_lines
+from ..banner import OBJECT_ROWS, ObjectCount, banner, snapshot_lines
 from ..snapshot import DEFAULT_PROJECT, LargeObject
+from ..text_format import format_bytes, format_gib, format_number, format_share, worded
 from .build import SECONDS, ObjectChange, ProcessReport, Report, TrendRow
 from .facts import forecast, of_process
 
@@ -21,7 +20,7 @@ SEEN_PEAKS: Final = "as seen by background readings and new highs; exact_peaks=T
 
 
 def signed_gib(size: float | None) -> str:
-    return "" if size is None else f"{size / 2**30:+.2f} GiB"
+    return "" if size is None else format_gib(size, "+")
 
 
 def render(report: Report) -> str:
@@ -63,7 +62,7 @@ def _containers(values: Mapping[str, float]) -> Iterator[str]:
         yield "Tracked containers:"
     for name in names:
         length, capacity = values[f"tracked.{name}.length"], values.get(f"tracked.{name}.capacity")
-        fill = f" of {capacity:,.0f} ({length / capacity:.0%})" if capacity else ""
+        fill = f" of {capacity:,.0f} ({format_share(length / capacity)})" if capacity else ""
         size, beside = (values.get(f"tracked.{name}.{of}") for of in ("bytes", "device_bytes"))
         told = "" if size is None else f"   {format_bytes(size)}"
         if beside and size is not None:
@@ -77,7 +76,7 @@ def _gauges(process: ProcessReport, unit: str) -> Iterator[str]:
     if gauges:
         yield "Gauges:"
     for series in gauges:
-        yield f"   {series.removeprefix('gauge.') + ':':<40}{plain_number(values[series]):>10}"
+        yield f"   {series.removeprefix('gauge.') + ':':<40}{format_number(values[series]):>10}"
     if mean is not None and SECONDS in values:
         yield f"Time per {unit}: {values[SECONDS]:,.2f} s, {mean:,.2f} s on average"
 
@@ -91,7 +90,7 @@ def _trend(rows: tuple[TrendRow, ...]) -> Iterator[str]:
             continue
         label = row.label if len(row.label) <= 42 else row.label[:39] + "..."
         change = "baseline" if row.since_previous is None else signed_gib(row.since_previous)
-        line = f"{label:<42}{gib(row.memory_bytes):>12} {change:>11} {signed_gib(row.since_same_phase):>11}"
+        line = f"{label:<42}{format_gib(row.memory_bytes):>12} {change:>11} {signed_gib(row.since_same_phase):>11}"
         yield line.rstrip()
 
 
@@ -110,8 +109,8 @@ def _growth(process: ProcessReport) -> Iterator[str]:
     yield from banner("MEMORY GROWTH")
     grown = last.memory_bytes - first.memory_bytes
     share = 100 * grown / max(1, first.memory_bytes)
-    yield f"   from:    {gib(first.memory_bytes):>12}   {first.label}"
-    yield f"   to:      {gib(last.memory_bytes):>12}   {last.label}"
+    yield f"   from:    {format_gib(first.memory_bytes):>12}   {first.label}"
+    yield f"   to:      {format_gib(last.memory_bytes):>12}   {last.label}"
     yield f"   growth:  {signed_gib(grown):>12}   ({share:+.1f} %)"
     changed = [row for row in process.objects if row.last != row.first or row.expected is not None]
     if changed:
@@ -126,7 +125,7 @@ def _peaks(process: ProcessReport, *, exact: bool) -> Iterator[str]:
     yield from banner("PEAK MEMORY BY PHASE")
     yield f"   {EXACT_PEAKS if exact else SEEN_PEAKS}"
     for phase, size in process.peaks[:PEAK_ROWS]:
-        yield f"   {phase if len(phase) <= 48 else phase[:45] + '...':<48}{gib(size):>14}"
+        yield f"   {phase if len(phase) <= 48 else phase[:45] + '...':<48}{format_gib(size):>14}"
 
 
 def _object_line(row: ObjectChange) -> str:

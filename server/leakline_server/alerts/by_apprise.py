@@ -1,6 +1,7 @@
 """One message by way of the package apprise, which knows a hundred services: an extra, `leakline[apprise]`.
 
-Its addresses come from the environment alone and are not checked as webhooks are: apprise looks names up itself. It
+Its addresses are not checked as webhooks are, because apprise looks names up itself. So they come from the environment,
+and from migration 0016, which converted webhooks of Discord and Teams; nobody adds one over the network. apprise
 reads answers of any length, waits as long as a service sends, follows redirects and logs addresses with their secrets.
 So each message is sent by a process of its own, which has a bound of time and memory, follows no redirect and logs
 nothing.
@@ -17,14 +18,15 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from . import apprise_process
+from .address import shown
 from .formats.chat import escaped, read
 from .formats.message import Message
 from .post import TOTAL_SECONDS, Delivered, GiveUp, Outcome, TryAgain
 
 FORMAT: Final = "apprise"
-# What the smallest of the services take; none of our own texts comes near.
+# Discord refuses more than 2,000 characters of title and body together.
 MAX_TITLE: Final = 250
-MAX_BODY: Final = 4_000
+MAX_BODY: Final = 1_700
 # The process takes a quarter of it, as long as no answer is large.
 MAX_MEMORY_BYTES: Final = 256 * 2**20
 
@@ -37,8 +39,10 @@ def installed() -> bool:
 
 
 def service_of(url: str) -> str:
-    """What may be shown of an address: the name of its service, never what follows."""
+    """Return what may be shown of an address: its service, or the host of a web address."""
     scheme, found, _ = url.partition("://")
+    if scheme in ("http", "https"):
+        return f"apprise {shown(url)}"
     return f"apprise {scheme}" if found and scheme.isalnum() else "apprise"
 
 
@@ -48,7 +52,7 @@ def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> 
     After ``total_seconds`` it counts as not sent, though it may still arrive: better twice than never.
     """
     if not installed():
-        return GiveUp("apprise is not installed: pip install 'leakline[apprise]'")
+        return TryAgain("apprise is not installed: pip install 'leakline[apprise]'", 0.0)
     bounds = {"seconds": total_seconds, "memory_bytes": MAX_MEMORY_BYTES, "path": sys.path}
     asked = {**bounds, "url": url, **parts(message)}
     started = time.monotonic()

@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
+from leakline.text_format import count_of, format_times
+
 from ..store.alerts import Telling, Told
 from ..store.runs import ENDED
 from .events import CERTAIN, OPEN
@@ -62,13 +64,13 @@ def is_quiet(told: Told) -> bool:
 
 
 def digest_sentence(event: str, told: Told, at: float) -> str:
-    """``flapping: opened 3 times and closed 2 times in 20 minutes; ...``"""
+    """``flapping: opened 3 times and closed twice in 20 minutes; ...``"""
     recent = _within_the_hour(event, told.tellings, at)
     opened, closed = _turns(recent)
     minutes = max(1, round((at - recent[0].at) / 60))
     return (
-        f"flapping: opened {_times(opened)} and closed {_times(closed)} in {minutes} "
-        f"minute{'' if minutes == 1 else 's'}; told again when it has stood for an hour"
+        f"flapping: opened {format_times(opened)} and closed {format_times(closed)} in "
+        f"{count_of(minutes, 'minute')}; told again when it has stood for an hour"
     )
 
 
@@ -87,7 +89,3 @@ def _turns(tellings: Sequence[Telling]) -> tuple[int, int]:
             opened, closed = opened + is_open, closed + (not is_open)
         was_open = is_open
     return opened, closed
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

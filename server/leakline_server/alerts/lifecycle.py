@@ -21,8 +21,8 @@ from itertools import takewhile
 from typing import Any, Final
 
 from leakline.analysis.results import to_json
-from leakline.analysis.wording import count_of, format_change, seen_of
 from leakline.kills import INTERRUPTED, UNWATCHED, said_at_end
+from leakline.text_format import count_of, format_change, format_silence, seen_of
 
 from ..store.alerts import Alert, Telling, Told
 from .events import FINISHED, KILLED, OOM_RISK, SILENT
@@ -137,7 +137,7 @@ def silent_alert(run: ExaminedRun, told: Told) -> Alert | None:
         return None
     seconds = max(0, round(run.at - run.last_seen_at))
     near = "Its memory was about to run out. " if run.verdict.oom.risk == "critical" else ""
-    heard = f"Nothing heard for {_for_seconds(seconds)}, after {_generations(run)}."
+    heard = f"Nothing heard for {format_silence(seconds)}, after {_generations(run)}."
     summary = f"{heard} {near}{_said_until(run)}".rstrip()
     facts = run_facts(SILENT, run, summary, [_LOOK], f"Run silent: {run.project}/{run.name}")
     recent = [silence for silence in _silences(told) if silence.at > run.at - HOUR_SECONDS]
@@ -208,10 +208,3 @@ def expiry(run: ExaminedRun) -> float | None:
 
 def _generations(run: ExaminedRun) -> str:
     return seen_of(run.verdict.generations, run.verdict.generations_passed, run.verdict.unit)
-
-
-def _for_seconds(seconds: int) -> str:
-    if seconds < 120:
-        return f"{seconds} seconds"
-    minutes = round(seconds / 60)
-    return f"{minutes} minutes" if minutes < 120 else f"{round(minutes / 60)} hours"

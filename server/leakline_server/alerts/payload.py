@@ -15,14 +15,15 @@ from urllib.parse import quote
 
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.analysis.summary import finding_sentence
-from leakline.analysis.wording import (
+from leakline.text_format import (
     capital,
     entries_in,
     format_bytes,
     format_range,
     format_rate,
     in_brackets,
-    processes_told,
+    join_processes,
+    printable,
 )
 
 MAX_TEXT_CHARACTERS: Final = 300
@@ -193,7 +194,7 @@ def iso(at: float) -> str:
 
 def _where(finding: Finding) -> str:
     where = finding.phase_path or finding.phase or "no single phase"
-    return f"{where} in {processes_told(finding.process)}" if finding.process else where
+    return f"{where} in {join_processes(finding.process)}" if finding.process else where
 
 
 def _what(finding: Finding, unit: str) -> str:
@@ -230,5 +231,5 @@ def plain(value: Any) -> Any:
 
 
 def _clean(text: str) -> str:
-    text = "".join(c if c.isprintable() else " " for c in text)
+    text = printable(text)
     return text if len(text) <= MAX_TEXT_CHARACTERS else text[: MAX_TEXT_CHARACTERS - 1] + "…"

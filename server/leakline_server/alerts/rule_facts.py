@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from leakline.analysis.wording import format_bytes
+from leakline.text_format import format_bytes
 
 from ..store.rules import Rule, Terms
 from .events import FIRED

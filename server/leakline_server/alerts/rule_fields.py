@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 from leakline.analysis.history import LARGEST
 from leakline.errors import BadArgument
-from leakline.sizes import size_bytes
+from leakline.text_format import size_bytes
 
 from ..limits import MAX_ADVICE_LENGTH, MAX_IN_A_ROW, MAX_LABEL_LENGTH, MAX_NAME_LENGTH
 from ..store.rules import Measure, Rule, Terms, terms_of

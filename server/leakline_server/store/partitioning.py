@@ -16,7 +16,6 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import AddConstraint, CreateIndex
 
-from . import views
 from .engine import writing
 from .tables import metadata
 
@@ -85,10 +84,7 @@ def _partition(engine: Engine, parts: int) -> list[Partitioned]:
         connection.execute(_LOCK)
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         connection.exec_driver_sql(f"LOCK TABLE {', '.join(TABLES)} IN ACCESS EXCLUSIVE MODE")
-        views.drop(connection)
-        found = [_make_anew(connection, table, parts) for table in TABLES]
-        views.make(connection)
-        return found
+        return [_make_anew(connection, table, parts) for table in TABLES]
 
 
 def _make_anew(connection: Connection, table: str, parts: int) -> Partitioned:

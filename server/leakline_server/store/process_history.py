@@ -55,7 +55,7 @@ class InPart:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What is stored of one process. A million snapshots are read some at a time: no column is held for all of them."""
+    """The stored snapshots of one process. Of a million, no column is held for all: they are read some at a time."""
 
     connection: Connection
     key: Key
@@ -65,16 +65,17 @@ class _Stored:
     def read(self, wanted: Collection[int], only: Array | None = None) -> Block:
         return read(self.connection, self.key, wanted, self.names, self.stretches, only)
 
-    def in_turn(self, *wanted: int) -> Iterator[Block]:
-        """These columns of all snapshots, in ascending blocks of about SNAPSHOTS_AT_ONCE; none is empty."""
+    def iterate_blocks(self, *wanted: int) -> Iterator[Block]:
+        """Read these columns of all snapshots, in ascending blocks of about SNAPSHOTS_AT_ONCE; none is empty."""
         some: list[Stretch] = []
+        count, last = 0, -1
         for stretch in self.stretches:
-            # Batches that came late lie in gaps of the segments before them.
-            behind = max((each.last for each in some), default=-1) < stretch.first
-            if behind and sum(each.count for each in some) >= SNAPSHOTS_AT_ONCE:
+            # Batches that came late lie in gaps of the segments before them, and belong to the same block.
+            if count >= SNAPSHOTS_AT_ONCE and last < stretch.first:
                 yield from self._block(some, wanted)
-                some = []
+                some, count = [], 0
             some.append(stretch)
+            count, last = count + stretch.count, max(last, stretch.last)
         yield from self._block(some, wanted)
 
     def _block(self, some: Sequence[Stretch], wanted: Collection[int]) -> Iterator[Block]:
@@ -90,42 +91,42 @@ def load_process(
     key = Key(row.run_id, row.id)
     stored = _Stored(connection, key, names, stretches(connection, key))
     if part is not None and sum(stretch.count for stretch in stored.stretches) > part.least:
-        of_rows, distinct = _generations(stored)
+        generations_of, distinct = _generations(stored)
         kept = _to_read(stored, numbered, distinct, part.shared_to)
         if kept is not None:
-            only, left_out = _chosen(stored, of_rows, distinct, kept)
+            only, left_out = _chosen(stored, generations_of, distinct, kept)
             return _in_part(stored, row, only, left_out, summed=part.summed)
     block = stored.read((*COLUMNS, *names))
     return ProcessHistory(*_identity(row), **_fixed(block), series=_series(block, names))
 
 
 def last_generation(connection: Connection, key: Key) -> int | None:
-    """Or minute, where none is told; None without snapshots."""
+    """Return the last generation, or the last minute of a process that declares none; None without snapshots."""
     _, distinct = _generations(_Stored(connection, key, {}, stretches(connection, key)))
     return int(distinct[-1]) if len(distinct) else None
 
 
-# Of each row of a block, and which rows have one (None: all).
-_OfRows = Callable[[Block], tuple[Array, Array | None]]
+# Return the generation of each row of a block, and which rows have one (None: all).
+_GenerationsOf = Callable[[Block], tuple[Array, Array | None]]
 
 
-def _generations(stored: _Stored) -> tuple[_OfRows, Array]:
-    """How the rows are counted, and all generations in ascending order; see `generations_of`."""
-    said, minutes = [_NONE], [_NONE]
+def _generations(stored: _Stored) -> tuple[_GenerationsOf, Array]:
+    """Return how to count the rows of a block, and all generations in ascending order; see `generations_of`."""
+    declared, minutes = [_EMPTY], [_EMPTY]
     start: float | None = None
-    for block in stored.in_turn(GENERATION, MONOTONIC):
+    for block in stored.iterate_blocks(GENERATION, MONOTONIC):
         generation, monotonic = block.numbers(GENERATION), block.numbers(MONOTONIC).values
         start = float(monotonic[0]) if start is None else start
         there = generation.present
-        said.append(np.unique(generation.values if there is None else generation.values[there]))
+        declared.append(np.unique(generation.values if there is None else generation.values[there]))
         minutes.append(np.unique(_minutes(monotonic, start)))
-    found = np.unique(np.concatenate(said))
+    found = np.unique(np.concatenate(declared))
     if len(found):
-        return _said, found
+        return _declared_generations, found
     return partial(_counted_by_minutes, start or 0.0), np.unique(np.concatenate(minutes))
 
 
-def _said(block: Block) -> tuple[Array, Array | None]:
+def _declared_generations(block: Block) -> tuple[Array, Array | None]:
     generation = block.numbers(GENERATION)
     return generation.values, generation.present
 
@@ -141,21 +142,21 @@ def _minutes(monotonic: Array, start: float) -> Array:
 def _to_read(
     stored: _Stored, numbered: Mapping[str, int], distinct: Array, shared_to: int | None
 ) -> Array | None:
-    """Which of the generations are read, ascending; None where all are."""
-    if shared_to is None:
-        positions = positions_to_read(len(distinct))
+    """Return the generations to read, ascending; None if all are read."""
+    positions = positions_to_read(len(distinct))
+    if positions is None or shared_to is None:
         return None if positions is None else distinct[positions]
     peaks = _peaks(stored, numbered, shared_to)
     kept = generations_to_compare(distinct.tolist(), shared_to, peaks)
-    return None if kept is None else np.array(sorted(kept), dtype=np.int64)
+    return None if kept is None or len(kept) == len(distinct) else np.array(sorted(kept), np.int64)
 
 
 def _peaks(stored: _Stored, numbered: Mapping[str, int], last: int) -> set[int]:
-    """The generations up to this one with the largest resident size: one snapshot may be far above all others."""
+    """Return the generations up to ``last`` with the largest resident size, which one snapshot may decide."""
     found = set[int]()
     for number in (numbered[name] for name in RESIDENT if name in numbered):
         peak, at = -1.0, None
-        for block in stored.in_turn(number, GENERATION):
+        for block in stored.iterate_blocks(number, GENERATION):
             generation, column = block.numbers(GENERATION), block.numbers(number)
             there = generation.values <= last
             for present in (generation.present, column.present):
@@ -170,12 +171,12 @@ def _peaks(stored: _Stored, numbered: Mapping[str, int], last: int) -> set[int]:
 
 
 def _chosen(
-    stored: _Stored, of_rows: _OfRows, distinct: Array, kept: Array
+    stored: _Stored, generations_of: _GenerationsOf, distinct: Array, kept: Array
 ) -> tuple[Array, LeftOut]:
-    """The sequence numbers of the snapshots of these generations and of none, and what is left out."""
-    only, ran = [_NONE], set[str | None]()
-    for block in stored.in_turn(GENERATION, MONOTONIC, PHASE):
-        generation, there = of_rows(block)
+    """Return the sequence numbers to read, also of snapshots without a generation, and what is left out."""
+    only, ran = [_EMPTY], set[str | None]()
+    for block in stored.iterate_blocks(GENERATION, MONOTONIC, PHASE):
+        generation, there = generations_of(block)
         out = ~np.isin(generation, kept)
         if there is not None:
             out &= there
@@ -231,10 +232,10 @@ def _fixed(block: Block) -> dict[str, Any]:
 
 
 def _with_sums(stored: _Stored, booked: Collection[int], only: Array) -> Block:
-    """What the books say of generations whose ends are not among ``only``, added to the next end that is."""
+    """Return the snapshots ``only``; their phases have the bytes of the generations that are left out before them."""
     parts = {number: [absent(0)] for number in (SEQUENCE, *booked)}
     waiting: dict[int, tuple[float, int]] = dict.fromkeys(booked, (0, 0))
-    for block in stored.in_turn(GENERATION, KIND, *booked):
+    for block in stored.iterate_blocks(GENERATION, KIND, *booked):
         kinds, generation = block.texts(KIND), block.numbers(GENERATION)
         is_end = kinds.index == (kinds.names.index(_END) if _END in kinds.names else -2)
         ends = np.flatnonzero(is_end if generation.present is None else is_end & generation.present)
@@ -246,23 +247,24 @@ def _with_sums(stored: _Stored, booked: Collection[int], only: Array) -> Block:
             columns[number], waiting[number] = _summed(
                 block.numbers(number), ends, kept, waiting[number]
             )
-        of_rows = Block(columns).take(rows)
+        kept_rows = Block(columns).take(rows)
         for number, found in parts.items():
-            found.append(of_rows.numbers(number))
+            found.append(kept_rows.numbers(number))
     return Block({number: concatenate_numbers(found) for number, found in parts.items()})
 
 
 def _summed(
     column: Numbers, ends: Array, kept: Array, waiting: tuple[float, int]
 ) -> tuple[Numbers, tuple[float, int]]:
-    """The column with its sums, and what waits for the next block: a sum, and of how many readings.
+    """Return the column with its sums, and what waits for the next block: a sum, and of how many readings.
 
     ``ends``: positions in the column; ``kept``: those of them, by position among them, that get the sums.
     """
     there = np.ones(len(column), bool) if column.present is None else column.present.copy()
-    values = column.values.copy()
-    sums = np.cumsum(np.where(there[ends], values[ends], 0)) + np.array(waiting[0], values.dtype)
+    # A block without a fraction, or without a reading, may follow one with a fraction.
+    sums = np.cumsum(np.where(there[ends], column.values[ends], 0)) + waiting[0]
     counts = np.cumsum(there[ends]) + waiting[1]
+    values = column.values.astype(np.result_type(column.values, sums))
     if not len(kept):
         left = (sums[-1].item(), int(counts[-1])) if len(ends) else waiting
         return Numbers(values, there), left
@@ -273,7 +275,7 @@ def _summed(
     return Numbers(values, there), left
 
 
-_NONE: Final = np.array([], dtype=np.int64)
+_EMPTY: Final = np.array([], dtype=np.int64)
 _END: Final = "generation_end"
 _BOOKED: Final = re.compile(r"phase\..+\.(bytes|executions)", re.DOTALL)
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from leakline.text_format import count_of
+
 from ..alerts.formats import FORMATS
 from ..store.webhook_changes import BY_HAND
-from ..store.webhooks import NO_LONGER_CONFIGURED, NOT_BY_APPRISE
+from ..store.webhooks import APPRISE, NO_LONGER_CONFIGURED, NOT_BY_APPRISE
 from . import formats
 from .rules_view import RulesSection
 
@@ -168,7 +170,7 @@ def _hook(hook: Json) -> HookRow:
         status=status,
         word=word,
         facts=tuple(_hook_facts(hook)),
-        can_enable=not gone,
+        can_enable=not gone and hook["format"] in (*FORMATS, APPRISE),
         can_rotate=own,
         can_delete=own or gone,
     )
@@ -179,7 +181,7 @@ def _hook_facts(hook: Json) -> list[str]:
     if not hook["enabled"]:
         facts.append(f"Disabled: {hook['disabled_reason']}.")
     elif hook["failures"]:
-        tries = _counted(hook["failures"], "try", "tries")
+        tries = count_of(hook["failures"], "try")
         facts.append(f"Nothing arrived in the last {tries}, since {_at(hook['failing_since'])}.")
     if hook["previous_until"]:
         facts.append(f"The secret before this one signs too until {_at(hook['previous_until'])}.")
@@ -215,7 +217,7 @@ def _delivery(item: Json, hook: Json) -> DeliveryRow:
         word=word,
         meaning=meaning,
         tries=tuple(map(_try, reversed(item["history"]))),
-        count=_counted(item["tries"], "try", "tries"),
+        count=count_of(item["tries"], "try"),
         last=_last(item),
         next_at=item["next_try_at"] or "",
         next=formats.clock(item["next_try_at"]),
@@ -236,10 +238,6 @@ def _last(item: Json) -> str:
     if item["last_status"] is not None:
         return str(item["last_status"])
     return item["last_error"] or ("taken" if item["state"] == "delivered" else "–")
-
-
-def _counted(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 def _at(iso: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from leakline.analysis.history import RunHistory
 from leakline.analysis.promises import GROWTH
 from leakline.analysis.summary import PROMISE_WORDS
-from leakline.analysis.wording import worded
+from leakline.text_format import worded
 
 from ..alerts.events import FIRED, OOM_RISK
 from ..chart_parts import Axis, Mark

@@ -10,10 +10,10 @@ from urllib.parse import quote, urlencode
 
 from leakline.analysis.comparison import warm_up
 from leakline.analysis.gauges import SAME_PERCENT as GAUGES_SAME
-from leakline.analysis.plan import plain_number
 from leakline.analysis.results import Books
 from leakline.analysis.units import UNITS_OF_TIME
 from leakline.report.facts import compared, memory_title
+from leakline.text_format import format_number, plural
 
 from .. import charts
 from ..chart_parts import Axis, Chart, Line, Palette, Points
@@ -27,7 +27,7 @@ from .sections import books as books_section
 from .sections import line_table
 from .sharing import Share, share_comparison
 from .tables import Field, code, rated, table
-from .verdict_view import findings_view, outcome_of, plural, status_of
+from .verdict_view import findings_view, outcome_of, status_of
 from .waterfall_view import mean_steps, reach, steps_table, waterfall_chart
 from .zoom import Stretch
 
@@ -403,7 +403,7 @@ def _beside(changes: Sequence[Json], unit: str) -> Section | None:
 
 
 def _gauge_row(each: Json) -> list[Field]:
-    numbers = ("–" if each[side] is None else plain_number(each[side]) for side in SIDES)
+    numbers = ("–" if each[side] is None else format_number(each[side]) for side in SIDES)
     percent = each["change_percent"]
     change = "–" if percent is None else formats.percent_change(percent)
     return [code(each["gauge"]), *numbers, "no change" if each["same"] else change]

@@ -1,72 +1,122 @@
-"""The documents that lie beside this version of the server: which there are, and each as it is read."""
+"""``/docs``: the documents that are installed with this version, as pages that load nothing from another host."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from ..paths import DOCS
-from .markdown import INDEX, Listed, Written, links_of, write
+from fastapi import APIRouter
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
+from markupsafe import Markup
+from starlette.responses import Response
 
-# What a document may show or hand out.
+from ..errors import NotFound, shorten
+from ..paths import DOCS
+from .markdown import INDEX, REPOSITORY, ROOT, Heading, Listed, Written, address_of, links_of, write
+from .templating import render
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+# Files that a document shows or hands out.
 MEDIA: Final = {
     ".png": "image/png",
     ".svg": "image/svg+xml",
     ".yml": "text/plain; charset=utf-8",
     ".toml": "text/plain; charset=utf-8",
 }
+_FEWEST_HEADINGS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Paths below the folder. A name that is asked for is looked up here and never joined to a path."""
+class DocumentPage:
+    """``/docs/…``; ``contents`` is empty for a short document, ``before`` and ``after`` follow the index."""
 
-    documents: frozenset[str]
-    files: frozenset[str]
+    title: str
+    document: str
+    body: Markup
+    contents: tuple[Heading, ...]
+    groups: tuple[tuple[str, tuple[Listed, ...]], ...]
+    before: Listed | None
+    after: Listed | None
+    is_index: bool
+
+
+@router.head(ROOT)
+@router.get(ROOT)
+def show_index() -> Response:
+    return _page("")
+
+
+@router.head(ROOT + "/{name:path}")
+@router.get(ROOT + "/{name:path}")
+def show_document(name: str) -> Response:
+    path = files().get(name)
+    if path is not None and path.suffix in MEDIA:
+        headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+        return FileResponse(path, media_type=MEDIA[path.suffix], headers=headers)
+    # Links of the repository end in .md.
+    other = name if path is not None else document_called(name.rstrip("/"))
+    if other is not None and (path is not None or not name or name.endswith("/")):
+        return RedirectResponse(address_of(other), status_code=308)
+    return _page(name)
 
 
 @cache
-def kept() -> Kept:
-    found = {str(path.relative_to(DOCS)): path.suffix for path in DOCS.rglob("*") if path.is_file()}
-    return Kept(
-        frozenset(name for name, suffix in found.items() if suffix == ".md"),
-        frozenset(name for name, suffix in found.items() if suffix in MEDIA),
-    )
+def files() -> Mapping[str, Path]:
+    """Return documents and media by their paths below the folder; requested names are only looked up here."""
+    found = {path.relative_to(DOCS).as_posix(): path for path in DOCS.rglob("*")}
+    return {name: path for name, path in found.items() if path.suffix in {".md", *MEDIA}}
 
 
 def document_called(name: str) -> str | None:
-    """``concepts`` or ``integrations`` -> the path of the document; None where there is none."""
+    """``concepts`` or ``integrations`` -> the path of the document; None if there is no such document."""
     tried = [f"{name}.md", f"{name}/{INDEX}"] if name else [INDEX]
-    return next((path for path in tried if path in kept().documents), None)
+    return next((path for path in tried if path in files()), None)
 
 
+@cache
 def read(document: str) -> Written:
-    path = DOCS / document
-    return _read(document, path.stat().st_mtime_ns)
+    return write(files()[document].read_text(encoding="utf-8"), document, files())
 
 
+@cache
 def listed() -> tuple[Listed, ...]:
-    """The documents in the order of the index, each where it is named first."""
-    if INDEX not in kept().documents:
-        return ()
-    return _listed((DOCS / INDEX).stat().st_mtime_ns)
+    """Return the documents in the order of the index."""
+    return tuple(links_of(files()[INDEX].read_text(encoding="utf-8")))
 
 
-def file_of(name: str) -> Path | None:
-    return DOCS / name if name in kept().files else None
+def document_page(document: str, written: Written, listed: Sequence[Listed]) -> DocumentPage:
+    order = [INDEX, *(each.document for each in listed)]
+    # Before the index and after the last document there is none.
+    padded = (None, *listed, None)
+    at = order.index(document) if document in order else None
+    is_long = document != INDEX and len(written.headings) >= _FEWEST_HEADINGS
+    return DocumentPage(
+        title=written.title,
+        document=document,
+        body=written.body,
+        contents=written.headings if is_long else (),
+        groups=tuple((name, tuple(of)) for name, of in groupby(listed, lambda each: each.group)),
+        before=None if at is None else padded[at - 1],
+        after=None if at is None else padded[at + 1],
+        is_index=document == INDEX,
+    )
 
 
-@lru_cache(maxsize=64)
-def _read(document: str, changed: int) -> Written:
-    return write((DOCS / document).read_text(encoding="utf-8"), document, kept().files)
+def _page(name: str) -> Response:
+    document = document_called(name)
+    if document is None:
+        raise _not_found(name)
+    return render("document.html", document_page(document, read(document), listed()))
 
 
-@lru_cache(maxsize=1)
-def _listed(changed: int) -> tuple[Listed, ...]:
-    first: dict[str, Listed] = {}
-    for each in links_of((DOCS / INDEX).read_text(encoding="utf-8")):
-        if each.document in kept().documents:
-            first.setdefault(each.document, each)
-    return tuple(first.values())
+def _not_found(name: str) -> NotFound:
+    if INDEX in files():
+        message = f"there is no document {shorten(name)}; {ROOT} lists all of them"
+    else:
+        message = f"this installation has no documents; they are at {REPOSITORY}docs/{INDEX}"
+    return NotFound("document_not_found", message, {"document": str(shorten(name))})

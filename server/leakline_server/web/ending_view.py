@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from leakline.accounts import DROPPED, THINNED
 from leakline.kills import ended_as
+from leakline.text_format import count_of, format_span
 
 from ..store import ends
 from ..store.runs import unix
@@ -17,7 +18,6 @@ from . import formats
 from .contexts import Cell, Section
 from .links import commit_link
 from .tables import Field, at_iso, code, rated, table
-from .verdict_view import plural
 
 Json = Mapping[str, Any]
 COMMIT_SHOWN: Final = 10
@@ -230,7 +230,7 @@ def _lives(shown: int, left_out: int) -> str:
     if count == 1:
         return ""
     those = f", {shown:,} of them" if left_out else ""
-    return f"{count:,} {plural('attempt', count)}, the newest first{those}."
+    return f"{count_of(count, 'attempt')}, the newest first{those}."
 
 
 def _attempt_row(
@@ -265,8 +265,7 @@ def _growth_cells(own: Json | None) -> list[Field]:
 def _stretch(found: Json | None) -> str:
     if found is None:
         return "–"
-    first, last = found["first"], found["last"]
-    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+    return format_span(found["first"], found["last"])
 
 
 def _badness(process: Json) -> tuple[bool, int]:
@@ -294,7 +293,7 @@ def _line(arguments: Any) -> str:
 def _packages(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     if not now:
         return formats.NOT_MEASURED
-    count = f"{len(now):,} {plural('package', len(now))}"
+    count = count_of(len(now), "package")
     if not before:
         return count
     changed = [

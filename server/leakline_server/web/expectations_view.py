@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 from leakline.analysis.contracts import expected_text, stands_for
 from leakline.analysis.results import ExpectationRow, SteadyCount
+from leakline.text_format import count_of, format_times
 
 from ..store.accepted_counts import AcceptedCount
 from . import formats
 from .contexts import CountForm, CountForms, CountList, Section
 from .tables import Field, code, place, rated, table
-from .verdict_view import plural
 
 Json = Mapping[str, Any]
 # The rest is folded.
@@ -59,9 +59,8 @@ def _table(found: Sequence[ExpectationRow]) -> Any:
 
 def _row(each: ExpectationRow) -> list[Field]:
     word, status = _STATES[each.state]
-    times = (
-        f" {each.broken_times:,} times" if each.state == "broken" and each.broken_times > 1 else ""
-    )
+    broken = each.state == "broken" and each.broken_times > 1
+    times = f" {format_times(each.broken_times)}" if broken else ""
     return [
         code(each.type), each.expected, each.after or "always", formats.count(each.last_count),
         place(each.first_broken_at), rated(f"{word}{times}", status),
@@ -83,11 +82,11 @@ def _folded(forms: Sequence[CountForm], number: int = 0) -> CountList:
 
 
 def _steady_form(run: Json, each: SteadyCount) -> CountForm:
-    unit = plural(run["unit"], each.generations)
+    seen = count_of(each.generations, run["unit"])
     count = formats.count(each.count)
-    where = f"at every reading of the last {each.generations} {unit}"
+    where = f"at every reading of the last {seen}"
     if each.after is not None:
-        where = f"after {each.after} in each of the last {each.generations} {unit}"
+        where = f"after {each.after} in each of the last {seen}"
     instead = f"; accepted until now: {each.instead_of}" if each.instead_of else ""
     return CountForm(
         type=each.type,

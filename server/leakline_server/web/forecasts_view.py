@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from leakline.text_format import format_share, format_span
+
 from .contexts import Section
 from .formats import size
 from .tables import Field, rated, table
@@ -32,19 +34,15 @@ def past_forecasts(score: Json | None, unit: str) -> Section | None:
 def _rows(lead: Json, unit: str) -> Iterator[list[Field]]:
     """The forecasts of a lead together, and beneath them each."""
     first, last = lead["ahead_from"], lead["ahead_to"]
-    span = f"{first:,}" if first == last else f"{first:,} to {last:,}"
+    span = format_span(first, last)
     counted = f"{lead['within']:,} of {lead['forecasts']:,}"
-    yield [span, _share(lead["median_error"]), counted, "", ""]
+    yield [span, format_share(lead["median_error"], 1), counted, "", ""]
     for each in lead["past"]:
         foretold, came = each["forecast"], each["came"]
         inside = foretold["low"] <= came <= foretold["high"]
         yield [
             f"– {unit} {each['made_at']:,} for {each['generation']:,}",
-            _share(abs(foretold["estimate"] - came) / came),
+            format_share(abs(foretold["estimate"] - came) / came, 1),
             rated("yes", "ok") if inside else rated("no", "watch"),
             size(foretold["estimate"]), size(came),
         ]  # fmt: skip
-
-
-def _share(error: float) -> str:
-    return f"{100 * error:.1f} %"

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from leakline.text_format import count_of, join_words
+
 from . import formats
 from .contexts import Cell, Column, Filter, Row, SaidView, Status, Table
 from .said_view import said_view
-from .verdict_view import KINDS, STATUSES, plural, status_of
+from .verdict_view import KINDS, STATUSES, status_of
 
 Json = Mapping[str, Any]
 
@@ -173,7 +175,7 @@ def _leak(id_: str, group: Json) -> LeakView:
         advice=tuple(group["finding"].get("advice", ())),
         said=tuple(said_view(each) for each in group["said"]),
         runs=_runs(group["runs"]),
-        runs_label=f"{total} run{'' if total == 1 else 's'}",
+        runs_label=count_of(total, "run"),
         action=f"/incidents/{quote(fingerprint, safe='')}",
         href=Shown(project=project, fingerprint=fingerprint).href(),
     )
@@ -237,9 +239,9 @@ def _names(names: Sequence[str], more: int) -> str:
     """``A, B (2 runs) and C``; of many, their number and the newest."""
     if more or len(names) > _MAX_NAMES:
         total = len(names) + more
-        runs = f"{total} {plural('run', total)}"
+        runs = count_of(total, "run")
         return f"{runs}, last in {names[-1]}" if names else runs
     told = [
         f"{name} ({number} runs)" if number > 1 else name for name, number in Counter(names).items()
     ]
-    return " and ".join(filter(None, (", ".join(told[:-1]), told[-1])))
+    return join_words(told)

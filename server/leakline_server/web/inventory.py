@@ -12,7 +12,7 @@ from typing import Any, Final
 from leakline.analysis.cleanups import freed_by
 from leakline.analysis.history import amount_of
 from leakline.analysis.results import SEVERITY
-from leakline.analysis.wording import format_range
+from leakline.text_format import format_range
 
 from ..store import clocks
 from . import formats

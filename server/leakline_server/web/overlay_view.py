@@ -10,6 +10,8 @@ from statistics import median
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlencode
 
+from leakline.text_format import count_of, plural
+
 from ..chart_parts import (
     PRIVATE,
     Axis,
@@ -27,7 +29,7 @@ from .contexts import Cell, Figure, Section
 from .run_data import first_shown, process_label
 from .sections import line_table
 from .tables import Field, at_iso, code, place, rated, table
-from .verdict_view import forecast_text, leading_finding, plural, status_of
+from .verdict_view import forecast_text, leading_finding, status_of
 
 Json = Mapping[str, Any]
 Shown = Literal["private", "rss", "gpu", "objects"]
@@ -187,7 +189,7 @@ def overlay_page(
     """``left_out``: (id, name) of runs that are deleted."""
     runs = [each.run for each in found]
     return OverlayPage(
-        title=f"Overlay of {len(runs)} {plural('run', len(runs))}",
+        title=f"Overlay of {count_of(len(runs), 'run')}",
         choices=tuple(
             SeriesChoice(SERIES[each].label, address(runs, each), each == shown) for each in choices
         ),
@@ -229,7 +231,7 @@ def _trend(found: Sequence[OverlayRun], shown: Shown, moved: Mapping[str, float]
         )
     missing = [names[run["id"]] for run in runs if run["id"] not in lines]
     note = f"Not measured: {', '.join(missing)}." if missing else ""
-    figure = Figure(chart, f"{series.label} of {len(lines)} {plural('run', len(lines))}.")
+    figure = Figure(chart, f"{series.label} of {count_of(len(lines), 'run')}.")
     return Section(
         "overlay", series.label, how, figure, line_table(chart, unit), fold=True, note=note
     )

@@ -11,12 +11,12 @@ from leakline.analysis.promises import GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
 from leakline.kills import ended_as
 from leakline.report.facts import NOT_PRIVATE, graph_rates, leading_finding
+from leakline.text_format import count_of, plural
 
 from ..chart_parts import PRIVATE
 from ..store.runs import LISTENING, unix
 from . import ending_view, formats, growth_since, inventory, sections, types_view
 from .accounted import SOURCES, accounted
-from .calculator import calculator
 from .checklist import ticks
 from .children_view import children
 from .contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
@@ -40,7 +40,7 @@ from .run_data import (
 )
 from .search_words import search_for
 from .sharing import share_run
-from .verdict_view import findings_view, plural, tiles, verdict_view
+from .verdict_view import findings_view, tiles, verdict_view
 from .waterfall_view import waterfall
 
 _PHASE_PEAK: Final = "process.phase_peak_bytes"
@@ -75,7 +75,7 @@ def progress(run: Json, verdict: Json | None = None) -> str:
     done, total, unit = run["generations"], planned_total(run, verdict), run["unit"]
     if total:
         return f"{done:,} of {total:,} {plural(unit, total)}"
-    return f"{done:,} {plural(unit, done)}"
+    return count_of(done, unit)
 
 
 def planned_total(run: Json, verdict: Json | None = None) -> int | None:
@@ -191,7 +191,6 @@ def _sections(data: RunData) -> list[Section | None]:
             next(iter(data.books.generations[-1:]), None),
             graph_rates(data.verdict),
         ),
-        calculator(data.verdict, data.holders, unit, data.asked),
         _growth_since(data, whose) if by_phase else None,
         inventory.holders(data.holders, whose),
         sections.tensors(found.tensors, unit),

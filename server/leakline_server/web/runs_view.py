@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, get_args
 from urllib.parse import parse_qsl, quote, urlencode
 
 from leakline.kills import ended_as
+from leakline.text_format import count_of
 
 from ..store.deleting import Deleted
 from ..store.run_order import LAST_SEEN, ORDERS, By, Order, order_of
@@ -26,7 +27,7 @@ from .contexts import (
 from .run_view import progress
 from .search_words import joined, parse_query, without, written
 from .sparklines import sparkline
-from .verdict_view import STATUSES, forecast_text, plural, status_of
+from .verdict_view import STATUSES, forecast_text, status_of
 
 Json = Mapping[str, Any]
 Grouping = Literal["project", "tag", "none"]
@@ -99,16 +100,14 @@ def runs_page(
         shows_deleted=_shows_deleted(shown),
         deleted=_just_deleted(just_deleted),
         deleted_href=_deleted_href(shown) if deleted else None,
-        deleted_note=f"{_number(deleted)} can still be brought back." if deleted else "",
+        deleted_note=f"{count_of(deleted, 'deleted run')} can still be brought back."
+        if deleted
+        else "",
         empty="No run matches this search." if shown.query else "No runs are left.",
         next_href=shown.href(cursor=next_cursor) if next_cursor else None,
         server=server,
         any_runs=any_runs,
     )
-
-
-def _number(runs: int) -> str:
-    return f"{runs:,} deleted {plural('run', runs)}"
 
 
 def _just_deleted(found: Sequence[Deleted]) -> JustDeleted | None:

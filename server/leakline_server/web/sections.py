@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from leakline.analysis.results import BookLine, Books, StoreFill
+from leakline.text_format import format_times, join_words
 
 from ..chart_parts import Chart
 from . import formats
@@ -190,14 +191,10 @@ def _failures(last: Mapping[str, float | None]) -> str:
     )
     told = []
     if retries:
-        told.append(f"emptied its cache and tried again {_times(retries)}")
+        told.append(f"emptied its cache and tried again {format_times(retries)}")
     if ooms:
-        told.append(f"ran out of memory {_times(ooms)}")
-    return f"torch {' and '.join(told)}." if told else ""
-
-
-def _times(count: float) -> str:
-    return "once" if count == 1 else f"{formats.count(count)} times"
+        told.append(f"ran out of memory {format_times(ooms)}")
+    return f"torch {join_words(told)}." if told else ""
 
 
 def tensors(chart: Chart | None, unit: str) -> Section | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from leakline.analysis.priority import Priorities
+from leakline.text_format import count_of, plural
 
 from ..config import VARIABLES, Config, is_loopback
 from ..figures import RetainerFigures
@@ -16,12 +17,6 @@ from .tables import Field, code, rated, table
 
 FOR_EVER: Final = "for ever"
 HIDDEN: Final = "set, not shown"
-
-
-def number(value: float, one: str) -> str:
-    """``1 batch``, ``2 batches``, ``1,234 runs``."""
-    several = f"{one}es" if one.endswith(("s", "ch")) else f"{one}s"
-    return f"{formats.count(value)} {one if value == 1 else several}"
 
 
 def answers_to_any_name(config: Config) -> bool:
@@ -35,8 +30,8 @@ def retention(config: Config, done: RetainerFigures) -> Section:
         "the project papers for ever and others for 30 days. leakline db retain --dry-run says what would go."
     )
     note = (
-        f"Since the start: {number(done.removed_runs, 'run')} removed, "
-        f"{number(done.thinned_snapshots, 'snapshot')} left out of old runs."
+        f"Since the start: {count_of(done.removed_runs, 'run')} removed, "
+        f"{count_of(done.thinned_snapshots, 'snapshot')} left out of old runs."
     )
     rows = [_row(config, variable) for variable in _RETENTION]
     shown = table(_HEADS, rows, tall=False)
@@ -140,11 +135,11 @@ def _hidden(value: object) -> str:
 
 
 def _hidden_addresses(value: Sequence[str]) -> str:
-    return f"{number(len(value), 'address')}, not shown" if value else "none"
+    return f"{count_of(len(value), 'address')}, not shown" if value else "none"
 
 
 def _rules(value: Sequence[object]) -> str:
-    return number(len(value), "rule") if value else "none"
+    return count_of(len(value), "rule") if value else "none"
 
 
 def _priorities(limits: Priorities) -> str:
@@ -166,7 +161,7 @@ def _per_project(write: Callable[[float], str], without: str) -> Callable[[PerPr
 
 
 def _days(days: float) -> str:
-    return number(days, "day")
+    return f"{formats.count(days)} {plural('day', days)}"
 
 
 _DEFAULT: Final = Config()

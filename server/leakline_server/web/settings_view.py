@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from leakline.text_format import count_of
+
 from ..config import Config, is_loopback
 from ..figures import RetainerFigures, WriterFigures
 from ..store.disk import Space
@@ -14,7 +16,7 @@ from ..store.sizes import ProjectSize
 from . import formats
 from .contexts import Cell, Section, Tick, Tile
 from .search_words import search_for
-from .settings_in_force import access, answers_to_any_name, number, retention, settings
+from .settings_in_force import access, answers_to_any_name, retention, settings
 from .tables import Field, at_iso, code, rated, table
 from .tokens_view import TokensSection
 
@@ -89,7 +91,7 @@ def settings_page(found: Found, tokens: TokensSection | None = None) -> Settings
 def _tiles(found: Found) -> tuple[Tile, ...]:
     kind, name = found.database
     running = found.overview.states.get("running", 0)
-    alive = number(found.overview.live_processes, "process")
+    alive = count_of(found.overview.live_processes, "process")
     runs, projects = sum(each.runs for each in found.projects), len(found.projects)
     free = (
         "free space not known"
@@ -100,8 +102,8 @@ def _tiles(found: Found) -> tuple[Tile, ...]:
         Tile("VERSION", found.version, f"at {found.config.address}", "#settings"),
         Tile("DATABASE", kind, name, "#health"),
         Tile("ON DISK", formats.size(found.space.bytes), free, "#projects"),
-        Tile("RUNNING", number(running, "run"), f"{alive} alive", "#ingest"),
-        Tile("STORED", number(runs, "run"), f"in {number(projects, 'project')}", "#projects"),
+        Tile("RUNNING", count_of(running, "run"), f"{alive} alive", "#ingest"),
+        Tile("STORED", count_of(runs, "run"), f"in {count_of(projects, 'project')}", "#projects"),
     )
 
 
@@ -128,21 +130,21 @@ def _writing(found: Found) -> Tick:
         return _tick(question, "no", "confirmed", said)
     if figures.failures:
         said = (
-            f"{number(figures.failures, 'transaction')} failed since the start; the log says why."
+            f"{count_of(figures.failures, 'transaction')} failed since the start; the log says why."
         )
         return _tick(question, "not always", "suspected", said)
     if not figures.commits:
         return _tick(question, "nothing yet", "learning", "No batch has come since the start.")
     each = formats.seconds(figures.commit_seconds / figures.commits)
-    said = f"{number(figures.commits, 'transaction')} since the start, none failed, {each} each."
+    said = f"{count_of(figures.commits, 'transaction')} since the start, none failed, {each} each."
     return _tick(question, "yes", "ok", said)
 
 
 def _fast_enough(found: Found) -> Tick:
     question = "Is it fast enough?"
-    waiting = f"{formats.count(found.waiting)} of at most {number(found.room, 'batch')} waiting"
+    waiting = f"{formats.count(found.waiting)} of at most {count_of(found.room, 'batch')} waiting"
     if found.too_busy:
-        refused = number(found.too_busy, "batch")
+        refused = count_of(found.too_busy, "batch")
         said = f"{refused} told to come back later (429) since the start, {waiting}. Trainings send them again."
         return _tick(question, "not always", "watch", said)
     said = f"None told to come back later (429) since the start, {waiting}."
@@ -162,7 +164,7 @@ def _schema(found: Found) -> Tick:
 def _readable(found: Found) -> Tick:
     question = "Can what is stored be read?"
     if found.damaged:
-        pieces = number(found.damaged, "piece")
+        pieces = count_of(found.damaged, "piece")
         said = f"{pieces} of it cannot; the log names each, and a backup has them if there is one."
         return _tick(question, "no", "confirmed", said)
     said = "Nothing damaged was come upon since the start. Only what is asked for is looked at."
@@ -171,7 +173,7 @@ def _readable(found: Found) -> Tick:
 
 def _returned(found: Found) -> Tick:
     question = "Is free space given back?"
-    left = f" {number(found.removals, 'removed run')} left to clear." if found.removals else ""
+    left = f" {count_of(found.removals, 'removed run')} left to clear." if found.removals else ""
     if found.is_postgres:
         said = "It makes what is free usable again (autovacuum), and gives back only some of it."
         return _tick(question, "by Postgres", "ok", f"{said}{left}")

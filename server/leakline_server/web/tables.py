@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from leakline.text_format import count_of
+
 from . import formats
 from .contexts import Cell, Column, Row, Table
 
@@ -53,7 +55,7 @@ def place(generation: int | None) -> str:
 
 def shown(rows: int, total: int, what: str, rest: str = "newest first") -> str:
     """``100 of 2,000 generations, newest first``."""
-    amount = f"1 {what}" if total == 1 else f"{total:,} {what}s"
+    amount = count_of(total, what)
     return (
         f"{amount}, {rest}" if rows == total else f"{rows:,} of {amount}, {rest}; the CSV has all"
     )

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from leakline.analysis.ladder import CONFIRMING, GROWING, MIN_GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
-from leakline.analysis.wording import capital, format_range, format_rate, processes_told
 from leakline.report.facts import (
     forecast_headline,
     forecast_sentence,
@@ -20,6 +19,7 @@ from leakline.report.facts import (
     seen,
 )
 from leakline.report.facts import leading_finding as leading_finding
+from leakline.text_format import capital, count_of, format_range, format_rate, join_processes
 
 from ..chart_outlook import limit_word
 from ..requests import SEARCHED
@@ -133,15 +133,11 @@ def _is_from_outside(finding: Json | None) -> bool:
 
 
 def _waited_for(unit: str, missing: int, over: bool) -> str:
-    least = f"A verdict needs {MIN_GENERATIONS} whole {plural(unit, MIN_GENERATIONS)}"
+    least = f"A verdict needs {count_of(MIN_GENERATIONS, f'whole {unit}')}"
     if over:
         return f"{least}; the run ended before."
     more = f"{missing} more to go" if missing > 0 else "it comes with the next look"
     return f"{least}: {more}. What was measured so far is below."
-
-
-def plural(unit: str, number: float) -> str:
-    return unit if number == 1 else f"{unit}s"
 
 
 def tiles(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile, ...]:
@@ -167,7 +163,7 @@ def _quiet_tiles(verdict: Json | None, unit: str, over: bool) -> tuple[Tile, ...
     )
     if _is_learning(verdict):
         when = _not_known(over)
-        short = f"needs {MIN_GENERATIONS} whole {plural(unit, MIN_GENERATIONS)}"
+        short = f"needs {count_of(MIN_GENERATIONS, f'whole {unit}')}"
         where = (when, short if over else "phases are being measured")
         what = (when, short if over else "types are being counted")
     return (
@@ -195,7 +191,7 @@ def _where(finding: Json, unit: str) -> Tile:
         value = phase
         detail = f"keeps {formats.percent(share)} of this growth" if share is not None else ""
     if finding.get("process"):
-        detail = f"{detail} · {processes_told(finding['process'])}".lstrip(" ·")
+        detail = f"{detail} · {join_processes(finding['process'])}".lstrip(" ·")
     return Tile("WHERE", value, detail, "#books", finding["status"])
 
 
@@ -322,7 +318,7 @@ def _finding(finding: Json, unit: str, said: Sequence[Json]) -> FindingView:
         f"confidence {formats.percent(finding['confidence'])}",
     ]  # fmt: skip
     if finding.get("process"):
-        facts.append(processes_told(finding["process"]))
+        facts.append(join_processes(finding["process"]))
     suspects = tuple(
         SuspectView(
             s["name"], _ROLES.get(s["role"], role_words(finding, place)), suspect_rate(s, unit)

@@ -1,4 +1,4 @@
-"""What the address of a run's page asks for: process, generation as a sum, numbers to check, growth since when."""
+"""Query parameters of a run's page: a process, the generation shown as a sum, the start of "Growth since"."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from ..texts import without_control
 MAX_LENGTH: Final = 400
 
 
-def _read(
-    process: str | None = None, g: str = "", count: str = "", each: str = "", since: str = ""
-) -> dict[str, str]:
-    told = {"process": process or "", "g": g, "count": count, "each": each, "since": since}
+def _read(process: str | None = None, g: str = "", since: str = "") -> dict[str, str]:
+    told = {"process": process or "", "g": g, "since": since}
     return {name: without_control(text)[:MAX_LENGTH] for name, text in told.items() if text}
 
 

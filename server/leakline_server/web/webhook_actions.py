@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ..alerts import by_apprise
 from ..alerts.address import AddressRefused, AddressUnknown, check, shown
 from ..alerts.formats import FORMATS
 from ..alerts.outgoing import origin_of, send, trial
@@ -35,8 +36,12 @@ def make(use: Services, name: str, url: str, form: str) -> Webhook:
 def change(
     use: Services, webhook_id: int, values: Mapping[str, str], enabled: bool | None = None
 ) -> Webhook:
-    if "format" in values:
-        _check_format(values["format"])
+    hook = get(use, webhook_id)
+    form = values.get("format", hook.format)
+    # No address is added to those that apprise looks up, and a format that is gone is not enabled again.
+    is_new = "url" in values or (enabled is True and form != by_apprise.FORMAT)
+    if "format" in values or (is_new and not hook.configured):
+        _check_format(form)
     if "url" in values:
         _check_address(use, values["url"])
     try:

@@ -15,7 +15,7 @@ Format = Annotated[str, Field(min_length=1, max_length=MAX_WORD_LENGTH, pattern=
 
 
 class NewWebhook(Strict):
-    """`format` is one of standard, slack, discord, teams."""
+    """`format` is standard or slack."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

@@ -104,19 +104,22 @@ class Deliverer:
         self._register_apprise()
 
     def _register_apprise(self) -> None:
-        urls = self._config.apprise_urls
-        if urls and not by_apprise.installed():
-            log.warning(
-                "LEAKLINE_APPRISE_URLS is set, but nothing is sent there: pip install 'leakline[apprise]'"
-            )
-            urls = ()
-        for hook in webhooks.register_apprise(self._engine, urls, self._seams.clock()):
+        named, installed = self._config.apprise_urls, by_apprise.installed()
+        urls = named if installed else ()
+        registered = webhooks.register_apprise(self._engine, urls, self._seams.clock())
+        if not installed and (named or self._has_webhook_by_apprise()):
+            log.warning("nothing is sent by way of apprise: pip install 'leakline[apprise]'")
+        for hook in registered:
             if hook.disabled_reason is not None:
                 log.warning(
                     "%s is disabled (%s); enable it on the page /alerts",
                     by_apprise.service_of(hook.url),
                     hook.disabled_reason,
                 )
+
+    def _has_webhook_by_apprise(self) -> bool:
+        hooks = webhooks.list_webhooks(self._engine)
+        return any(h.format == by_apprise.FORMAT and h.disabled_reason is None for h in hooks)
 
     def _register_webhook(self) -> None:
         url = self._config.webhook_url

@@ -48,7 +48,7 @@ read GET /api/v1/incidents /api/v1/incidents/{fingerprint} /api/v1/rules /api/v1
 read GET /api/v1/rules/{rule} /api/v1/webhooks /api/v1/webhooks/{webhook} /api/v1/webhooks/{webhook}/deliveries
 read GET / /runs/{run} /runs/{run}/fragments /runs/{run}/lines /runs/{run}/report.html /runs/{run}/report.md
 read GET /runs/{run}/report.txt /compare /compare/lines /compare/report.html /compare/report.csv
-read GET /compare/report.md /compare/report.txt /overlay /overlay/lines /incidents /alerts /settings /patterns
+read GET /compare/report.md /compare/report.txt /overlay /overlay/lines /incidents /alerts /settings
 read GET /docs /docs/{name:path}
 change GET /api/v1/tokens
 change POST /api/v1/tokens /api/v1/runs/{run}/requests /api/v1/runs/{run}/expectations /runs/{run}/expectations

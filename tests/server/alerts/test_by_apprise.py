@@ -131,7 +131,7 @@ def test_without_the_package_one_line_says_so_and_nothing_is_written(
     with writing(engine) as connection:
         assert add(connection, [alert]) == 0
     outcome = by_apprise.notify("json://hook.example/token", MESSAGE)
-    assert isinstance(outcome, GiveUp)
+    assert isinstance(outcome, TryAgain)
     assert "not installed" in outcome.reason
 
 
@@ -302,6 +302,7 @@ def test_texts_of_any_size_and_kind_become_a_bounded_message(receiver: Any) -> N
     parts = by_apprise.parts(replace(MESSAGE, facts=facts))
     assert len(parts["title"]) <= by_apprise.MAX_TITLE
     assert len(parts["body"]) <= by_apprise.MAX_BODY
+    assert len(parts["title"]) + len(parts["body"]) <= 2_000, "Discord refuses more"
     assert parts["body"].endswith("\nhttps://leakline.example/runs/r1")
     for text in (parts["title"], parts["body"].replace("\n", "")):
         assert text.replace("\u200b", "").isprintable()

@@ -23,7 +23,7 @@ from leakline.analysis.results import (
     Suspect,
 )
 from leakline_server.alerts.formats import FORMATS
-from leakline_server.alerts.formats.chat import escaped, read, units
+from leakline_server.alerts.formats.chat import escaped, read
 from leakline_server.alerts.formats.message import MAX_BODY_BYTES, Message
 from leakline_server.alerts.payload import ExaminedRun, incident_facts
 from leaks import FINDING as LEAK
@@ -142,7 +142,6 @@ def test_everything_the_contract_asks_for_is_there() -> None:
 
 
 DATA = Path(__file__).resolve().parents[2] / "data"
-CHAT = ("slack", "discord", "teams")
 EVENTS = (
     "incident.suspected", "incident.confirmed", "incident.recovered", "incident.resolved", "oom.risk",
     "contract.violated", "run.silent", "run.killed", "run.finished", "rule.fired", "webhook.test",
@@ -181,31 +180,22 @@ def hostile_facts(text: str) -> dict[str, Any]:
     return {"title": text, "summary": text, **said, "advice": [text] * 20, "link": "/runs/r1"}
 
 
-def message(
-    form: str, told: Mapping[str, Any], event: str = "incident.confirmed",
+def slack(
+    told: Mapping[str, Any], event: str = "incident.confirmed",
     server_url: str = "https://leakline.example",
 ) -> dict[str, Any]:  # fmt: skip
-    body = FORMATS[form](Message(event, 1_760_000_000.0, told, server_url))
+    body = FORMATS["slack"](Message(event, 1_760_000_000.0, told, server_url))
     assert len(body) <= MAX_BODY_BYTES
     found = json.loads(body)
-    must_be_valid(form, found)
+    published().validate(found)
     return dict(found)
 
 
 @cache
-def published(form: str) -> Draft202012Validator:
-    schema = json.loads((DATA / f"{form}_message.schema.json").read_text())
+def published() -> Draft202012Validator:
+    schema = json.loads((DATA / "slack_message.schema.json").read_text())
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
-
-
-def must_be_valid(form: str, body: Any) -> None:
-    published(form).validate(body)
-    if form == "discord":
-        (embed,) = body["embeds"]
-        told = [embed["title"], embed["description"], embed["footer"]["text"]]
-        told += [text for field in embed["fields"] for text in (field["name"], field["value"])]
-        assert sum(map(units, told)) <= 6_000
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -220,54 +210,23 @@ def texts(value: Any) -> Iterator[str]:
             yield from texts(entry)
 
 
-def as_shown(form: str, body: Any) -> str:
-    """What a person reads, by the rules of the service for what is escaped."""
+def as_shown(body: Any) -> str:
+    """Return what a person reads, by the rules of Slack for what is escaped."""
     shown = "\n".join(texts(body))
-    if form == "slack":
-        return shown.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-    return re.sub(r"\\([^0-9A-Za-z\s])", r"\1", shown) if form == "discord" else shown
+    return shown.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
-@pytest.mark.parametrize("form", CHAT)
 @pytest.mark.parametrize("text", HOSTILE)
-def test_text_of_a_training_script_stays_text(form: str, text: str) -> None:
-    body = message(form, hostile_facts(text))
-    {"slack": obeys_nothing_in_slack, "discord": obeys_nothing_in_discord, "teams": obeys_nothing_in_teams}[
-        form
-    ](body)  # fmt: skip
-    for link in re.findall(r"https?://[^\s\"\\|)>]+", json.dumps(body, ensure_ascii=False)):
-        assert link.startswith((LINK, "http://adaptivecards.io/")), link
-
-
-def obeys_nothing_in_slack(body: dict[str, Any]) -> None:
+def test_text_of_a_training_script_stays_text(text: str) -> None:
+    body = slack(hostile_facts(text))
     marked = [t for t in objects(body) if t.get("type") == "mrkdwn"]
     labels = {"*Where*", "*What*", "*How much*", "*Since when*", "*Forecast*"}
     assert {t["text"] for t in marked} == labels | {f"<{LINK}|Open in Leakline>"}
     assert all(t["verbatim"] for t in marked)
     assert not any(t.get("emoji") for t in objects(body))
     assert re.findall(r"[<>]", "".join(texts(body))) == ["<", ">"]
-
-
-def obeys_nothing_in_discord(body: dict[str, Any]) -> None:
-    assert body["allowed_mentions"] == {"parse": []}
-    (embed,) = body["embeds"]
-    *fields, link = embed["fields"]
-    assert link["value"] == f"[Open in Leakline]({LINK})"
-    for text in (embed["title"], embed["description"], *(f["value"] for f in fields)):
-        # What a backslash leaves alone has no meaning in Discord's Markdown.
-        left = re.sub(r"\\[^0-9A-Za-z\s]", "", text)
-        assert not re.search(r"[\\*_~`|>#\[\]()<@:-]", left), text
-
-
-def obeys_nothing_in_teams(body: dict[str, Any]) -> None:
-    card = body["attachments"][0]["content"]
-    assert {o["type"] for o in objects(card) if "type" in o} == {
-        "AdaptiveCard", "RichTextBlock", "TextRun", "Action.OpenUrl",
-    }  # fmt: skip
-    assert card["msteams"] == {"width": "Full"}
-    assert [action["url"] for action in card["actions"]] == [LINK]
-    assert card["fallbackText"] == "Leakline: incident.confirmed"
-    assert "{{" not in "".join(texts(card))
+    for link in re.findall(r"https?://[^\s\"\\|)>]+", json.dumps(body, ensure_ascii=False)):
+        assert link.startswith(LINK), link
 
 
 def objects(value: Any) -> Iterator[dict[str, Any]]:
@@ -278,67 +237,54 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
             yield from objects(entry)
 
 
-@pytest.mark.parametrize("form", CHAT)
 @pytest.mark.parametrize(
     "text", ["<&>" * 4_000, "*" * 9_000, "\U0001f40d" * 9_000, "界" * 9_000, "{" * 9_000]
 )
-def test_however_long_and_wide_texts_are_the_message_fits_and_keeps_its_link(
-    form: str, text: str
-) -> None:
-    body = message(form, hostile_facts(text))
+def test_however_long_and_wide_texts_are_the_message_fits_and_keeps_its_link(text: str) -> None:
+    body = slack(hostile_facts(text))
     assert LINK in json.dumps(body)
 
 
-@pytest.mark.parametrize("form", CHAT)
-def test_whole_lines_go_from_the_end_and_none_is_cut_in_the_middle_of_an_escape(form: str) -> None:
+def test_whole_lines_go_from_the_end_and_none_is_cut_in_the_middle_of_an_escape() -> None:
     long = {"what": {"text": "界" * 2_000}, "forecast": {"text": "&" * 2_000}}
-    body = message(form, facts(**long, advice=["*" * 9_000] * 3))
-    shown = as_shown(form, body)
-    assert SAID["where"] in shown
-    assert "&amp…" not in json.dumps(body, ensure_ascii=False)
-    assert not re.search(r"&(?!amp;|lt;|gt;)", "".join(texts(body))) or form != "slack"
+    body = slack(facts(**long, advice=["*" * 9_000] * 3))
+    assert SAID["where"] in as_shown(body)
+    assert not re.search(r"&(?!amp;|lt;|gt;)", "".join(texts(body)))
 
 
-@pytest.mark.parametrize("form", CHAT)
 @pytest.mark.parametrize("missing", ["title", "summary", *SAID, "advice", "link"])
-def test_what_an_alert_does_not_tell_has_no_line(form: str, missing: str) -> None:
+def test_what_an_alert_does_not_tell_has_no_line(missing: str) -> None:
     told = facts()
     del told[missing]
-    shown = as_shown(form, message(form, told))
+    shown = as_shown(slack(told))
     assert "None" not in shown
     if missing in SAID:
         assert SAID[missing] not in shown
 
 
-@pytest.mark.parametrize("form", CHAT)
 @pytest.mark.parametrize("wrong", [None, 7, [], {}, {"text": None}, [["x"]], True])
-def test_facts_of_another_shape_are_left_out_and_the_message_is_still_one(
-    form: str, wrong: object
-) -> None:
-    message(form, dict.fromkeys(facts(), wrong))
+def test_facts_of_another_shape_are_left_out_and_the_message_is_still_one(wrong: object) -> None:
+    slack(dict.fromkeys(facts(), wrong))
 
 
-@pytest.mark.parametrize("form", CHAT)
 @pytest.mark.parametrize("event", EVENTS)
 def test_every_event_says_where_what_how_much_since_when_forecast_advice_and_link(
-    form: str, event: str
+    event: str,
 ) -> None:
-    shown = as_shown(form, message(form, facts(), event))
+    shown = as_shown(slack(facts(), event))
     for text in (*SAID.values(), ADVICE, "Leak confirmed in erl-trading/before-fix", event, LINK):
         assert text in shown
 
 
-@pytest.mark.parametrize("form", CHAT)
-def test_a_message_without_facts_is_the_sentence_of_a_test(form: str) -> None:
+def test_a_message_without_facts_is_the_sentence_of_a_test() -> None:
     told = {"title": "Leakline test message", "summary": "Alerts arrive here.", "link": "/"}
-    shown = as_shown(form, message(form, told, "webhook.test", "http://127.0.0.1:8765/"))
+    shown = as_shown(slack(told, "webhook.test", "http://127.0.0.1:8765/"))
     assert "Alerts arrive here." in shown
     assert "http://127.0.0.1:8765/" in shown
 
 
-@pytest.mark.parametrize("form", CHAT)
-def test_a_link_ends_where_it_ends(form: str) -> None:
-    body = message(form, facts(link="/runs/a)b>c|d e\u00fc%20"))
+def test_a_link_ends_where_it_ends() -> None:
+    body = slack(facts(link="/runs/a)b>c|d e\u00fc%20"))
     assert "/runs/a%29b%3Ec%7Cd%20e%C3%BC%20" in "".join(texts(body))
 
 

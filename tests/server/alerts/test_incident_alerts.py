@@ -293,7 +293,7 @@ def test_the_first_confirmation_is_told_even_then_and_only_once() -> None:
 
 def test_the_digest_says_how_often_and_in_what_time() -> None:
     assert digest_sentence(SUSPECTED, told_every(*FOUR_TURNS, every_seconds=300), NOW) == (
-        "flapping: opened 3 times and closed 2 times in 20 minutes; told again when it has stood for an hour"
+        "flapping: opened 3 times and closed twice in 20 minutes; told again when it has stood for an hour"
     )
     once = told_every(RESOLVED, every_seconds=50)
     assert "opened once and closed once in 1 minute;" in digest_sentence(SUSPECTED, once, NOW)

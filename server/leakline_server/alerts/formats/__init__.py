@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from .discord import render as render_discord
 from .message import Message
 from .slack import render as render_slack
 from .standard import render as render_standard
-from .teams import render as render_teams
 
 # Format name -> what makes the body (UTF-8, at most message.MAX_BODY_BYTES).
 FORMATS: Final[Mapping[str, Callable[[Message], bytes]]] = {
     "standard": render_standard,
     "slack": render_slack,
-    "discord": render_discord,
-    "teams": render_teams,
 }

@@ -1,23 +1,21 @@
-"""What the chat formats share: an alert read into a title, a sentence, labelled lines and a link. Pure.
+"""An alert as chat shows it, for Slack and for apprise: a title, a sentence, labelled lines and a link. Pure.
 
-Everything read here is plain text of one line; each format escapes it for its service.
+Every part is plain text of one line; each format escapes it for its service.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
-from .message import MAX_BODY_BYTES, Message
+from leakline.text_format import printable
+
+from .message import Message
 
 ADVICE: Final = "Advice"
-LINK_TEXT: Final = "Open in Leakline"
 MAX_ADVICE_LINES: Final = 3
-# Services count what is sent, escapes included; a sentence is never this long unless somebody makes it so.
-MAX_SUMMARY_CHARACTERS: Final = 1_000
 MAX_LINK_CHARACTERS: Final = 900
 
 # Keys of the facts, in the order in which somebody reads at night.
@@ -79,12 +77,12 @@ def plain(value: object) -> str:
     """``value`` as one line without control characters; empty for what is no text."""
     if not isinstance(value, str):
         return ""
-    text = " ".join("".join(c if c.isprintable() else " " for c in value).split())
+    text = " ".join(printable(value).split())
     # Clients make links of addresses in plain text too; a space of no width keeps them from it.
     return text.replace("://", ":\u200b//")
 
 
-def units(text: str) -> int:
+def _units(text: str) -> int:
     """Its length as services count it that count UTF-16; never less than the number of characters."""
     return sum(2 if c > "\uffff" else 1 for c in text)
 
@@ -92,30 +90,15 @@ def units(text: str) -> int:
 def escaped(text: str, limit: int, escape: Mapping[str, str]) -> str:
     """``text`` with each character of ``escape`` replaced, at most ``limit`` units long, no escape cut in two."""
     pieces = [escape.get(c, c) for c in text]
-    if sum(map(units, pieces)) <= limit:
+    if sum(map(_units, pieces)) <= limit:
         return "".join(pieces)
     kept, left = [], limit - 1
     for piece in pieces:
-        left -= units(piece)
+        left -= _units(piece)
         if left < 0:
             break
         kept.append(piece)
     return "".join(kept).rstrip() + "…"
-
-
-def fitted(
-    make: Callable[[Sequence[Line]], Any],
-    lines: Sequence[Line],
-    fits: Callable[[Any], bool] = lambda _body: True,
-) -> bytes:
-    """UTF-8 JSON of at most MAX_BODY_BYTES for which ``fits``: whole lines go from the end until it is."""
-    for kept in range(len(lines), -1, -1):
-        body = make(lines[:kept])
-        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        encoded = text.encode()
-        if len(encoded) <= MAX_BODY_BYTES and fits(body):
-            return encoded
-    raise ValueError(f"the message does not fit into {MAX_BODY_BYTES} bytes")
 
 
 def _tone(message: Message) -> str:

@@ -7,12 +7,16 @@ characters, 3,000 in a text, 10 fields of 2,000.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .chat import ADVICE, LINK_TEXT, MAX_SUMMARY_CHARACTERS, Line, Parts, escaped, fitted, read
-from .message import Message
+from .chat import ADVICE, Line, Parts, escaped, read
+from .message import MAX_BODY_BYTES, Message
 
+LINK_TEXT: Final = "Open in Leakline"
+# Slack counts what is sent, escapes included. Our own sentences are shorter.
+MAX_SUMMARY_CHARACTERS: Final = 1_000
 MAX_HEADER_CHARACTERS: Final = 150
 MAX_TEXT_CHARACTERS: Final = 3_000
 MAX_FIELD_CHARACTERS: Final = 2_000
@@ -24,7 +28,12 @@ _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 def render(message: Message) -> bytes:
     """UTF-8 JSON of at most MAX_BODY_BYTES; whole lines are left out from the end where it would be longer."""
     parts = read(message)
-    return fitted(lambda lines: _body(message.event, parts, lines), parts.lines)
+    for kept in range(len(parts.lines), -1, -1):
+        body = _body(message.event, parts, parts.lines[:kept])
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        if len(encoded := text.encode()) <= MAX_BODY_BYTES:
+            return encoded
+    raise ValueError(f"the message does not fit into {MAX_BODY_BYTES} bytes")
 
 
 def _body(event: str, parts: Parts, lines: Sequence[Line]) -> dict[str, Any]:

@@ -1,20 +1,21 @@
-"""``/patterns``: the visual language written down, drawn by the very macros and classes of the pages.
+"""A page with every macro and class of the pages once, which no server has: tests put it below ``/patterns``.
 
-The examples are made of made-up numbers and say so; colours and statuses are those there are.
+The examples are made-up numbers and say so; colours and statuses are those of the pages.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
-from starlette.responses import Response
+import jinja2
 
-from ..chart_parts import Band, Chart, Group, Level, Line
-from . import formats, tables
-from .contexts import (
+from leakline_server.chart_parts import Band, Chart, Group, Level, Line
+from leakline_server.paths import TEMPLATES
+from leakline_server.web import formats, tables
+from leakline_server.web.callers import calling
+from leakline_server.web.contexts import (
     Ask,
     AskField,
     Cell,
@@ -26,93 +27,73 @@ from .contexts import (
     SaidView,
     Section,
     Sign,
-    Status,
     SuspectView,
     Table,
     Tick,
     Tile,
 )
-from .sections import SIGNS
-from .sparklines import sparkline
-from .templating import render
-from .verdict_view import OUTCOMES, STATUSES, outcome_of, status_of
+from leakline_server.web.sections import SIGNS
+from leakline_server.web.sparklines import sparkline
+from leakline_server.web.templating import HEADERS, VIEWER, environment, written
+from leakline_server.web.verdict_view import OUTCOMES, STATUSES, outcome_of, status_of
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Route
 
+PATH: Final = "/patterns"
+FOLDER: Final = Path(__file__).parent
 MIB: Final = 2**20
 GIB: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Colour:
-    """``name`` is the variable of css/variables.css."""
-
-    name: str
-    use: str
-
-
-@dataclass(frozen=True, slots=True)
 class Pair:
-    """A word of the language, and what it looks like or stands for."""
+    """A word or a variable of css/variables.css, and its use."""
 
     name: str
     use: str
 
 
-@dataclass(frozen=True, slots=True)
-class PatternsPage:
-    """``/patterns``"""
+def add_patterns(context: BrowserContext, address: str) -> None:
+    """Answer in the place of the server at ``address`` when a page of ``context`` asks for the patterns."""
 
-    title: str
-    colours: tuple[Colour, ...]
-    statuses: tuple[Status, ...]
-    outcomes: tuple[Status, ...]
-    numbers: Table
-    cells: Table
-    live: tuple[Pair, ...]
-    priorities: tuple[Pair, ...]
-    signs: tuple[Sign, ...]
-    states: tuple[Pair, ...]
-    tiles: tuple[Tile, ...]
-    ticks: tuple[Tick, ...]
-    finding: FindingView
-    ask: Ask
-    count: CountForm
-    figure: Section
-    empty: Section
-    moment: str
-    clock: str
+    def answer_page(route: Route) -> None:
+        route.fulfill(body=html(), content_type="text/html; charset=utf-8", headers=HEADERS)
+
+    def answer_file(route: Route) -> None:
+        route.fulfill(path=FOLDER / route.request.url.rpartition("/")[2])
+
+    context.route(address + PATH, answer_page)
+    context.route(f"{address}{PATH}/*", answer_file)
 
 
-@router.head("/patterns")
-@router.get("/patterns")
-def show_patterns() -> Response:
-    return render("patterns.html", patterns_page())
-
-
-def patterns_page() -> PatternsPage:
+def html() -> str:
+    """Return the page as the environment of the product writes it."""
+    pages = environment().overlay(loader=jinja2.FileSystemLoader([FOLDER, TEMPLATES]))
     moment = formats.moment(_MOMENT)
-    return PatternsPage(
-        title="Visual language",
-        colours=tuple(Colour(name, use) for name, use in COLOURS.items()),
-        statuses=tuple(status_of(name) for name in STATUSES),
-        outcomes=tuple(outcome_of(name) for name in OUTCOMES),
-        numbers=_numbers(),
-        cells=_cells(),
-        live=tuple(Pair(name, use) for name, use in LIVE.items()),
-        priorities=tuple(Pair(name, use) for name, use in PRIORITIES.items()),
-        signs=tuple(Sign(kind, word) for kind, word in SIGNS.items()),
-        states=tuple(Pair(name, use) for name, use in STATES.items()),
-        tiles=_tiles(),
-        ticks=_ticks(),
-        finding=_finding(),
-        ask=_ask(),
-        count=_count(),
-        figure=_figure(),
-        empty=_empty(),
-        moment=moment,
-        clock=formats.clock(moment),
-    )  # fmt: skip
+    values = {
+        "title": "Patterns of the pages",
+        "colours": [Pair(name, use) for name, use in COLOURS.items()],
+        "statuses": [status_of(name) for name in STATUSES],
+        "outcomes": [outcome_of(name) for name in OUTCOMES],
+        "numbers": _numbers(),
+        "cells": _cells(),
+        "live": [Pair(name, use) for name, use in LIVE.items()],
+        "priorities": [Pair(name, use) for name, use in PRIORITIES.items()],
+        "signs": [Sign(kind, word) for kind, word in SIGNS.items()],
+        "states": [Pair(name, use) for name, use in STATES.items()],
+        "tiles": _tiles(),
+        "ticks": _ticks(),
+        "finding": _finding(),
+        "ask": _ask(),
+        "count": _count(),
+        "figure": _figure(),
+        "empty": _empty(),
+        "moment": moment,
+        "clock": formats.clock(moment),
+        VIEWER: calling.get(),
+    }
+    return written(pages.get_template("patterns.html"), values)
 
 
 def _numbers() -> Table:
