@@ -1,21 +1,24 @@
-"""Instances followed by weak references: birth cohorts of what is watched or rises, created and freed of the watched.
+"""Instances followed by weak references: samples for the search for holders, created and freed of the watched.
 
-The newest instances of a class stand at the young end of the heap, where the native module finds them in well under
-two milliseconds; without it a census hands some over, so that cohorts are noted at censuses only.
+The newest instances of a class are at the young end of the heap, where the native module finds them in well under
+two milliseconds; without it a census hands some over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from weakref import ref
 
 from .growth import TypeGrowth
+from .probes.age_samples import AgeSamples, pick_newest
 from .probes.census import INSTANCES_OF_A_CLASS
-from .probes.cohorts import BirthCohorts, newest_of_census, pick_newest
 from .probes.native import native
 from .probes.watched import WatchedClasses
 from .snapshot import Number
+
+# Of each class, at a census without the native module.
+_NEWEST: Final = 8
 
 
 class Following:
@@ -23,33 +26,27 @@ class Following:
 
     def __init__(self, types: TypeGrowth) -> None:
         self._types = types
-        self._cohorts, self._watched = BirthCohorts(), WatchedClasses()
-        self._generations = 0
+        self._samples, self._watched = AgeSamples(), WatchedClasses()
 
     def watch(self, name: str) -> None:
-        """Tell how many of this class were created and freed."""
+        """Count how many of this class are created and freed."""
         self._watched.watch(name)
 
     def at_generation_end(self) -> dict[str, Number]:
-        """``cohort.<type>.*`` and, of watched classes, ``type.<name>.created`` and ``.freed``."""
+        """Return ``type.<name>.created`` and ``.freed`` of watched classes."""
         if native() is not None:
-            self._note(pick_newest(self._types.to_follow()))
-        self._generations += 1
-        counts = self._types.exact_counts(self._watched.names)
-        return {**self._cohorts.read(), **self._watched.read(counts)}
+            newest = pick_newest(self._types.to_follow())
+            self._samples.note(newest)
+            self._watched.note(newest)
+        return self._watched.read(self._types.exact_counts(self._watched.names))
 
     def at_census(self, instances: Mapping[type, Sequence[object]]) -> None:
-        """Instances of the program's classes that a census came by; nothing of them is kept but weak references."""
+        """Note instances of the program's classes, oldest first, of which a class may be there in part."""
         if native() is None:
-            wanted = {id(cls) for cls in self._types.to_follow()}
-            ours = {cls: ones for cls, ones in instances.items() if id(cls) in wanted}
-            self._note(newest_of_census(ours, INSTANCES_OF_A_CLASS))
+            whole = {c: ones for c, ones in instances.items() if len(ones) < INSTANCES_OF_A_CLASS}
+            self._watched.note({cls: ones[-_NEWEST:] for cls, ones in whole.items()})
 
     def instances(self, classes: Sequence[type]) -> dict[type, list[ref[Any]]]:
-        """What is known of each class already, spread over its age: a search for holders may begin with these."""
-        known = {cls: self._cohorts.instances(cls) for cls in classes}
+        """Return what is known of each class, spread over its age: a search for holders may begin with these."""
+        known = {cls: self._samples.instances(cls) for cls in classes}
         return {cls: ones for cls, ones in known.items() if ones}
-
-    def _note(self, newest: Mapping[type, Sequence[object]]) -> None:
-        self._cohorts.note(self._generations, newest)
-        self._watched.note(newest)

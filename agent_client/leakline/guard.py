@@ -63,8 +63,3 @@ def _text(error: Exception) -> str:
 
 # Tests keep them, to show where it failed.
 _KEEP_EXCEPTIONS = False
-
-
-def keep_exceptions(keep: bool) -> None:
-    global _KEEP_EXCEPTIONS
-    _KEEP_EXCEPTIONS = keep

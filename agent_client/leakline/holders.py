@@ -25,6 +25,7 @@ from leakline.probes.frames import locals_of_threads
 from leakline.probes.heap import HeapWalk
 from leakline.probes.listed import listed_objects
 from leakline.probes.names import is_collectable, type_name
+from leakline.probes.native import native
 from leakline.probes.referrers import (
     HOOKS,
     PAIRS,
@@ -32,7 +33,6 @@ from leakline.probes.referrers import (
     FoundPath,
     ReferrerSearch,
     are_untracked,
-    native_look,
     pairs_through_heap,
 )
 from leakline.probes.roots import Near, look_near
@@ -190,17 +190,12 @@ def _is_long(one: Any) -> bool:
     return base is not None and base.__len__(one) > _MANY
 
 
-def can_search_in_slices() -> bool:
-    """Whether ``SlicedHolderSearch`` works here."""
-    return native_look() is not None
-
-
 class SlicedHolderSearch:
     """The same in slices, for a heap on which one look would stop the program for too long. Needs the native module.
 
     Make it on the training thread, whose locals are read there and then, and only names of them kept; call ``step``
     on any thread until it says True, then ``result``. ``totals`` are counts by class: when all are given, and for
-    each class instances known already (``seeds``, weakly, of ``BirthCohorts.instances``), those and the newest are the
+    each class instances known already (``seeds``, weakly, of ``AgeSamples.instances``), those and the newest are the
     sample, and no look through the heap is needed to count and to find some. ``budget_seconds`` are CPU seconds of all
     steps together; when they are spent, what was found by then is the result. Between two steps neither classes nor
     their instances are held, but for instances of types that cannot be referred to weakly, and lists, dicts and tuples
@@ -218,7 +213,7 @@ class SlicedHolderSearch:
         totals: Mapping[type, int] | None = None,
         clock: Callable[[], float] = thread_time,
     ) -> None:
-        module = native_look()
+        module = native()
         if module is None:
             raise RuntimeError("SlicedHolderSearch needs the native module; use find_holders")
         self._native = module
@@ -370,7 +365,7 @@ def _near(frame: FrameType) -> Near:
 
 
 def _pairs(targets: list[Any]) -> tuple[list[tuple[int, Any]], bool]:
-    module = native_look()
+    module = native()
     if module is None:
         return list(pairs_through_heap(targets)), True
     look = module.ReferrerPass(targets, PAIRS, are_untracked(targets))
@@ -380,7 +375,7 @@ def _pairs(targets: list[Any]) -> tuple[list[tuple[int, Any]], bool]:
 
 
 def _width() -> int:
-    return WIDTH if native_look() is None else _WIDTH_NATIVE
+    return WIDTH if native() is None else _WIDTH_NATIVE
 
 
 def _told(
@@ -429,7 +424,7 @@ def _instances(
     types: Sequence[type], each: int = SAMPLES, is_late: Callable[[], bool] = lambda: False
 ) -> Iterator[tuple[int, list[Any]]]:
     """Of each type how many there are, and some or all of them, oldest first."""
-    module = native_look()
+    module = native()
     if module is not None:
         look = module.InstancePass(tuple(types), each)
         look.step(-1.0)

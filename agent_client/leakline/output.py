@@ -6,7 +6,6 @@ or at a phase end, once a second. Nobody waits for a lock, so that a signal hand
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 import sys
@@ -16,8 +15,8 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from inspect import isbuiltin
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from .environment import masked
@@ -32,14 +31,15 @@ EVENT_SECONDS: Final = 0.5
 # Of one event as JSON, so that a batch of 200 snapshots stays below what a server takes.
 EVENT_BYTES: Final = 8_000
 TRACEBACK_FRAMES: Final = 16
-_STDOUT, _STDERR, _LOGGED = range(3)
+# After stdout and stderr.
+_LOGGED: Final = 2
 # Moving the cursor and colours, of progress bars and of loggers.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OURS: Final = "leakline: "
 
-# A text of stdout, or another stream's with its number.
-_Piece = str | tuple[int, str]
+# A stream's number and a text.
+_Piece = tuple[int, str]
 _Write = Callable[..., Any]
 
 
@@ -131,7 +131,7 @@ class OutputTail:
             # Stopped meanwhile.
             return
         else:
-            for stream, pieces in groupby(came, key=_stream_of):
+            for stream, pieces in groupby(came, key=itemgetter(0)):
                 # What is told of no line takes no room of those that are.
                 self._fresh.extend(line for line in self._lines_of(stream, pieces) if _says(line))
         finally:
@@ -140,7 +140,7 @@ class OutputTail:
     def _lines_of(self, stream: int, pieces: Iterable[_Piece]) -> list[str]:
         """The lines that end with these pieces of one stream."""
         begun = self._begun.pop(stream, "")
-        *whole, rest = "".join((begun, *map(_text_of, pieces))).split("\n")
+        *whole, rest = "".join((begun, *(text for _, text in pieces))).split("\n")
         if rest:
             self._begun[stream] = _without_overwritten(rest)[:PIECE_LIMIT]
         return whole
@@ -149,9 +149,7 @@ class OutputTail:
         """Wrap ``write`` of this very object, so that its name, its buffer and whoever holds it stay what they are."""
         try:
             write, before = stream.write, vars(stream).get("write")
-            listen = _listen_quickly if number == _STDOUT and _is_plain(write) else _listen
-            ours = listen(self, number, write)
-            stream.write = ours
+            ours = stream.write = _listen(self, number, write)
         except (AttributeError, TypeError):
             # A stream of its own kind: its lines are not seen.
             return
@@ -176,7 +174,7 @@ class OutputTail:
         if type(message) is not str or record.name == "leakline":
             return
         newest = [self._pieces[-1 - i] for i in range(min(2, len(self._pieces)))]
-        if not any(message[:LINE_LIMIT] in text for text in map(_text_of, newest)):
+        if not any(message[:LINE_LIMIT] in text for _, text in newest):
             line = f"{record.levelname} {record.name}: {message[:PIECE_LIMIT]}\n"
             self._pieces.append((_LOGGED, line))
 
@@ -185,47 +183,22 @@ def _says(line: str) -> bool:
     return not line.startswith(_OURS) and not line.isspace() and line != ""
 
 
-def _stream_of(piece: _Piece) -> int:
-    return _STDOUT if isinstance(piece, str) else piece[0]
-
-
-def _text_of(piece: _Piece) -> str:
-    return piece if isinstance(piece, str) else piece[1]
-
-
-def _is_plain(write: _Write) -> bool:
-    """Of the interpreter's own streams: called with one text and nothing else."""
-    return isinstance(getattr(write, "__self__", None), io.TextIOBase) and isbuiltin(write)
-
-
-def _listen_quickly(tail: OutputTail, _: int, write: _Write) -> _Write:
-    """For stdout: a program may call it a hundred thousand times a second, so a piece is the text alone."""
-    note = tail._pieces.append
-
-    def pass_on(text: str, /) -> Any:
-        written = write(text)
-        try:
-            if tail._on:
-                # What a class of the program's makes of len() may raise.
-                note(text if type(text) is str and len(text) <= PIECE_LIMIT else _cut(text))
-        except MemoryError:
-            # It is the program's to hear of, at its own next object.
-            return written
-        return written
-
-    return pass_on
-
-
 def _listen(tail: OutputTail, number: int, write: _Write) -> _Write:
-    """For every other stream, whatever its ``write`` takes."""
+    """Return a function that notes the text and passes on whatever ``write`` takes."""
+    note = tail._pieces.append
 
     def pass_on(*given: Any, **named: Any) -> Any:
         written = write(*given, **named)
         try:
-            if tail._on and given and type(given[0]) is str:
+            # A class of the program's may raise from len(), and pretend to be a text.
+            if tail._on and given:
                 text = given[0]
-                tail._pieces.append((number, text if len(text) <= PIECE_LIMIT else _cut(text)))
+                if type(text) is str and len(text) <= PIECE_LIMIT:
+                    note((number, text))
+                elif issubclass(type(text), str):
+                    note((number, _cut(text)))
         except MemoryError:
+            # It is the program's to hear of, at its own next object.
             return written
         return written
 

@@ -107,121 +107,25 @@ class Settings:
 
 
 def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
-    """Settings from the arguments of ``init`` (None: not given) and the environment.
+    """Return settings from the arguments of ``init`` (None: not given) and the environment.
 
     Raises BadArgument with the name, the value and where it came from.
     """
-    env = _Environment(os.environ if environ is None else environ)
-    rank, world_size = env.count("RANK", 0), max(1, env.count("WORLD_SIZE", 1))
-    run_id = _run_id(env, world_size)
-    server, server_source = env.choose(arguments, "server", "LEAKLINE_SERVER", DEFAULT_SERVER)
-    mode, mode_source = env.choose(arguments, "mode", "LEAKLINE_MODE", "online")
-    name, name_source = env.choose(arguments, "name", "LEAKLINE_RUN_NAME", None)
-    project, project_source = env.choose(arguments, "project", "LEAKLINE_PROJECT", None)
-    directory, directory_source = env.choose(
-        arguments, "directory", "LEAKLINE_DIR", DEFAULT_DIRECTORY
-    )
-    return Settings(
-        run_id=run_id,
-        project="" if project is None else checked_name(project, "project", project_source),
-        name=None if name is None else checked_name(name, "name", name_source),
-        unit=_one_of(arguments.get("unit") or "generation", UNITS, "unit", "argument"),
-        total=_total(arguments.get("total")),
-        watch=_watch(arguments.get("watch")),
-        phases=_names(arguments.get("phases"), "phases", PHASES_LIMIT),
-        config=_config(arguments.get("config")),
-        tags=_names(arguments.get("tags"), "tags", TAGS_LIMIT, TAG_LIMIT),
-        server=_server(server, server_source),
-        token=_token(*env.secret("LEAKLINE_TOKEN")),
-        ca_file=_ca_file(env.get("LEAKLINE_CA_FILE")),
-        mode=_one_of(mode, MODES, "mode", mode_source),
-        quiet=_flag(env, arguments, "quiet", "LEAKLINE_QUIET"),
-        directory=_directory(directory, directory_source),
-        spool_limit_bytes=_spool_limit(env.get("LEAKLINE_SPOOL_LIMIT")),
-        max_overhead=env.share("LEAKLINE_MAX_OVERHEAD", DEFAULT_MAX_OVERHEAD),
-        max_pause_seconds=env.max_pause(),
-        sample_seconds=env.sample_interval(),
-        exact_peaks=_flag(env, arguments, "exact_peaks", "LEAKLINE_EXACT_PEAKS"),
-        log_lines=_flag(env, arguments, "log_lines", "LEAKLINE_LOG_LINES"),
-        allocations=_flag(env, arguments, "allocations", "LEAKLINE_ALLOCATIONS"),
-        large_objects=env.large_objects(),
-        large_from_bytes=_large_from(env.get("LEAKLINE_LARGE_FROM")),
-        log_every=_log_every(env, arguments.get("log_every")),
-        requests=env.flag("LEAKLINE_REQUESTS", "1"),
-        rank=rank,
-        world_size=world_size,
-        restarts=env.count("TORCHELASTIC_RESTART_COUNT", 0),
-    )
+    env = os.environ if environ is None else environ
+    found: dict[str, Any] = {"directory": Path(DEFAULT_DIRECTORY).absolute()}
+    for name, (variable, parse) in _SETTINGS.items():
+        given, text = arguments.get(name), _text(env, variable)
+        if given is not None:
+            found[name] = parse(given, name, "argument")
+        elif text is not None:
+            found[name] = parse(text, variable, "environment")
+    token = _token(*read_secret(env, "LEAKLINE_TOKEN"))
+    return Settings(run_id=_run_id(env, found.get("world_size", 1)), token=token, **found)
 
 
-class _Environment:
-    """Reads environment variables; an empty one counts as not set."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-
-    def get(self, name: str) -> str | None:
-        return self._environ.get(name, "").strip() or None
-
-    def secret(self, name: str) -> tuple[str, str | None]:
-        return read_secret(self._environ, name)
-
-    def choose(
-        self, arguments: Mapping[str, Any], argument: str, variable: str, default: Any
-    ) -> tuple[Any, str]:
-        if arguments.get(argument) is not None:
-            return arguments[argument], "argument"
-        value = self.get(variable)
-        return (default, "default") if value is None else (value, f"{variable} ->")
-
-    def flag(self, name: str, default: str = "0") -> bool:
-        value = (self.get(name) or default).lower()
-        if value not in ("0", "1", "true", "false", "yes", "no", "on", "off"):
-            raise BadArgument(name, value, "use 1 or 0", "environment")
-        return value in ("1", "true", "yes", "on")
-
-    def count(self, name: str, default: int) -> int:
-        value = self.get(name)
-        if value is None:
-            return default
-        if not value.isdecimal():
-            raise BadArgument(name, value, "must be a whole number, zero or more", "environment")
-        return int(value)
-
-    def share(self, name: str, default: float) -> float:
-        why = "must be a share of wall time between 0 and 1, such as 0.01"
-        return self._number(name, default, lambda share: 0 <= share <= 1, why)
-
-    def max_pause(self) -> float:
-        why = "must be seconds above 0 and up to 60, such as 0.05"
-        name, default = "LEAKLINE_MAX_PAUSE", DEFAULT_MAX_PAUSE_SECONDS
-        return self._number(name, default, lambda seconds: 0 < seconds <= 60, why)
-
-    def sample_interval(self) -> float:
-        shortest = SHORTEST_SAMPLE_SECONDS
-        why = f"must be seconds from {shortest} to 3600, or 0 for no readings between snapshots"
-        name, default = "LEAKLINE_SAMPLE_SECONDS", DEFAULT_SAMPLE_SECONDS
-        return self._number(
-            name, default, lambda seconds: seconds == 0 or shortest <= seconds <= 3600, why
-        )
-
-    def large_objects(self) -> int:
-        name, found = "LEAKLINE_LARGE_OBJECTS", self.count("LEAKLINE_LARGE_OBJECTS", LARGE_OBJECTS)
-        if found > LARGE_OBJECTS_LIMIT:
-            raise BadArgument(name, found, f"must be at most {LARGE_OBJECTS_LIMIT}", "environment")
-        return found
-
-    def _number(self, name: str, default: float, fits: Callable[[float], bool], why: str) -> float:
-        value = self.get(name)
-        if value is None:
-            return default
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not fits(number):
-            raise BadArgument(name, value, why, "environment")
-        return number
+def _text(environ: Mapping[str, str], variable: str) -> str | None:
+    """Return the value of a variable; an empty one counts as not set."""
+    return environ.get(variable, "").strip() or None
 
 
 def read_secret(environ: Mapping[str, str], variable: str) -> tuple[str, str | None]:
@@ -266,11 +170,6 @@ def _read_line(path: str) -> tuple[str | None, str]:
     return text, ""
 
 
-def _flag(env: _Environment, arguments: Mapping[str, Any], name: str, variable: str) -> bool:
-    given = arguments.get(name)
-    return env.flag(variable) if given is None else _boolean(given, name)
-
-
 def checked_name(value: object, name: str, source: str = "argument") -> str:
     """A printable name of 1 to 128 characters."""
     if not isinstance(value, str) or not value.strip():
@@ -281,26 +180,26 @@ def checked_name(value: object, name: str, source: str = "argument") -> str:
     return text
 
 
-def _names(value: object, name: str, most: int, longest: int = NAME_LIMIT) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise BadArgument(name, value, "must be a list of texts")
-    names = tuple(dict.fromkeys(checked_name(item, name) for item in value))
-    if len(names) > most:
-        raise BadArgument(name, f"<{len(names)} texts>", f"must be at most {most}")
-    for text in names:
-        if len(text) > longest:
-            raise BadArgument(name, text, f"must be at most {longest} characters each")
-    return names
+def _texts(most: int, longest: int) -> _Parse:
+    def parse(value: object, name: str, source: str) -> tuple[str, ...]:
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise BadArgument(name, value, "must be a list of texts", source)
+        texts = tuple(dict.fromkeys(checked_name(item, name) for item in value))
+        if len(texts) > most:
+            raise BadArgument(name, f"<{len(texts)} texts>", f"must be at most {most}", source)
+        for text in texts:
+            if len(text) > longest:
+                why = f"must be at most {longest} characters each"
+                raise BadArgument(name, text, why, source)
+        return texts
+
+    return parse
 
 
-def _watch(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
+def _watch(value: object, name: str, source: str) -> tuple[str, ...]:
     if isinstance(value, (str, type)) or not isinstance(value, Iterable):
-        raise BadArgument("watch", value, "must be a list of classes or class names")
-    return tuple(dict.fromkeys(_class_name(checked_type(item, "watch")) for item in value))
+        raise BadArgument(name, value, "must be a list of classes or class names", source)
+    return tuple(dict.fromkeys(_class_name(checked_type(item, name)) for item in value))
 
 
 def _class_name(target: type | str) -> str:
@@ -323,44 +222,78 @@ def checked_type(value: object, name: str) -> type | str:
     raise BadArgument(name, value, "must be a class or the name of a class, such as 'agents.Agent'")
 
 
-def _total(value: object) -> int | None:
-    if value is None:
-        return None
+def _total(value: object, name: str, source: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadArgument("total", value, "must be a whole number above zero")
+        raise BadArgument(name, value, "must be a whole number above zero", source)
     if value > LARGEST_INTEGER:
         # The digits would say nothing, and Python refuses to write very many.
-        raise BadArgument("total", f"<{value.bit_length()} bits>", "must be at most 2**53")
+        raise BadArgument(name, f"<{value.bit_length()} bits>", "must be at most 2**53", source)
     return value
 
 
-def _boolean(value: object, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise BadArgument(name, value, "must be True or False")
+def _flag(value: object, name: str, source: str) -> bool:
+    if source == "argument":
+        if not isinstance(value, bool):
+            raise BadArgument(name, value, "must be True or False", source)
+        return value
+    word = str(value).lower()
+    if word not in ("0", "1", "true", "false", "yes", "no", "on", "off"):
+        raise BadArgument(name, word, "use 1 or 0", source)
+    return word in ("1", "true", "yes", "on")
+
+
+def _count(value: object, name: str, source: str) -> int:
+    if isinstance(value, str) and source == "environment" and value.isdecimal():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BadArgument(name, value, "must be a whole number, zero or more", source)
     return value
 
 
-def _one_of(value: object, allowed: tuple[str, ...], name: str, source: str) -> str:
-    if not isinstance(value, str) or value not in allowed:
-        raise BadArgument(name, value, f"must be one of {', '.join(allowed)}", source)
-    return value
+def _large_objects(value: object, name: str, source: str) -> int:
+    found = _count(value, name, source)
+    if found > LARGE_OBJECTS_LIMIT:
+        raise BadArgument(name, found, f"must be at most {LARGE_OBJECTS_LIMIT}", source)
+    return found
 
 
-def _server(value: object, source: str) -> str:
+def _number(fits: Callable[[float], bool], why: str) -> _Parse:
+    def parse(value: object, name: str, source: str) -> float:
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = math.nan
+        if not fits(number):
+            raise BadArgument(name, value, why, source)
+        return number
+
+    return parse
+
+
+def _one_of(*allowed: str) -> _Parse:
+    def parse(value: object, name: str, source: str) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            raise BadArgument(name, value, f"must be one of {', '.join(allowed)}", source)
+        return value
+
+    return parse
+
+
+def _server(value: object, name: str, source: str) -> str:
     why = "must be an address such as http://127.0.0.1:8765"
     if not isinstance(value, str) or any(c.isspace() for c in value.strip()):
-        raise BadArgument("server", value, why, source)
+        raise BadArgument(name, value, why, source)
     try:
         parts = urlsplit(value.strip())
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable or parts.query or parts.fragment:
-        raise BadArgument("server", value, why, source)
+        raise BadArgument(name, value, why, source)
     if "@" in parts.netloc:
         # It would be printed with the address; and it is sent to nobody.
         why = "must not hold a login; LEAKLINE_TOKEN is sent with every request"
-        raise BadArgument("server", f"{parts.scheme}://...@{parts.hostname}", why, source)
+        raise BadArgument(name, f"{parts.scheme}://...@{parts.hostname}", why, source)
     return value.strip().rstrip("/")
 
 
@@ -371,10 +304,8 @@ def _token(variable: str, value: str | None) -> str | None:
     return value
 
 
-def _ca_file(value: str | None) -> Path | None:
-    """Read once here, so that a wrong one is named at the start and not as a server that does not answer."""
-    if value is None:
-        return None
+def _ca_file(value: Any, name: str, source: str) -> Path:
+    """Read the file once, so that a wrong one is named at the start and not as a server that does not answer."""
     from .connection import secure_context
 
     path = Path(value).absolute()
@@ -382,53 +313,38 @@ def _ca_file(value: str | None) -> Path | None:
         secure_context(path)
     except OSError as error:
         why = f"cannot be read as certificates in PEM ({error.strerror or error})"
-        raise BadArgument("LEAKLINE_CA_FILE", value, why, "environment") from error
+        raise BadArgument(name, value, why, source) from error
     return path
 
 
-def _directory(value: object, source: str) -> Path:
+def _directory(value: object, name: str, source: str) -> Path:
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-        raise BadArgument("directory", value, "must be the path of a folder", source)
+        raise BadArgument(name, value, "must be the path of a folder", source)
     # The program may change its working folder later; the spool stays where it was.
     return Path(os.fsdecode(value)).absolute()
 
 
-def _spool_limit(value: str | None) -> int:
-    if value is None:
-        return DEFAULT_SPOOL_LIMIT_BYTES
-    name, smallest = "LEAKLINE_SPOOL_LIMIT", SMALLEST_SPOOL_LIMIT_BYTES
-    limit = size_bytes(value, name, "environment")
+def _spool_limit(value: object, name: str, source: str) -> int:
+    limit, smallest = size_bytes(value, name, source), SMALLEST_SPOOL_LIMIT_BYTES
     if limit < smallest:
-        raise BadArgument(name, value, f"must be at least {smallest // 1024} KiB", "environment")
+        raise BadArgument(name, value, f"must be at least {smallest // 1024} KiB", source)
     return limit
 
 
-def _large_from(value: str | None) -> int:
-    if value is None:
-        return LARGE_OBJECTS_AT_LEAST_BYTES
-    size = size_bytes(value, "LEAKLINE_LARGE_FROM", "environment")
+def _large_from(value: object, name: str, source: str) -> int:
+    size = size_bytes(value, name, source)
     if size < SMALLEST_LARGE_OBJECT_BYTES:
         # What is smaller is not remembered by name.
-        raise BadArgument("LEAKLINE_LARGE_FROM", value, "must be at least 1 MiB", "environment")
+        raise BadArgument(name, value, "must be at least 1 MiB", source)
     return size
 
 
-def _log_every(env: _Environment, given: object) -> int:
-    if given is None:
-        return env.count("LEAKLINE_LOG_EVERY", 0)
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise BadArgument("log_every", given, "must be a whole number, zero or more")
-    return given
-
-
-def _config(value: object) -> dict[str, Any]:
-    if value is None:
-        return {}
+def _config(value: object, name: str, source: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         # argparse.Namespace and the like
         fields = getattr(value, "__dict__", None)
         if isinstance(value, type) or not isinstance(fields, dict):
-            raise BadArgument("config", value, "must be a mapping of names to plain values")
+            raise BadArgument(name, value, "must be a mapping of names to plain values", source)
         value = fields
     plain = plain_json(value)
     assert isinstance(plain, dict)
@@ -492,42 +408,45 @@ def unicode_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _run_id(env: _Environment, world_size: int) -> str:
-    given = env.get("LEAKLINE_RUN_ID")
+def _run_id(environ: Mapping[str, str], world_size: int) -> str:
+    given = _text(environ, "LEAKLINE_RUN_ID")
     if given is not None:
         if not _RUN_ID.fullmatch(given):
             why = "must be 1 to 64 letters, digits, dots, dashes or underscores"
             raise BadArgument("LEAKLINE_RUN_ID", given, why, "environment")
         return given
-    key = _launch_key(env) if world_size > 1 else None
+    key = _launch_key(environ) if world_size > 1 else None
     if key is not None:
         return "ranks-" + hashlib.sha256(key.encode()).hexdigest()[:16]
     # Sorts by time; 40 random bits keep two runs of one millisecond apart.
     return f"{time.time_ns() // 1_000_000:011x}{os.urandom(5).hex()}"
 
 
-def _launch_key(env: _Environment) -> str | None:
+def _launch_key(environ: Mapping[str, str]) -> str | None:
     """What all ranks of one launch share and two launches do not; None when nothing of the kind is known.
 
     That is the id of the rendezvous or of the batch job. Without either, the master's address; but when the whole
     launch is on this machine, launch after launch has the same one, so the launcher tells them apart.
     """
-    launch = env.get("TORCHELASTIC_RUN_ID")
+    launch = _text(environ, "TORCHELASTIC_RUN_ID")
     if launch is not None and launch != "none":
         return f"torchelastic {launch}"
-    job = env.get("SLURM_JOB_ID")
+    job = _text(environ, "SLURM_JOB_ID")
     if job is not None:
-        return f"slurm {job} {env.get('SLURM_STEP_ID')}"
-    master = env.get("MASTER_ADDR")
-    address = None if master is None else f"master {master}:{env.get('MASTER_PORT')}"
-    if not _is_on_one_machine(env, master):
+        return f"slurm {job} {_text(environ, 'SLURM_STEP_ID')}"
+    master = _text(environ, "MASTER_ADDR")
+    address = None if master is None else f"master {master}:{_text(environ, 'MASTER_PORT')}"
+    if not _is_on_one_machine(environ, master):
         return address
     launcher = _launcher()
     return None if launcher is None else f"{address} {launcher}"
 
 
-def _is_on_one_machine(env: _Environment, master: str | None) -> bool:
-    here, everywhere = env.count("LOCAL_WORLD_SIZE", 0), env.count("WORLD_SIZE", 1)
+def _is_on_one_machine(environ: Mapping[str, str], master: str | None) -> bool:
+    here, everywhere = (
+        _count(_text(environ, name) or default, name, "environment")
+        for name, default in (("LOCAL_WORLD_SIZE", 0), ("WORLD_SIZE", 1))
+    )
     if here:
         return here == everywhere
     return master in (None, "localhost", "::1") or str(master).startswith("127.")
@@ -548,3 +467,53 @@ def start_ticks(pid: int) -> str:
         return ""
     fields = stat.rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 else ""
+
+
+_Parse = Callable[[Any, str, str], Any]
+# Field of `Settings` -> its variable (empty: an argument alone) and how its value is read.
+_SETTINGS: Final[Mapping[str, tuple[str, _Parse]]] = {
+    "project": ("LEAKLINE_PROJECT", checked_name),
+    "name": ("LEAKLINE_RUN_NAME", checked_name),
+    "unit": ("", _one_of(*UNITS)),
+    "total": ("", _total),
+    "watch": ("", _watch),
+    "phases": ("", _texts(PHASES_LIMIT, NAME_LIMIT)),
+    "config": ("", _config),
+    "tags": ("", _texts(TAGS_LIMIT, TAG_LIMIT)),
+    "server": ("LEAKLINE_SERVER", _server),
+    "ca_file": ("LEAKLINE_CA_FILE", _ca_file),
+    "mode": ("LEAKLINE_MODE", _one_of(*MODES)),
+    "quiet": ("LEAKLINE_QUIET", _flag),
+    "directory": ("LEAKLINE_DIR", _directory),
+    "spool_limit_bytes": ("LEAKLINE_SPOOL_LIMIT", _spool_limit),
+    "max_overhead": (
+        "LEAKLINE_MAX_OVERHEAD",
+        _number(
+            lambda share: 0 <= share <= 1,
+            "must be a share of wall time between 0 and 1, such as 0.01",
+        ),
+    ),
+    "max_pause_seconds": (
+        "LEAKLINE_MAX_PAUSE",
+        _number(
+            lambda seconds: 0 < seconds <= 60, "must be seconds above 0 and up to 60, such as 0.05"
+        ),
+    ),
+    "sample_seconds": (
+        "LEAKLINE_SAMPLE_SECONDS",
+        _number(
+            lambda seconds: seconds == 0 or SHORTEST_SAMPLE_SECONDS <= seconds <= 3600,
+            f"must be seconds from {SHORTEST_SAMPLE_SECONDS} to 3600, or 0 for no readings between snapshots",
+        ),
+    ),
+    "exact_peaks": ("LEAKLINE_EXACT_PEAKS", _flag),
+    "log_lines": ("LEAKLINE_LOG_LINES", _flag),
+    "allocations": ("LEAKLINE_ALLOCATIONS", _flag),
+    "large_objects": ("LEAKLINE_LARGE_OBJECTS", _large_objects),
+    "large_from_bytes": ("LEAKLINE_LARGE_FROM", _large_from),
+    "log_every": ("LEAKLINE_LOG_EVERY", _count),
+    "requests": ("LEAKLINE_REQUESTS", _flag),
+    "rank": ("RANK", _count),
+    "world_size": ("WORLD_SIZE", lambda value, name, source: max(1, _count(value, name, source))),
+    "restarts": ("TORCHELASTIC_RESTART_COUNT", _count),
+}

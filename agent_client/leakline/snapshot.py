@@ -181,15 +181,6 @@ class RunHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class RunEnd:
-    """How a process left the run. ``state`` is ``finished``, ``failed`` or ``terminated``."""
-
-    state: str
-    time: float
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """Snapshots of one process; those of one that travels have consecutive sequence numbers."""
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from series_names import FAMILIES
+
 FOLDER: Final = Path(__file__).parent
 METHODS: Final = ("get", "post", "put", "patch", "delete")
 Json = Mapping[str, Any]
@@ -42,14 +44,12 @@ def main() -> int:
 
 
 def series() -> str:
-    from leakline.series_names import FAMILIES
-
     lines = [
         "# Series names",
         "",
         "The history of one reading is a series. These are all there are; a part in angle brackets stands for what the",
         "program brings with it. What is not known is absent, never zero. `make docs` writes this page from",
-        "`agent_client/leakline/series_names.py`, and a test holds that to what the probes give.",
+        "`docs/reference/series_names.py`, and a test holds that to what the probes give.",
     ]
     for heading, (when, names) in FAMILIES.items():
         lines += ["", f"## {heading}", "", *([when, ""] if when else [])]

@@ -22,17 +22,16 @@ from .credentials import hash_password, is_password
 from .live import Live
 from .paths import MIGRATIONS, STATIC
 from .requests import Requests
-from .store import disk, full_disk, inspection, logins, set_aside
+from .store import full_disk, inspection, logins, set_aside
+from .store.assertions import take_file
 from .store.columns import Key
 from .store.engine import DATABASE_ERRORS, Engine, open_engine
 from .store.migrate import upgrade
-from .store.rules import take_file
 from .web import (
     alert_pages,
     deletion_pages,
     documents,
     errors,
-    expectation_pages,
     expectations_api,
     export_api,
     incident_pages,
@@ -46,7 +45,6 @@ from .web import (
     read_api,
     report_pages,
     rules_api,
-    rules_pages,
     runs_pages,
     series_api,
     settings_pages,
@@ -96,9 +94,6 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     """
     engine = open_engine(config.database_url, config.synchronous)
     upgrade(engine, MIGRATIONS)
-    advice = disk.prepare(engine)
-    if advice is not None:
-        log.warning(advice)
     set_aside.set_aside(engine)
     inspection.inspect(engine)
     _take_rules(engine, config)
@@ -140,11 +135,11 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         deletion_pages.router,
         overlay_pages.router,
         pages.router,
-        expectation_pages.router,
+        expectations_api.pages,
         report_pages.router,
         incident_pages.router,
         alert_pages.router,
-        rules_pages.router,
+        rules_api.pages,
         settings_pages.router,
         token_pages.router,
         sign_in_pages.router,

@@ -28,10 +28,10 @@ from .credentials import check_password
 from .limits import BYTES_PER_DAY, MAX_INTEGER, RUNS_PER_DAY
 from .logs import FORMATS as LOG_FORMATS
 from .logs import LEVELS, Format, Level
+from .store.assertions import Terms
 from .store.disk import missing_file
 from .store.engine import Synchronous, check_url
 from .store.retention import FOREVER, Limits, PerProject
-from .store.rules import Terms
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Source = Literal["environment", "file", "command line"]

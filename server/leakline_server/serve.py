@@ -32,6 +32,7 @@ from .config import Config, Network, is_loopback, misspelt
 from .connections import Connection
 from .limits import MAX_CONNECTIONS
 from .store import disk, logins
+from .store.assertions import TooManyRules
 from .store.engine import (
     DATABASE_ERRORS,
     BadDatabaseUrl,
@@ -43,7 +44,6 @@ from .store.engine import (
     without_content,
 )
 from .store.migrate import NewerDatabase
-from .store.rules import TooManyRules
 from .store.serving import AlreadyServed, alone_on
 from .web.services import Services
 

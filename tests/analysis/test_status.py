@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from builder import history_of
+from builder import MIB, history_of
 from pieces import assessed, candidate, cause_of, ends_lane, sure
 
 from leakline.analysis.attribution import Cause
@@ -41,7 +41,7 @@ class _Seen:
     """A study of which nothing is asked but how long memory has risen at each moment."""
 
     channels = (Channel("children.uss_bytes", "children", (0.0,)),)
-    lane = lanes_of(history_of([0.0]))[0]
+    lane = lanes_of(history_of([0.0] * 40))[0]
 
     def __init__(self, strict: Callable[[int], int], of_channel: int = 0) -> None:
         self._strict, self._of_channel = strict, of_channel
@@ -51,6 +51,10 @@ class _Seen:
 
     def readings(self, channel: str) -> range:
         return range(1000)
+
+    def residual(self, upto: int) -> list[float]:
+        """Return memory that rises on: whether it has stopped is tested on histories."""
+        return [1e6 * at for at in range(upto)]
 
     def counted_in(self, cause: Cause) -> None:
         """It is not said in which series: how long a count was not read is tested on histories."""
@@ -268,6 +272,25 @@ def test_a_leak_that_stops_is_over_after_four_quiet_moments_by_counts_and_eight_
     memory = _active(*witnesses)
     _quiet(_study(), memory, _moment(upto), assessed(cause_of(ENVS)), "ok")
     assert (memory.status, memory.confirmations) == (status, 3)
+
+
+@pytest.mark.parametrize(("flat", "status"), [(5, "suspected"), (8, "recovered")])
+def test_memory_alone_that_stays_level_for_eight_generations_has_recovered(
+    flat: int, status: Status
+) -> None:
+    # A free list that fragments: 50 MiB in twenty generations, and then nothing more.
+    memory = [2.5 * MIB * min(generation, 20) for generation in range(21 + flat)]
+    study = LaneStudy(history_of(memory), lanes_of(history_of(memory))[0])
+    _, standings = walk(study)
+    assert [(s.assessed.cause.kind, s.status) for s in standings] == [("native", status)]
+
+
+def test_memory_that_rises_in_steps_keeps_the_alarm_between_two_steps() -> None:
+    memory = [20.0 * MIB * (generation // 8) for generation in range(48)]
+    study = LaneStudy(history_of(memory), lanes_of(history_of(memory))[0])
+    for upto in range(24, 49):
+        _, standings = walk(study, range(1, upto))
+        assert "recovered" not in {s.status for s in standings}, upto
 
 
 def test_a_count_that_still_rises_keeps_the_alarm() -> None:

@@ -1,8 +1,7 @@
-"""`leakline db`: how large it is, what may go, a run as a file; `leakline token` and `leakline password`."""
+"""Commands on the database: `leakline token`, `leakline password`, and wrong arguments of `leakline db`."""
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
@@ -12,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
-from leakline_server.app import create_app
-from leakline_server.config import Config
 from leakline_server.credentials import digest_of, is_password
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store import logins, tokens
@@ -35,130 +31,32 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return address
 
 
-@pytest.fixture
-def filled(url: str) -> str:
-    """A database with an old run, one that is tagged, and one that is live."""
-    with TestClient(create_app(Config(database_url=url)), base_url="http://127.0.0.1") as api:
-        for name, project in (("old", "erl"), ("kept", "erl"), ("live", "rl")):
-            made = {"id": name, "project": project, "name": f"the {name} one", "started_at": OLD}
-            assert api.post("/api/v1/runs", json=made).status_code == 201
-            rows = [{"time": OLD + i, "series": {"gauge.x": i / 2}} for i in range(5)]
-            process = {"process": {"instance": "p"}, "first_sequence": 1}
-            batch = {"version": 1, **process, "snapshots": rows}
-            assert api.post(f"/api/v1/runs/{name}/batches", json=batch).status_code == 200
-        for name, tags in (("old", []), ("kept", ["keep"])):
-            api.patch(f"/api/v1/runs/{name}", json={"state": "finished", "tags": tags})
-    select(url, f"UPDATE runs SET last_seen_at = {OLD} WHERE id != 'live'")
-    return url
-
-
 def select(url: str, query: str) -> list[Any]:
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         return [row[0] for row in connection.execute(query)]
 
 
-def runs_of(url: str) -> list[str]:
-    return select(url, "SELECT id FROM runs ORDER BY id")
-
-
-def test_the_sizes_of_the_database_and_its_projects(leakline: Any, filled: str, url: str) -> None:
-    said = leakline("db", "size")
-    assert said.status == 0
-    first, erl, rl = said.output.splitlines()
-    assert first.startswith("sqlite:///") and "iB" in first
-    assert erl.split()[:3] == ["erl", "2", "runs"]
-    assert rl.split()[:3] == ["rl", "1", "runs"]
-    assert erl.split()[3] != "0"
-    told = json.loads(leakline("db", "size", "--json", "--database-url", url).output)
-    assert told["bytes"] > 0
-    assert {(item["project"], item["runs"]) for item in told["items"]} == {("erl", 2), ("rl", 1)}
-
-
-def test_a_dry_run_says_what_would_go_and_leaves_it(leakline: Any, filled: str) -> None:
-    said = leakline("db", "retain", "--dry-run", "--keep-days", "30")
-    assert said.status == 0
-    assert "remove old  erl/the old one" in said.output
-    assert "would go: 1 run " in said.output
-    assert "kept" not in said.output and "live" not in said.output
-    assert runs_of(filled) == ["kept", "live", "old"]
-
-
-def test_what_is_too_old_is_removed(
-    leakline: Any, filled: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LEAKLINE_KEEP_DAYS", "forever,erl=30")
-    said = leakline("db", "retain")
-    assert (said.status, said.errors) == (0, "")
-    assert "removed 1 run," in said.output
-    assert runs_of(filled) == ["kept", "live"]
-    assert select(filled, "SELECT count(*) FROM batches WHERE run_id = 'old'") == [0]
-
-
-def test_a_project_that_stays_too_large_is_named(leakline: Any, filled: str) -> None:
-    said = leakline("db", "retain", "--dry-run", "--keep-bytes", "1 B")
-    assert "remove old" in said.output
-    assert "rl stays at" in said.output
-
-
-def test_without_limits_nothing_goes_and_a_sentence_says_so(leakline: Any, filled: str) -> None:
-    said = leakline("db", "retain")
-    assert said.status == 1
-    assert "LEAKLINE_KEEP_DAYS" in said.errors
-
-
-def test_a_run_as_a_file(leakline: Any, filled: str, tmp_path: Path) -> None:
-    out = tmp_path / "run.csv"
-    said = leakline("db", "export", "old", "--format", "csv", "--out", str(out))
-    assert (said.status, said.output, said.errors) == (0, "", "")
-    rows = list(csv.DictReader(io.StringIO(out.read_text())))
-    assert [row["gauge.x"] for row in rows] == ["0.0", "0.5", "1.0", "1.5", "2.0"]
-    assert [path.name for path in tmp_path.iterdir() if "run.csv" in path.name] == ["run.csv"]
-    # Without a file it goes to standard output.
-    found = json.loads(leakline("db", "export", "old").output)
-    assert [row["samples"] for row in found["snapshots"]] == [{"gauge.x": i / 2} for i in range(5)]
-
-
-@pytest.mark.parametrize("arguments", ["export nobody", "size --database-url sqlite:///nowhere.db"])
-def test_what_is_not_there_is_told_in_one_line(
-    leakline: Any, filled: str, tmp_path: Path, arguments: str
-) -> None:
-    said = leakline("db", *arguments.split())
+def test_what_is_not_there_is_told_in_one_line(leakline: Any, tmp_path: Path) -> None:
+    said = leakline("token", "list", "--database-url", "sqlite:///nowhere.db")
     assert said.status == 1
     assert "there is no" in said.error
     assert not (tmp_path / "nowhere.db").exists()
 
 
-@pytest.mark.parametrize("arguments", ["size --database-url nonsense", "retain --keep-days few"])
-def test_a_wrong_argument_is_told_by_its_name_and_not_as_a_variable(
-    leakline: Any, arguments: str
-) -> None:
-    said = leakline("db", *arguments.split())
+def test_a_wrong_argument_is_told_by_its_name_and_not_as_a_variable(leakline: Any) -> None:
+    said = leakline("db", "upgrade", "--database-url", "nonsense")
     assert said.status == 2
-    assert f"argument {arguments.split()[1]}" in said.errors
+    assert "argument --database-url" in said.errors
     assert "LEAKLINE_" not in said.errors
 
 
-def test_an_sqlite_file_is_written_anew_and_not_partitioned(leakline: Any, filled: str) -> None:
-    said = leakline("db", "rewrite")
-    assert said.status == 0
-    assert "before" in said.output
-    assert runs_of(filled) == ["kept", "live", "old"]
-    said = leakline("db", "partition", "--parts", "4")
-    assert (said.status, "Postgres" in said.errors) == (1, True)
-
-
-@pytest.mark.parametrize(
-    "command", ["db size", "db retain --dry-run --keep-days 30", "token create"]
-)
-def test_the_database_of_an_older_server_is_left_as_it_is(
-    leakline: Any, url: str, command: str
-) -> None:
+def test_the_database_of_an_older_server_is_left_as_it_is(leakline: Any, url: str) -> None:
     """It may be running, and could not write any more."""
     engine = open_engine(url)
     upgrade(engine, MIGRATIONS)
     before = revisions(MIGRATIONS)[-2]
     downgrade(engine, MIGRATIONS, before)
-    said = leakline(*command.split())
+    said = leakline("token", "create")
     assert said.status == 1
     assert before in said.error and "leakline serve" in said.error
     assert current(engine) == before

@@ -29,10 +29,10 @@ from leakline.starting import Chain
 def internal_exceptions() -> Iterator[Any]:
     """Raise what the outer guard swallowed. A test that plants a failure takes it out of the list itself."""
     guard.swallowed.clear()
-    guard.keep_exceptions(True)
+    guard._KEEP_EXCEPTIONS = True
     yield guard.swallowed
     leakline.current().finish()
-    guard.keep_exceptions(False)
+    guard._KEEP_EXCEPTIONS = False
     for failure in guard.swallowed:
         assert isinstance(failure, Exception), failure
         raise failure

@@ -1,4 +1,4 @@
-"""Types that grow in size, birth cohorts, and created and freed instances of watched classes."""
+"""Types that grow in size, instances followed, and created and freed instances of watched classes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from leakline.looks import Looks, Measured
 from leakline.probes.containers import ContainerWatch
 from leakline.probes.native import native
 
-needs_cohorts = pytest.mark.skipif(
-    native() is None, reason="without the native module cohorts wait for censuses"
-)
+needs_native = pytest.mark.skipif(native() is None, reason="samples need the native module")
 
 
 class Kept:
@@ -34,24 +32,7 @@ def name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-@needs_cohorts
-def test_a_class_that_leaks_has_one_more_birth_generation_each_time() -> None:
-    kept: list[object] = []
-    renewed: list[object] = []
-    run = leakline.init(mode="offline", quiet=True, watch=[Kept, Renewed])
-    for generation in range(8):
-        with run.generation(generation), run.phase("train"):
-            kept += [Kept() for _ in range(4)]
-            renewed[:] = [Renewed() for _ in range(4)]
-    run.finish()
-    last = generation_ends()[-1].samples
-    assert last[f"cohort.{name(Kept)}.alive"] == 8
-    assert last[f"cohort.{name(Kept)}.oldest"] == 7
-    assert last[f"cohort.{name(Renewed)}.alive"] == 1
-    assert len(kept) == 32
-
-
-@needs_cohorts
+@needs_native
 def test_what_follows_a_leak_is_not_taken_for_a_part_of_it() -> None:
     kept: list[object] = []
     run = leakline.init(mode="offline", quiet=True, watch=[Kept])

@@ -26,7 +26,7 @@ class Unspeakable(Exception):
 
 
 def test_a_swallowed_exception_keeps_nothing_of_the_program_alive(internal_exceptions: Any) -> None:
-    guard.keep_exceptions(False)
+    guard._KEEP_EXCEPTIONS = False
     agent = Agent()
     with Guard("a test"):
         raise ValueError("planned", agent)

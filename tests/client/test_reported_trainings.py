@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from docs.reference.series_names import FAMILIES
 from tests.client.recording import (
     MIB,
     events,
@@ -37,7 +38,6 @@ from leakline.probes.deep import is_on_device
 from leakline.probes.tracked import TrackedContainer
 from leakline.report import report_text
 from leakline.sampler import Sampler
-from leakline.series_names import FAMILIES
 from leakline.settings import resolve
 from leakline.snapshot import Batch, Event, LargeObject, ProcessIdentity, RunHeader, Snapshot
 from leakline.spool import read_batches, read_header

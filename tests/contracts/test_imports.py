@@ -24,7 +24,6 @@ TABLE: dict[str, tuple[str, ...]] = {
     "leakline.snapshot": (),
     "leakline.settings": ("leakline.errors", "leakline.connection", "leakline.text_format", "leakline.snapshot"),
     "leakline.text_format": ("leakline.errors",),
-    "leakline.series_names": (),
     "leakline.accounts": (),
     "leakline.errors": (),
     "leakline.analysis": ("leakline.snapshot", "leakline.text_format"),
@@ -55,8 +54,9 @@ TABLE: dict[str, tuple[str, ...]] = {
                             "prometheus_client",
                             "msgspec", "zstandard", "leakline", "leakline_server"),
     "leakline_server.workers": ("leakline", "leakline_server"),
-    "leakline_server.alerts": ("standardwebhooks", "apprise", "requests", "leakline", "leakline_server.store",
-                               "leakline_server.config", "leakline_server.limits", "leakline_server.alerts"),
+    "leakline_server.alerts": ("standardwebhooks", "apprise", "requests", "pydantic", "leakline",
+                               "leakline_server.store", "leakline_server.config", "leakline_server.limits",
+                               "leakline_server.alerts"),
 }  # fmt: skip
 
 # Room -> prefixes it must never import, whatever else holds.

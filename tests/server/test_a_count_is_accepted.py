@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +11,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from sqlalchemy import select
 from starlette.testclient import TestClient
+from tests.server.stored import engine_of
 
 from leakline.snapshot import Event
+from leakline_server.store.tables import alerts
 
 FORM = "application/x-www-form-urlencoded"
 # Whole generations of three snapshots each; one more than it takes.
@@ -124,6 +128,23 @@ def test_one_click_on_a_real_server_holds_for_every_later_run(
     until(lambda: verdict("later")["status"] not in ("suspected", "confirmed"))
     assert Forms(page("first")).found.keys() >= {"Expect 17 app.Agent"}
     assert "is accepted as" not in page("first")
+
+
+def test_the_alert_names_who_declared_the_count(learned: TestClient, make_run: Any) -> None:
+    body = {"type": "app.Agent", "low": 17, "high": 17}
+    assert learned.post("/api/v1/runs/first/expectations", json=body).status_code == 200
+    doubled = make_run(
+        id="later", instance="later", leak_bytes=0, extra=agents(lambda g: 17 if g < 2 else 33)
+    )
+    doubled.create(learned)
+    doubled.send(learned, 0, 12)
+    query = select(alerts.c.payload).where(alerts.c.event == "contract.violated")
+
+    def sent() -> list[str]:
+        with engine_of(learned).connect() as connection:
+            return list(connection.scalars(query))
+
+    assert json.loads(until(sent)[0])["origin"] == "accepted"
 
 
 def test_a_run_of_another_project_and_one_that_had_ended_are_not_concerned(
@@ -271,7 +292,7 @@ def test_bounds_are_checked_and_an_unknown_run_has_none(
     wanted = {"type": "app.Agent", "low": 17, "high": 17}
     assert learned.post("/api/v1/runs/nobody/expectations", json=wanted).status_code == 404
     assert learned.get("/api/v1/runs/nobody/expectations").status_code == 404
-    monkeypatch.setattr("leakline_server.store.accepted_counts.MAX_ACCEPTED_COUNTS", 0)
+    monkeypatch.setattr("leakline_server.store.assertions.MAX_ACCEPTED_COUNTS", 0)
     full = learned.post("/api/v1/runs/first/expectations", json=wanted)
     assert (full.status_code, full.json()["error"]["code"]) == (409, "too_many_accepted_counts")
 

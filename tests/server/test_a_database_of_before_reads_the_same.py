@@ -36,6 +36,7 @@ RECORDED = {
     "0013_accepted_counts": "15f396f",
     "0014_clocks_not_known": "77caa32",
     "0015_damaged": "f684e09",
+    "0016_formats_by_apprise": "f646741",
 }
 # Released together with the one after it: no server wrote it.
 NEVER_THE_LAST = {"0011_intake"}

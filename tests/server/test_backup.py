@@ -222,7 +222,7 @@ def test_nothing_is_put_back_under_a_server(
     assert (status, "whole" in said) == (0, True)
     database = tmp_path / ".leakline-server" / "leakline.db"
     told = f"a server (process {server.process.pid}) is running on {database}; stop it first\n"
-    for command in (("restore", tmp_path / "b.db"), ("upgrade",), ("rewrite",)):
+    for command in (("restore", tmp_path / "b.db"), ("upgrade",)):
         said = db(*command, url=url)
         refused(said, told)
         assert "another" not in said[2]

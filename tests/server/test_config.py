@@ -401,6 +401,6 @@ def test_a_command_refuses_a_wrong_file_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LEAKLINE_DATABASE_URL_FILE", str(tmp_path / "missing"))
-    assert main(["db", "size"]) == 2
+    assert main(["db", "upgrade"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "LEAKLINE_DATABASE_URL_FILE" in said and "No such file" in said

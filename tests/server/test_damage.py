@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -30,9 +31,10 @@ from leakline_server.store.deliveries import claim
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.set_aside import PACKED, set_aside
 from leakline_server.store.tables import (
-    accepted_counts,
     acknowledgements,
     alerts,
+    assertion_states,
+    assertions,
     attempts,
     batches,
     chunks,
@@ -43,8 +45,6 @@ from leakline_server.store.tables import (
     metadata,
     processes,
     rollups,
-    rule_states,
-    rules,
     runs,
     segments,
     series,
@@ -354,8 +354,8 @@ DAMAGES = {
     "a blob": "CAST(:secret AS BLOB)", "another shape": "'3'", "no number": ":secret",
 }  # fmt: skip
 STORED = [
-    runs, attempts, processes, incidents, alerts, deliveries, tries, sizes, rule_states, acknowledgements,
-    accepted_counts, rules, webhooks,
+    runs, attempts, processes, incidents, alerts, deliveries, tries, sizes, assertion_states, acknowledgements,
+    assertions, webhooks,
 ]  # fmt: skip
 LISTS = (
     "/api/v1/runs", "/", "/api/v1/projects", "/api/v1/incidents", "/incidents", "/alerts", "/api/v1/rules",
@@ -391,10 +391,8 @@ def two_runs(standing_back: None, api: TestClient, make_run: Any) -> Engine:
                          "due_at": run.started},
             tries: {"delivery_id": number, "started_at": run.started, "seconds": 0.5},
             sizes: {"bytes": 10, "measured_at": run.started, "revision": 1},
-            rules: {"id": number, "name": "a", "series": "gauge.a", "measure": "value", "hold": 1, "grace": 0,
-                    "source": "api"},
-            rule_states: {"rule_id": number, "firing": True, "generation": 3, "changed_at": run.started},
-            accepted_counts: {"project": "erl", "type": "Env", "low": 1, "high": 2, "run": name},
+            assertions: {"id": number, "origin": "rule", "name": "a", "metric": "gauge.a", "source": "api"},
+            assertion_states: {"assertion_id": number, "firing": True, "generation": 3, "changed_at": run.started},
             acknowledgements: {"project": "erl", "fingerprint": "f1", "kind": "acknowledged", "reason": "",
                                "status": "confirmed", "priority": "minor"},
         }  # fmt: skip
@@ -403,6 +401,14 @@ def two_runs(standing_back: None, api: TestClient, make_run: Any) -> Engine:
             for table, values in rows.items():
                 known = {key: value for key, value in own.items() if key in table.c}
                 connection.execute(insert(table).values(**known | values))
+            accepted = {
+                "origin": "accepted",
+                "metric": "type.app.Env.count",
+                "low": 1.0,
+                "high": 2.0,
+            }
+            where = {"project": "erl", "run": name, "source": "page", "created_at": run.started}
+            connection.execute(insert(assertions).values(id=f"1{number}", **accepted, **where))
         ended = api.patch(f"/api/v1/runs/{name}", json={"state": "finished"})
         assert ended.status_code == 200
     return engine
@@ -413,9 +419,10 @@ def each_damage(engine: Engine, table: Table) -> Iterator[tuple[str, str]]:
     file = engine.url.database or ""
     small = [each for each in metadata.sorted_tables if each.name not in PACKED]
     with contextlib.closing(sqlite3.connect(file)) as database:
-        (row_id,) = database.execute(f"SELECT min(rowid) FROM {table.name}").fetchone()
+        each_kind = " GROUP BY origin" if table is assertions else ""
+        row_ids = database.execute(f"SELECT min(rowid) FROM {table.name}{each_kind}").fetchall()
         database.execute("VACUUM INTO ?", (f"{file}.kept",))
-    for column in table.c:
+    for column, (row_id,) in product(table.c, row_ids):
         is_number_of_row = column.name == "id" and not isinstance(column.type, Text)
         if is_number_of_row or column is runs.c.id:
             continue

@@ -311,12 +311,6 @@ def test_on_a_full_disk_many_read_at_a_time_and_a_start_reads_too(
             assert set(read_at_once(address)) == {200}
             with Api(address) as api:
                 assert count(api) >= 200
-        file = tmp_path / "r1.csv"
-        wanted = ("db", "export", "r1", "--format", "csv", "--out", str(file))
-        export = disk.start(*wanted, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        said, _ = export.communicate(timeout=60)
-        assert export.returncode == 0, said
-        assert len(file.read_text().splitlines()) > 200
         # Ended in order nothing is beside the file, and SQLite must make it again.
         for beside in disk.inside.glob("leakline.db-shm"):
             beside.unlink()
@@ -419,58 +413,6 @@ def test_what_a_removed_run_took_is_given_back_in_small_steps(
     with engine.connect() as connection:
         assert connection.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
         assert list(connection.scalars(select(runs.c.id))) == ["new"]
-    engine.dispose()
-
-
-def old_file(file: Path, mib: int) -> None:
-    """As a version made it that knew nothing of this."""
-    engine = open_engine(f"sqlite:///{file}")
-    upgrade(engine, MIGRATIONS)
-    fill(engine, "r", mib)
-    engine.dispose()
-    with sqlite3.connect(file, isolation_level=None) as connection:
-        connection.execute("PRAGMA auto_vacuum=NONE")
-        connection.execute("VACUUM")
-
-
-def test_a_small_file_of_before_is_made_able_to_at_the_start(file: Path) -> None:
-    old_file(file, 1)
-    engine = open_engine(f"sqlite:///{file}")
-    assert not disk.space(engine).returns
-    engine.dispose()
-    config = Config(database_url=f"sqlite:///{file}")
-    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
-        assert disk.space(api.app.state.services.engine).returns  # type: ignore[attr-defined]
-        assert [run["id"] for run in api.get("/api/v1/runs").json()["items"]] == ["r"]
-
-
-def test_a_large_one_is_left_to_people_with_a_sentence(
-    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    old_file(file, 1)
-    monkeypatch.setattr(disk, "REWRITTEN_AT_START_BYTES", MIB // 2)
-    with caplog.at_level(logging.WARNING):
-        create_app(Config(database_url=f"sqlite:///{file}"))
-    assert "leakline db rewrite" in caplog.text
-
-
-def test_one_that_somebody_reads_is_served_all_the_same(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old_file(file, 1)
-    monkeypatch.setattr(disk, "_WAIT_MILLISECONDS", 10)
-    reader = sqlite3.connect(file, isolation_level=None)
-    reader.execute("BEGIN")
-    reader.execute("SELECT count(*) FROM runs").fetchone()
-    writer = sqlite3.connect(file, isolation_level=None)
-    writer.execute("BEGIN IMMEDIATE")
-    engine = open_engine(f"sqlite:///{file}")
-    advice = disk.prepare(engine)
-    assert advice is not None and "leakline db rewrite" in advice
-    writer.close()
-    reader.close()
-    assert disk.prepare(engine) is None
-    assert disk.space(engine).returns
     engine.dispose()
 
 

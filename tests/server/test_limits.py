@@ -281,11 +281,13 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "series": ("MAX_RUN_SERIES", "MAX_RUN_TYPES", "MAX_RUN_PHASES"),
     **dict.fromkeys(("batches", "segments", "chunks", "rollups", "details"), ("BYTES_PER_DAY",)),
     "requests": ("MAX_REQUESTS", "MAX_PAST"), "incidents": ("MAX_RUN_INCIDENTS", "MAX_RUN_SERIES"),
-    "alerts": ("MAX_RUN_ALERTS",), "webhooks": ("MAX_WEBHOOKS",), "rules": ("MAX_RULES",),
+    "alerts": ("MAX_RUN_ALERTS",), "webhooks": ("MAX_WEBHOOKS",),
     # Of each leak, of which a run has so many.
-    "acknowledgements": ("MAX_PAST", "MAX_RUN_INCIDENTS"), "accepted_counts": ("MAX_ACCEPTED_COUNTS", "MAX_PAST"),
+    "acknowledgements": ("MAX_PAST", "MAX_RUN_INCIDENTS"),
+    # Rules, and the accepted counts of each project.
+    "assertions": ("MAX_RULES", "MAX_ACCEPTED_COUNTS", "MAX_PAST"),
     # Of each run and rule, and of each alert and webhook.
-    "rule_states": ("RUNS_PER_DAY", "MAX_RULES"),
+    "assertion_states": ("RUNS_PER_DAY", "MAX_RULES"),
     **dict.fromkeys(("deliveries", "tries"), ("MAX_RUN_ALERTS", "MAX_WEBHOOKS")),
     # One of each run, or of each run that was.
     **dict.fromkeys(("sizes", "deletions", "removals"), ("RUNS_PER_DAY",)),
@@ -389,7 +391,7 @@ def test_counts_that_are_no_longer_accepted_are_bounded(
     make_run: Any,
     patch: Any,
 ) -> None:
-    patch("store.accepted_counts.MAX_PAST", 3)
+    patch("store.assertions.MAX_PAST", 3)
     asking_api.headers.update(admin)
     make_run().create(asking_api)
     make_run().send(asking_api, 3, 6)
@@ -397,9 +399,9 @@ def test_counts_that_are_no_longer_accepted_are_bounded(
         body = {"type": "app.Env", "low": number, "high": number}
         answer = asking_api.post("/api/v1/runs/r1/expectations", json=body, headers=admin)
         assert answer.status_code < 300, answer.text
-    ended = tables.accepted_counts.c.ended_at
-    assert count_of(engine, tables.accepted_counts, ended.is_(None)) == 1
-    assert count_of(engine, tables.accepted_counts, ended.is_not(None)) == 3
+    ended = tables.assertions.c.ended_at
+    assert count_of(engine, tables.assertions, ended.is_(None)) == 1
+    assert count_of(engine, tables.assertions, ended.is_not(None)) == 3
 
 
 def examine(engine: Engine, fingerprints: list[str], now: float) -> None:
@@ -467,8 +469,13 @@ def test_answered_requests_of_a_run_are_bounded(engine: Engine, begun: None, pat
 
 
 def test_rows_of_others_stay(engine: Engine) -> None:
-    table = tables.accepted_counts
-    row = {"type": "app.Env", "low": 1, "high": 1, "run": "r1", "created_at": 1.0, "ended_at": 2.0}
+    table = tables.assertions
+    row = {
+        "origin": "accepted",
+        "metric": "type.app.Env.count",
+        "source": "page",
+        "created_at": 1.0,
+    }
     with writing(engine) as connection:
         connection.execute(insert(table), [{**row, "project": name} for name in "pqpqpq"])
         keep_newest(connection, table.c.id, table.c.id, 1, table.c.project == "p")

@@ -317,8 +317,10 @@ REFUSED: dict[str, Way] = {
         429, sends("POST", "/api/v1/runs/stored/requests", {"kind": "census"}), {"store.requests.MAX_REQUESTS": 0}),
     "MAX_ACCEPTED_COUNTS": Way(
         409, sends("POST", "/api/v1/runs/stored/expectations", {"type": "app.Env", "low": 2, "high": 2}),
-        {"store.accepted_counts.MAX_ACCEPTED_COUNTS": 0}),
-    "MAX_RULES": Way(409, sends("POST", "/api/v1/rules", {"series": RSS, "above": 5}), {"store.rules.MAX_RULES": 0}),
+        {"store.assertions.MAX_ACCEPTED_COUNTS": 0}),
+    "MAX_RULES": Way(
+        409, sends("POST", "/api/v1/rules", {"series": RSS, "above": 5}),
+        {"store.assertions.MAX_RULES": 0}),
     "MAX_WEBHOOKS": Way(
         409, sends("POST", "/api/v1/webhooks", {"url": "http://127.0.0.1:9/"}),
         {"store.webhook_changes.MAX_WEBHOOKS": 0}),

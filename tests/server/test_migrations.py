@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,16 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import insert, inspect, select, update
+from sqlalchemy import MetaData, insert, inspect, select, update
 from tests.server.databases import SHAPE, Copies
 from tests.server.stored import damage_all_of, engine_of, serving
 
+from leakline.analysis.history import Expectation
 from leakline_server.paths import MIGRATIONS
+from leakline_server.store import assertions
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.migrate import NewerDatabase, current, downgrade, revisions, upgrade
+from leakline_server.store.set_aside import set_aside
 from leakline_server.store.tables import (
     alerts,
     deliveries,
@@ -258,7 +261,7 @@ POWER = (
 )
 INVOKED = "643e69f83c8944/triggers/manual/paths/invoke?api-version=1&sp=%2Fx&sv=1.0&sig=KODuebWb_g"
 # Format and address of a webhook -> format and address after the upgrade.
-LED = {
+CONVERTED = {
     ("discord", f"{DISCORD}/123/To-ken_1"): ("apprise", f"{DISCORD}/123/To-ken_1"),
     ("discord", "https://canary.discord.com/api/v10/webhooks/123/t?thread_id=9"): (
         "apprise", f"{DISCORD}/123/t?thread=9",
@@ -272,7 +275,7 @@ LED = {
     ("slack", "https://hooks.slack.com/services/T/B/x"): ("slack", "https://hooks.slack.com/services/T/B/x"),
 }  # fmt: skip
 # apprise does not take these.
-LEFT = (
+DISABLED = (
     ("discord", "https://relay.example/api/v10/webhooks/123/t"),
     ("discord", f"{DISCORD}/123/t/slack"),
     ("teams", "https://a.webhook.office.com/webhookb2/x"),
@@ -285,7 +288,7 @@ def test_webhooks_of_discord_and_teams_go_by_way_of_apprise_or_say_why_not(
     engine = open_engine(empty_database_url)
     upgrade(engine, MIGRATIONS, "0015_damaged")
     own = {"secret": "whsec_QUJD", "created_at": 1.0, "source": "api"}
-    hooks = [{**own, "format": form, "url": url} for form, url in (*LED, *LEFT)]
+    hooks = [{**own, "format": form, "url": url} for form, url in (*CONVERTED, *DISABLED)]
     by_hand = {**own, "format": "teams", "url": "https://x.example/", "disabled_reason": BY_HAND}
     times = dict.fromkeys(("started_at", "created_at", "last_seen_at"), 1.0)
     run = {"id": "r1", "project": "p", "name": "n", "unit": "generation", "state": "running"}
@@ -306,34 +309,36 @@ def test_webhooks_of_discord_and_teams_go_by_way_of_apprise_or_say_why_not(
     with engine.connect() as connection:
         found = connection.execute(joined).all()
     assert {row.secret for row in found} == {"whsec_QUJD"}
-    led, left, disabled = found[: len(LED)], found[len(LED) : -1], found[-1]
-    assert [(row.format, row.url) for row in led] == list(LED.values())
-    assert {(row.enabled, row.state) for row in led} == {(True, "pending")}
-    for row in led:
+    converted, failed, by_hand_row = found[: len(CONVERTED)], found[len(CONVERTED) : -1], found[-1]
+    assert [(row.format, row.url) for row in converted] == list(CONVERTED.values())
+    assert {(row.enabled, row.state) for row in converted} == {(True, "pending")}
+    for row in converted:
         assert row.format == "slack" or apprise.Apprise().add(row.url), row.url
-    assert [(row.format, row.url) for row in left] == list(LEFT)
-    for row in left:
+    assert [(row.format, row.url) for row in failed] == list(DISABLED)
+    for row in failed:
         assert (row.enabled, row.state) == (False, "failed")
         assert f"no longer writes the format {row.format}" in row.disabled_reason
         assert not apprise.Apprise().add(row.url), row.url
-    assert (disabled.format, disabled.disabled_reason) == ("teams", BY_HAND)
+    assert (by_hand_row.format, by_hand_row.disabled_reason) == ("teams", BY_HAND)
 
     downgrade(engine, MIGRATIONS, "0015_damaged")
     with engine.connect() as connection:
         found = connection.execute(joined).all()
-    assert [row.format for row in found] == [form for form, _ in (*LED, *LEFT)] + ["teams"]
+    assert [row.format for row in found] == [form for form, _ in (*CONVERTED, *DISABLED)] + [
+        "teams"
+    ]
     assert found[1].url == f"{DISCORD}/123/t?thread_id=9"
     engine.dispose()
 
 
-def test_what_was_led_to_apprise_is_changed_only_to_a_format_of_ours(database_url: str) -> None:
+def test_a_webhook_converted_to_apprise_is_changed_only_to_our_formats(database_url: str) -> None:
     engine, new = open_engine(database_url), "http://127.0.0.1:9/hook"
     own = {"secret": "whsec_QUJD", "created_at": 1.0, "source": "api"}
     with writing(engine) as connection:
-        led = {"format": "apprise", "url": f"{DISCORD}/123/SECRET"}
-        connection.execute(insert(webhooks).values(id=1, **led, **own))
-        left = {"format": "teams", "url": "https://x.example/", "enabled": False}
-        connection.execute(insert(webhooks).values(id=2, disabled_reason="gone", **left, **own))
+        converted = {"format": "apprise", "url": f"{DISCORD}/123/SECRET"}
+        connection.execute(insert(webhooks).values(id=1, **converted, **own))
+        disabled = {"format": "teams", "url": "https://x.example/", "enabled": False}
+        connection.execute(insert(webhooks).values(id=2, disabled_reason="gone", **disabled, **own))
     engine.dispose()
     with serving(database_url, webhook_allow=(ip_network("127.0.0.0/8"),)) as api:
         shown = api.get("/api/v1/webhooks").json()["items"]
@@ -351,6 +356,130 @@ def test_what_was_led_to_apprise_is_changed_only_to_a_format_of_ours(database_ur
         changed = {"url": new, "format": "slack", "enabled": True}
         answer = api.patch("/api/v1/webhooks/2", json=changed)
         assert (answer.json()["origin"], answer.json()["enabled"]) == ("http://127.0.0.1:9", True)
+
+
+BEFORE_ASSERTIONS = "0016_formats_by_apprise"
+# As the server of that schema wrote them: ids with a gap, everything that may be missing, what was taken back.
+OLD_ROWS: dict[str, list[dict[str, Any]]] = {
+    "rules": [
+        {"id": 3, "name": "Host", "project": None, "run": None, "series": "process.rss_bytes", "measure": "rate",
+         "above": 5e9, "below": None, "hold": 2, "grace": 4, "advice": "Save.", "source": "file", "enabled": True,
+         "created_at": 10.5},
+        {"id": 7, "name": "Left", "project": "p", "run": "r1", "series": "", "measure": "forecast", "above": None,
+         "below": 5.0, "hold": 1, "grace": 3, "advice": "", "source": "api", "enabled": False, "created_at": 11.5},
+    ],
+    "rule_states": [
+        {"id": 1, "rule_id": 3, "run_id": "r1", "firing": True, "generation": 12, "value": 6e9, "since": None,
+         "changed_at": 20.5},
+        {"id": 2, "rule_id": 7, "run_id": "r1", "firing": False, "generation": None, "value": None, "since": 14,
+         "changed_at": 21.5},
+    ],
+    "accepted_counts": [
+        {"id": 1, "project": "p", "type": "app.Env", "phase": None, "low": 1, "high": 2**53, "run": "r1",
+         "created_at": 30.5, "ended_at": 31.5},
+        {"id": 2, "project": "p", "type": "app.type.count", "phase": "evaluate", "low": 16, "high": 17, "run": "gone",
+         "created_at": 32.5, "ended_at": None},
+    ],
+    "acknowledgements": [
+        {"id": 1, "project": "p", "fingerprint": "f1", "kind": "ignored", "reason": "known", "status": "confirmed",
+         "priority": "minor", "created_at": 40.5, "expires_at": None, "ended_at": None},
+    ],
+}  # fmt: skip
+
+
+def rows_of(engine: Engine, names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    found = MetaData()
+    found.reflect(engine)
+    with engine.connect() as connection:
+        return {
+            name: [dict(row) for row in connection.execute(select(table).order_by(table.c.id)).mappings()]
+            for name in names
+            if (table := found.tables[name]) is not None
+        }  # fmt: skip
+
+
+def test_rules_and_accepted_counts_become_assertions_and_lose_nothing(
+    empty_database_url: str,
+) -> None:
+    engine = open_engine(empty_database_url)
+    upgrade(engine, MIGRATIONS, BEFORE_ASSERTIONS)
+    times = dict.fromkeys(("started_at", "created_at", "last_seen_at"), 1.0)
+    run = {"id": "r1", "project": "p", "name": "n", "unit": "generation", "state": "running"}
+    before = MetaData()
+    before.reflect(engine)
+    with writing(engine) as connection:
+        connection.execute(insert(runs).values(**run, **times))
+        for name, rows in OLD_ROWS.items():
+            connection.execute(insert(before.tables[name]), rows)
+    stored = rows_of(engine, OLD_ROWS)
+    upgrade(engine, MIGRATIONS)
+
+    host, left = assertions.list_rules(engine)
+    assert (host.id, host.name, host.series, host.measure) == (
+        3,
+        "Host",
+        "process.rss_bytes",
+        "rate",
+    )
+    assert (host.above, host.below, host.hold, host.grace) == (5e9, None, 2, 4)
+    assert (host.advice, host.source, host.enabled, host.created_at) == (
+        "Save.",
+        "file",
+        True,
+        10.5,
+    )
+    assert (left.id, left.project, left.run, left.measure, left.below) == (
+        7,
+        "p",
+        "r1",
+        "forecast",
+        5.0,
+    )
+    assert not left.enabled
+    with engine.connect() as connection:
+        ((rule, state),) = assertions.rules_of(connection, "r1", "p", "n")
+    assert (rule, state) == (host, assertions.State(True, 12, 6e9, 20.5))
+    (accepted,) = assertions.accepted_in(engine, "p")
+    assert accepted == assertions.AcceptedCount(
+        Expectation("app.type.count", 16, 17, "evaluate", accepted=True), "gone", 32.5
+    )
+    assert rows_of(engine, ["acknowledgements"])["acknowledgements"] == stored["acknowledgements"]
+    (new,) = assertions.add_rules(engine, [assertions.Terms("New", "s", above=1.0)], "api", 50.0)
+    assert new.id > 7
+    assertions.remove_rule(engine, new.id)
+
+    downgrade(engine, MIGRATIONS, BEFORE_ASSERTIONS)
+    assert rows_of(engine, OLD_ROWS) == stored
+    engine.dispose()
+
+
+def test_damaged_rules_do_not_stop_the_upgrade(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path / 'old.db'}")
+    upgrade(engine, MIGRATIONS, BEFORE_ASSERTIONS)
+    before = MetaData()
+    before.reflect(engine)
+    with writing(engine) as connection:
+        values = {"started_at": 1.0, "created_at": 1.0, "last_seen_at": 1.0, "state": "running"}
+        connection.execute(
+            insert(runs).values(id="r1", project="p", name="n", unit="step", **values)
+        )
+        for name, rows in OLD_ROWS.items():
+            connection.execute(insert(before.tables[name]), rows)
+    engine.dispose()
+    with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as database:
+        for change in (
+            "rules SET above = 'secret' WHERE id = 3", "rules SET name = CAST(X'FF' AS TEXT) WHERE id = 3",
+            "rule_states SET rule_id = 99 WHERE id = 2", "rule_states SET run_id = X'FF' WHERE id = 1",
+            "accepted_counts SET type = CAST('secret' AS BLOB) WHERE id = 2",
+        ):  # fmt: skip
+            database.execute(f"UPDATE {change}")
+        database.commit()
+    engine = open_engine(f"sqlite:///{tmp_path / 'old.db'}")
+    upgrade(engine, MIGRATIONS)
+    assert set_aside(engine) == 2
+    assert [rule.id for rule in assertions.list_rules(engine)] == [7]
+    assert assertions.accepted_in(engine, "p") == []
+    engine.dispose()
 
 
 @pytest.mark.long

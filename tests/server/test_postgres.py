@@ -1,4 +1,4 @@
-"""Tables of Postgres in hash partitions by run, which only the planner notices; and a Postgres that says nothing."""
+"""Tables of Postgres in hash partitions by run; a Postgres that does not answer."""
 
 from __future__ import annotations
 
@@ -17,22 +17,10 @@ from typing import Any
 
 import psutil
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import inspect
 from starlette.testclient import TestClient
-from tests.server.server_kills import Figures, Sender, check
-from tests.server.stored import engine_of, serving, statements
+from tests.server.stored import engine_of, statements
 
-from leakline_server.store.engine import Engine, open_engine
-from leakline_server.store.partitioning import (
-    TABLES,
-    CannotPartition,
-    Partitioned,
-    partition,
-    parts_of,
-)
-from leakline_server.store.tables import metadata
+from leakline_server.store.engine import Engine
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long]
 
@@ -43,6 +31,9 @@ READS = (
     "/snapshots?limit=20", "/series?name=type.app.Env.count&points=50", "/series?name=*&x=sequence&points=20",
     "/series?name=process.rss_bytes&x=time&phase=train&points=1000",
 )  # fmt: skip
+
+# The tables that grow with runs.
+TABLES = ("segments", "batches", "chunks", "rollups", "details")
 
 # Questions that are about all runs: what is to be done in the background, by row of whichever run.
 ABOUT_ALL_RUNS = ("GROUP BY", "count(", "sum(", "swept_at", "LIMIT")
@@ -88,58 +79,21 @@ def everything(api: TestClient, made: list[Any]) -> dict[str, Any]:
     return found
 
 
-def test_every_read_is_the_same_in_parts_and_in_one_again(
-    api: TestClient, make_run: Any, eventually: Any
-) -> None:
-    made = filled(api, make_run, eventually)
-    engine, before = engine_of(api), everything(api, made)
-    rows = {table: scalar(engine, f"SELECT count(*) FROM {table}") for table in TABLES}
-    for parts in (16, 5, 0):
-        assert partition(engine, parts) == [Partitioned(t, parts, rows[t]) for t in TABLES]
-        assert parts_of(engine) == parts
-        assert everything(api, made) == before
-        # Idempotent and durable as before: sent again it is the same, and what is new is taken.
-        late = make_run(id="r1", instance=f"late{parts}", rank=1)
-        assert late.send(api, 0, 10) == 10
-        assert late.send(api, 0, 10) == 0
-        assert made[0].send(api, 0, 700) == 0
-        eventually(lambda: is_quiet(api))
-        before = everything(api, made)
-        rows = {table: scalar(engine, f"SELECT count(*) FROM {table}") for table in TABLES}
-    with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-
-
-def test_the_tables_keep_their_keys_and_indexes(engine: Engine) -> None:
-    def shape() -> Any:
-        found = inspect(engine)
-        return {
-            table: (
-                found.get_pk_constraint(table)["name"],
-                found.get_pk_constraint(table)["constrained_columns"],
-                sorted(
-                    (i["name"], tuple(i["column_names"])) for i in found.get_indexes(table)
-                ),
-                [(c["name"], str(c["type"]), c["nullable"]) for c in found.get_columns(table)],
-            )
-            for table in TABLES
-        }  # fmt: skip
-
-    plain = shape()
-    assert partition(engine, 4)
-    assert shape() == plain
-    assert {f"chunks_p{i}" for i in range(4)} <= set(inspect(engine).get_table_names())
-    partition(engine, 0)
-    assert shape() == plain
-    assert not [name for name in inspect(engine).get_table_names() if "_p" in name or "old" in name]
+def partition(engine: Engine) -> None:
+    """Replace the empty tables by partitioned ones, with the statements of docs/scale.md."""
+    section = Path("docs/scale.md").read_text().partition("\n## Partitions\n")[2]
+    example = section.partition("```sql\n")[2].partition("```")[0]
+    with engine.begin() as connection:
+        for table in TABLES:
+            connection.exec_driver_sql(example.replace("chunks", table))
 
 
 def test_every_question_of_a_run_touches_one_part(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
-    made = filled(api, make_run, eventually)
     engine = engine_of(api)
-    partition(engine, 16)
+    partition(engine)
+    made = filled(api, make_run, eventually)
     with statements(engine) as asked:
         everything(api, made)
         more = make_run(id="r2", instance="late", rank=2)
@@ -149,7 +103,7 @@ def test_every_question_of_a_run_touches_one_part(
     # Those of `filled` and of this test itself name no run, or count.
     of_runs = {
         said: given for said, given in reversed(asked)
-        if any(table in said for table in TABLES) and not said.startswith("LOCK")
+        if any(table in said for table in TABLES)
         and ("run_id = %(" in said or not any(sign in said for sign in ABOUT_ALL_RUNS))
     }  # fmt: skip
     assert len(of_runs) > 10
@@ -179,70 +133,6 @@ def _relations(plan: Any) -> Iterator[str]:
     elif isinstance(plan, list):
         for value in plan:
             yield from _relations(value)
-
-
-@pytest.mark.flow
-def test_a_server_goes_on_while_its_tables_are_made_anew(
-    serve: Any, make_run: Any, database_url: str, eventually: Any
-) -> None:
-    server = serve(arguments=["--database-url", database_url])
-    runs = [make_run(id=f"w{i}", instance=f"i{i}") for i in range(3)]
-    senders = [Sender(run, 20, server.port) for run in runs]
-    for sender in senders:
-        sender.start()
-    engine = open_engine(database_url)
-    for parts in (8, 0, 4):
-        partition(engine, parts)
-    engine.dispose()
-    eventually(lambda: all(sender.acknowledged >= 600 for sender in senders), 60.0)
-    for sender in senders:
-        sender.stopping.set()
-    figures = Figures()
-    for sender in senders:
-        sender.join(60)
-        assert sender.unreached == 0
-        # What was under way when it was stopped may be there, until it is sent again.
-        sender.send_more(1, server.port)
-        check(figures, sender, server, exactly=True)
-    assert figures.wrong == []
-
-
-def test_a_number_of_parts_that_makes_no_sense_is_a_sentence(engine: Engine) -> None:
-    for parts in (1, -4, 5_000):
-        with pytest.raises(CannotPartition, match=f"{parts} parts: use 2 to 1024, or 0"):
-            partition(engine, parts)
-    assert parts_of(engine) == 0
-
-
-def test_what_goes_wrong_half_way_leaves_everything_as_it_was(
-    api: TestClient, make_run: Any, eventually: Any
-) -> None:
-    made = filled(api, make_run, eventually)
-    engine, before = engine_of(api), everything(api, made)
-    with engine.begin() as connection:
-        # Somebody's own view, under which the table cannot go.
-        connection.exec_driver_sql("CREATE VIEW of_somebody AS SELECT * FROM details")
-    with pytest.raises(Exception, match="of_somebody"):
-        partition(engine, 8)
-    assert parts_of(engine) == 0
-    assert everything(api, made) == before
-    with engine.begin() as connection:
-        connection.exec_driver_sql("DROP VIEW of_somebody")
-
-
-def test_another_database_says_that_it_has_none(tmp_path: Path) -> None:
-    engine = open_engine(f"sqlite:///{tmp_path}/x.db")
-    with pytest.raises(CannotPartition, match="only Postgres"):
-        partition(engine, 8)
-    assert parts_of(engine) == 0
-    engine.dispose()
-
-
-def test_an_application_starts_on_tables_in_parts(engine: Engine, database_url: str) -> None:
-    partition(engine, 3)
-    with serving(database_url) as again:
-        assert again.get("/healthz").status_code == 200
-    assert parts_of(engine) == 3
 
 
 # The command, with less patience at its start.

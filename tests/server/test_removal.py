@@ -203,7 +203,7 @@ def test_removed_twice_before_its_rows_were_gone_nothing_is_left(
 def test_a_run_that_somebody_else_removed_is_not_remembered(
     api: TestClient, run: Any, make_run: Any, others: list[Engine]
 ) -> None:
-    """As `leakline db retain` beside the server does, or another server."""
+    """As another server does."""
     removal.remove(others[0], "r1", time.time())
     answer = api.post("/api/v1/runs/r1/batches", json=run.wire(500, 3))
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found")

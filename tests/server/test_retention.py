@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,6 @@ from starlette.testclient import TestClient
 from tests.server.stored import compact_all, count_of, engine_of, put_run, seal, serving
 
 from leakline import analysis
-from leakline_server import upkeep
 from leakline_server.config import from_environment
 from leakline_server.store import removal, retention, sizes, thinning
 from leakline_server.store.codec import encode, numbers, texts
@@ -742,31 +740,3 @@ def test_batches_are_acknowledged_while_old_runs_are_removed_and_thinned(
     # A batch waits for a step of the retainer, never for all its work.
     assert beside.longest < 5.0
     assert retainer.figures.thinned_snapshots > SEGMENTS * COUNT / 2
-
-
-def test_the_command_line_rests_as_long_as_it_works(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server on the same file waits for it by sleeping, and would starve."""
-    long_run(engine, "removed")
-    long_run(engine, "thinned")
-    removal.remove(engine, "removed", 1.0)
-    worked, rested = [0.0], [0.0]
-
-    @contextlib.contextmanager
-    def timed(*given: Any, **named: Any) -> Iterator[Any]:
-        at = time.monotonic()
-        with writing(*given, **named) as connection:
-            yield connection
-        worked[0] += time.monotonic() - at
-
-    for room in (removal, thinning, sizes):
-        monkeypatch.setattr(room, "writing", timed)
-    sleep = time.sleep
-    monkeypatch.setattr(upkeep.time, "sleep", lambda s: rested.append(s) or sleep(0))
-    limits = Limits(thin_after_days=PerProject(1.0))
-    decision, to_thin = upkeep.decide(engine, limits, time.time())
-    done = upkeep.retain(engine, limits, decision, to_thin)
-    assert (chunks_left(engine, "removed"), done.thinned_runs) == (0, 1)
-    assert len(rested) > 2 * SEGMENTS * SERIES / removal.ROWS_PER_STEP
-    assert sum(rested) >= worked[0] > 0

@@ -23,13 +23,13 @@ from leakline_server.alerts.presets import PRESETS, SETS
 from leakline_server.alerts.rule_alerts import Looks, SaidMeanwhile, alerts_of_rules, looks_at
 from leakline_server.app import create_app
 from leakline_server.config import Config
-from leakline_server.store import alerts, rules
+from leakline_server.store import alerts, assertions
 from leakline_server.store.alerts import Alert
+from leakline_server.store.assertions import SameRule, Terms, TooManyRules
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.rules import SameRule, Terms, TooManyRules
 from leakline_server.store.tables import alerts as alert_rows
-from leakline_server.store.tables import rule_states, runs
-from leakline_server.web import rule_schemas
+from leakline_server.store.tables import assertion_states, runs
+from leakline_server.web import rules_api
 from leakline_server.workers import looking
 from leakline_server.workers.examine import Examiner, Wakes
 
@@ -89,7 +89,7 @@ def titles(found: Sequence[Alert]) -> list[str]:
 
 
 def add(engine: Engine, *terms: Terms, source: Any = "api") -> list[int]:
-    return [rule.id for rule in rules.add_rules(engine, terms, source, NOW)]
+    return [rule.id for rule in assertions.add_rules(engine, terms, source, NOW)]
 
 
 def each_told(engine: Engine, values: Sequence[float], seconds_each: float = 30) -> list[Alert]:
@@ -103,7 +103,7 @@ def each_told(engine: Engine, values: Sequence[float], seconds_each: float = 30)
 
 def count_states(engine: Engine) -> int:
     with engine.connect() as connection:
-        return connection.scalar(select(func.count()).select_from(rule_states)) or 0
+        return connection.scalar(select(func.count()).select_from(assertion_states)) or 0
 
 
 def test_a_rule_fires_once_and_ends_once_over_many_looks(engine: Engine) -> None:
@@ -212,11 +212,11 @@ def test_a_rule_that_changed_since_the_look_waits_for_the_next(engine: Engine) -
     plant(engine)
     (number,) = add(engine, QUEUE)
     looks = looked(engine, 1.0, 60.0)
-    rules.change_rule(engine, number, Terms("Queue", "gauge.queue", above=100.0))
+    assertions.change_rule(engine, number, Terms("Queue", "gauge.queue", above=100.0))
     assert save(engine, looks, EXAMINED) == []
     assert count_states(engine) == 0
     looks = looked(engine, 1.0, 600.0)
-    rules.remove_rule(engine, number)
+    assertions.remove_rule(engine, number)
     assert save(engine, looks, EXAMINED) == []
 
 
@@ -264,7 +264,7 @@ def test_each_run_has_a_state_of_its_own(engine: Engine) -> None:
 
 def test_steps_of_one_limit_share_a_message_by_the_strictest(engine: Engine) -> None:
     plant(engine)
-    numbers = add(engine, *(PRESETS[name] for name in SETS["tensors"].names))
+    numbers = add(engine, *(PRESETS[name] for name in SETS["tensors"].rules))
 
     def tensors(*values: float) -> list[Alert]:
         return look(engine, values, series="tensors.count")
@@ -284,7 +284,7 @@ def test_steps_of_one_limit_share_a_message_by_the_strictest(engine: Engine) -> 
 
 def test_steps_that_are_passed_one_by_one_are_told_one_by_one(engine: Engine) -> None:
     plant(engine)
-    add(engine, *(PRESETS[name] for name in SETS["tensors"].names))
+    add(engine, *(PRESETS[name] for name in SETS["tensors"].rules))
     values = [99.0, 100, 200, 201, 500, 501]
     told = [look(engine, values[:upto], series="tensors.count") for upto in range(1, 7)]
     assert [titles(each) for each in told] == [
@@ -346,10 +346,10 @@ def test_a_paused_rule_says_nothing_and_a_resumed_one_starts_anew(engine: Engine
     plant(engine)
     (number,) = add(engine, QUEUE)
     assert look(engine, [60.0])
-    rules.change_rule(engine, number, Terms("Queue", "gauge.queue", above=50.0, enabled=False))
+    assertions.change_rule(engine, number, Terms("Queue", "gauge.queue", above=50.0, enabled=False))
     assert count_states(engine) == 0
     assert look(engine, [60.0, 60.0]) == []
-    rules.change_rule(engine, number, QUEUE)
+    assertions.change_rule(engine, number, QUEUE)
     assert titles(look(engine, [60.0, 1, 60])) == []  # it has fired there before
     assert titles(look(engine, [60.0, 1, 60, 1, 1, 1])) == ["Rule over: Queue"]
 
@@ -358,34 +358,34 @@ def test_a_changed_limit_is_held_against_what_fires(engine: Engine) -> None:
     plant(engine)
     (number,) = add(engine, QUEUE)
     assert look(engine, [60.0])
-    rules.change_rule(engine, number, Terms("Queue", "gauge.queue", above=100.0, grace=1))
+    assertions.change_rule(engine, number, Terms("Queue", "gauge.queue", above=100.0, grace=1))
     assert titles(look(engine, [60.0, 60.0])) == ["Rule over: Queue"]
-    rules.change_rule(engine, number, Terms("Queue", "gauge.other", above=100.0))
+    assertions.change_rule(engine, number, Terms("Queue", "gauge.other", above=100.0))
     assert count_states(engine) == 0
-    assert rules.change_rule(engine, 999, QUEUE) is None
+    assert assertions.change_rule(engine, 999, QUEUE) is None
 
 
 def test_a_rule_that_is_gone_takes_what_it_said_with_it(engine: Engine) -> None:
     plant(engine)
     (number,) = add(engine, QUEUE)
     look(engine, [60.0])
-    assert rules.remove_rule(engine, number)
-    assert not rules.remove_rule(engine, number)
+    assertions.remove_rule(engine, number)
     assert count_states(engine) == 0
-    assert rules.get_rule(engine, number) is None
+    assert assertions.get_rule(engine, number) is None
     assert look(engine, [60.0, 60.0]) == []
 
 
 def test_where_a_rule_fires_is_listed_while_the_run_goes_on(engine: Engine) -> None:
     plant(engine)
     (number,) = add(engine, QUEUE)
-    assert rules.firing(engine, [number]) == {}
+    assert assertions.firing(engine, [number]) == {}
     look(engine, [1.0, 60.0])
-    ((found,),) = rules.firing(engine, [number]).values()
-    assert (found.run, found.project, found.generation, found.value) == ("r1", "erl", 1, 60.0)
+    ((found,),) = assertions.firing(engine, [number]).values()
+    assert (found["run"], found["project"]) == ("r1", "erl")
+    assert (found["generation"], found["value"]) == (1, 60.0)
     with writing(engine) as connection:
         connection.execute(runs.update().values(state="finished"))
-    assert rules.firing(engine, [number]) == {}
+    assert assertions.firing(engine, [number]) == {}
 
 
 def test_the_same_rule_is_not_kept_twice_and_all_or_none_are_added(engine: Engine) -> None:
@@ -393,40 +393,40 @@ def test_the_same_rule_is_not_kept_twice_and_all_or_none_are_added(engine: Engin
     other = Terms("Other", "gauge.queue", above=50.0)
     with pytest.raises(SameRule):
         add(engine, other, QUEUE)
-    assert [rule.name for rule in rules.list_rules(engine)] == ["Queue"]
+    assert [rule.name for rule in assertions.list_rules(engine)] == ["Queue"]
     (second,) = add(engine, other)
     with pytest.raises(SameRule):
-        rules.change_rule(engine, second, QUEUE)
+        assertions.change_rule(engine, second, QUEUE)
     add(engine, Terms("Queue", "gauge.queue", above=50.0, project="erl"))
 
 
 def test_there_is_a_bound_to_rules(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "MAX_RULES", 2)
+    monkeypatch.setattr(assertions, "MAX_RULES", 2)
     many = [Terms(f"r{n}", "s", above=1.0) for n in range(3)]
     with pytest.raises(TooManyRules):
         add(engine, *many)
     with pytest.raises(TooManyRules):
-        rules.take_file(engine, many, NOW)
-    assert rules.list_rules(engine) == []
+        assertions.take_file(engine, many, NOW)
+    assert assertions.list_rules(engine) == []
 
 
 def test_rules_of_the_file_keep_their_numbers_by_name(engine: Engine) -> None:
     plant(engine)
     (own,) = add(engine, Terms("Mine", "gauge.queue", above=1e9))
-    rules.take_file(engine, [QUEUE, Terms("Gone", "s", above=1.0)], NOW)
-    by_name = {rule.name: rule for rule in rules.list_rules(engine)}
+    assertions.take_file(engine, [QUEUE, Terms("Gone", "s", above=1.0)], NOW)
+    by_name = {rule.name: rule for rule in assertions.list_rules(engine)}
     look(engine, [60.0])
     changed = Terms("Queue", "gauge.queue", above=40.0, advice="bound it")
-    rules.take_file(engine, [changed, Terms("New", "s", above=1.0)], NOW)
-    after = {rule.name: rule for rule in rules.list_rules(engine)}
+    assertions.take_file(engine, [changed, Terms("New", "s", above=1.0)], NOW)
+    after = {rule.name: rule for rule in assertions.list_rules(engine)}
     assert set(after) == {"Mine", "Queue", "New"}
     assert after["Queue"].id == by_name["Queue"].id and after["Mine"].id == own
     queue = after["Queue"]
     assert (queue.above, queue.advice, queue.source) == (40.0, "bound it", "file")
     # What it said of the run is kept: nothing is told again.
     assert look(engine, [60.0, 60.0]) == []
-    rules.take_file(engine, [], NOW)
-    assert [rule.name for rule in rules.list_rules(engine)] == ["Mine"]
+    assertions.take_file(engine, [], NOW)
+    assert [rule.name for rule in assertions.list_rules(engine)] == ["Mine"]
 
 
 WANTED = {"name": "Queue", "series": "gauge.queue", "above": 50}
@@ -449,7 +449,7 @@ def error(answer: Any) -> dict[str, Any]:
 def test_a_rule_is_made_read_changed_and_deleted(api: TestClient) -> None:
     made = post_rule(api, project="erl", above="20 GB", advice="bound it")
     assert made["above"] == 20e9 and made["source"] == "api" and made["firing"] == []
-    rule_schemas.Rule.model_validate(made)
+    rules_api.Rule.model_validate(made)
     one = f"{RULES}/{made['id']}"
     assert api.get(one).json() == made
     changed = api.patch(one, json={"above": 60, "project": None, "hold": 2}).json()
@@ -466,7 +466,7 @@ def test_the_list_is_read_in_pages(api: TestClient) -> None:
     rest = api.get(RULES, params={"limit": 50, "cursor": first["next"]}).json()
     assert [r["id"] for r in first["items"] + rest["items"]] == numbers
     assert rest["next"] is None
-    rule_schemas.Rules.model_validate(first)
+    rules_api.Rules.model_validate(first)
     assert error(api.get(RULES, params={"cursor": "x"}))["details"]["field"] == "cursor"
     assert api.get(RULES, params={"cursor": "9" * 19}).status_code == 422
 
@@ -475,11 +475,11 @@ def test_a_preset_makes_its_rules(api: TestClient) -> None:
     bands = api.post(RULES, json={"preset": "tensors", "project": "erl"})
     assert bands.status_code == 201
     assert [r["above"] for r in bands.json()["items"]] == [99.0, 200.0, 500.0]
-    rule_schemas.Rules.model_validate(bands.json())
+    rules_api.Rules.model_validate(bands.json())
     high = api.post(RULES, json={"preset": "tensors.high", "series": "tfjs.tensors"}).json()
     assert (high["series"], high["above"]) == ("tfjs.tensors", 200.0)
     offered = api.get(f"{RULES}/presets").json()
-    rule_schemas.Presets.model_validate(offered)
+    rules_api.Presets.model_validate(offered)
     for each in offered["items"]:
         assert api.post(RULES, json={"preset": each["preset"], "run": "r1"}).status_code == 201
 
@@ -601,7 +601,7 @@ def test_a_refused_form_comes_back_as_it_was_sent_with_what_is_wrong(api: TestCl
     number = post_rule(api)["id"]
     answer = form(api, f"/alerts/rules/{number}", series="gauge.queue", above="1", hold="none")
     assert answer.status_code == 422
-    assert 'value="none"' in answer.text and "whole number from 1" in answer.text
+    assert 'value="none"' in answer.text and "valid integer" in answer.text
     assert items(api)[0]["above"] == 50.0
 
 

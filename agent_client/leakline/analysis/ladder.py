@@ -179,9 +179,21 @@ def _is_shown_quiet(study: LaneStudy, a: Assessed, active: int, upto: int) -> bo
     """
     if a.channel == PRIVATE and _fills_freed_memory(study, a, active, upto):
         return False
-    memory = _read_between(study.readings(a.channel), active, upto)
+    read = study.readings(a.channel)
+    memory = _read_between(read, active, upto)
     counted = "counts" in a.witnesses and study.times_counted(a.cause, active, upto) >= _HOLD_COUNTS
-    return counted or memory >= _HOLD_MEMORY or _has_ended_unread(study, a, upto)
+    if counted or memory >= _HOLD_MEMORY or _has_ended_unread(study, a, upto):
+        return True
+    # A cause stays active for some moments after its growth has ended: these were quiet too.
+    lately = read[: bisect_left(read, upto)][-_HOLD_MEMORY:]
+    if (
+        a.channel != PRIVATE
+        or "counts" in a.witnesses
+        or not _has_stopped_in(study, a, lately, upto)
+    ):
+        return False
+    residual = study.residual(upto)
+    return residual[lately[-1]] - residual[lately[0]] < _claimed(a)
 
 
 def _fills_freed_memory(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
@@ -208,16 +220,31 @@ def _has_ended_unread(study: LaneStudy, a: Assessed, upto: int) -> bool:
     if owner is not None and owner.growth.slope > 0:
         needed = max(needed, math.ceil(2 * owner.growth.each / owner.growth.slope))
     since = read[bisect_left(read, counted + 1) : bisect_left(read, upto)][-needed:]
-    if len(since) < needed:
+    if len(since) < needed or not _has_stopped_in(study, a, since, upto):
         return False
-    x = [float(study.lane.generations[at]) for at in since]
-    residual = study.residual(upto)
-    slope = floor_slope(x, [residual[at] for at in since])
+    claimed, window = (
+        _claimed(a),
+        float(study.lane.generations[since[-1]] - study.lane.generations[since[0]]),
+    )
+    return a.scale.is_material(claimed, window) and not _fills_freed_memory(
+        study, a, since[0], upto
+    )
+
+
+def _claimed(a: Assessed) -> float:
+    """Return the bytes per generation that must not show any more once the growth has ended."""
     rate = a.cause.rate.estimate
-    claimed = min(a.cause.measured or rate, rate)
-    matters = a.scale.is_material(claimed, x[-1] - x[0])
-    ended = abs(slope.estimate) < _STILL_GROWS * claimed and slope.high < claimed
-    return matters and ended and not _fills_freed_memory(study, a, since[0], upto)
+    return min(a.cause.measured or rate, rate)
+
+
+def _has_stopped_in(study: LaneStudy, a: Assessed, readings: Sequence[int], upto: int) -> bool:
+    """Return True if memory was level over these readings, `_HOLD_MEMORY` at least, next to what the cause claims."""
+    if len(readings) < _HOLD_MEMORY:
+        return False
+    residual, claimed = study.residual(upto), _claimed(a)
+    x = [float(study.lane.generations[at]) for at in readings]
+    slope = floor_slope(x, [residual[at] for at in readings])
+    return abs(slope.estimate) < _STILL_GROWS * claimed and slope.high < claimed
 
 
 def _read_between(read: Sequence[int], first: int, upto: int) -> int:

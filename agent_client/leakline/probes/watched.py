@@ -78,20 +78,19 @@ class _Followed:
     alive: int | None = None
     created: int = 0
     freed: int = 0
-    # Why there is no answer any more.
-    refused: str | None = None
 
 
 class WatchedClasses:
     """Running totals of created and freed instances of the classes that somebody watches; lower bounds both.
 
     ``note`` new instances as often as is cheap, ``read`` at phase ends. At most ``FOLLOWED_LIMIT`` instances are
-    followed in all; of a class that would need more the series are absent, and ``refused`` says so.
+    followed in all; the series of a class that would need more are absent.
     """
 
     def __init__(self, limit: int = FOLLOWED_LIMIT) -> None:
         self._limit = limit
-        self._followed: dict[str, _Followed] = {}
+        # None: the instances are too many, or allow no weak references.
+        self._followed: dict[str, _Followed | None] = {}
 
     def watch(self, name: str) -> None:
         """Follow the class of this full name from now on."""
@@ -100,22 +99,18 @@ class WatchedClasses:
     @property
     def names(self) -> tuple[str, ...]:
         """The classes that are followed."""
-        return tuple(name for name, one in self._followed.items() if one.refused is None)
-
-    def refused(self) -> dict[str, str]:
-        """Classes that are not followed, with the reason in one line."""
-        return {
-            name: one.refused for name, one in self._followed.items() if one.refused is not None
-        }
+        return tuple(name for name, one in self._followed.items() if one is not None)
 
     def note(self, instances: Mapping[type, Sequence[object]]) -> None:
         """Instances of watched classes, old or new, in any order; others are passed over."""
         for cls, ones in instances.items():
-            followed = self._followed.get(type_name(cls))
-            if followed is None or followed.refused is not None:
+            name = type_name(cls)
+            followed = self._followed.get(name)
+            if followed is None:
                 continue
             _bury(followed)
-            self._follow(followed, ones)
+            if not self._follow(followed, ones):
+                self._followed[name] = None
 
     def read(self, counts: Mapping[str, int]) -> dict[str, Number]:
         """``type.<name>.created`` and ``.freed`` since the class was first counted.
@@ -125,9 +120,11 @@ class WatchedClasses:
         """
         samples: dict[str, Number] = {}
         for name, followed in self._followed.items():
+            if followed is None:
+                continue
             _bury(followed)
             alive = counts.get(name)
-            if alive is None or followed.refused is not None:
+            if alive is None:
                 continue
             if followed.alive is not None:
                 born = alive - followed.alive + followed.died
@@ -139,24 +136,24 @@ class WatchedClasses:
             followed.alive, followed.died = alive, 0
         return samples
 
-    def _follow(self, followed: _Followed, ones: Iterable[object]) -> None:
-        room = self._limit - sum(len(each.references) for each in self._followed.values())
+    def _follow(self, followed: _Followed, ones: Iterable[object]) -> bool:
+        """Return False if some of the instances cannot be followed."""
+        room = self._limit - sum(len(one.references) for one in self._followed.values() if one)
         for one in ones:
             known = followed.references.get(id(one))
             # An address may be new again: its first owner has died since we last looked.
             if known is not None and known() is one:
                 continue
             if room <= 0:
-                _refuse(followed, f"more than {self._limit} instances to follow")
-                return
+                return False
             try:
                 reference = _Reference(one, followed.dead.append)
             except TypeError:
-                _refuse(followed, "its instances allow no weak references")
-                return
+                return False
             reference.address = id(one)
             followed.references[id(one)] = reference
             room -= known is None
+        return True
 
 
 def _bury(followed: _Followed) -> None:
@@ -167,9 +164,3 @@ def _bury(followed: _Followed) -> None:
         followed.died += 1
         if followed.references.get(address) is reference:
             del followed.references[address]
-
-
-def _refuse(followed: _Followed, why: str) -> None:
-    followed.refused = why
-    followed.references = {}
-    followed.dead = deque()

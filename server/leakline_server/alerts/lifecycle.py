@@ -27,8 +27,8 @@ from leakline.text_format import count_of, format_change, format_silence, seen_o
 from ..store.alerts import Alert, Telling, Told
 from .events import FINISHED, KILLED, OOM_RISK, SILENT
 from .flapping import HOUR_SECONDS
+from .incident_alerts import alert_id
 from .payload import ExaminedRun, noted, run_facts
-from .rules import alert_id
 
 OOM: Final = "oom"
 RUN: Final = "run"

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from leakline.analysis.contracts import stands_for
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.analysis.summary import finding_sentence
 from leakline.text_format import (
@@ -25,6 +26,9 @@ from leakline.text_format import (
     join_processes,
     printable,
 )
+
+# What declared a bound that is broken: run.expect, run.budget, a rule, or a person who accepted a count.
+Origin = Literal["expect", "budget", "rule", "accepted"]
 
 MAX_TEXT_CHARACTERS: Final = 300
 MAX_LIST_ENTRIES: Final = 8
@@ -65,7 +69,7 @@ _KIND_WORDS: Final[Mapping[str, str]] = {
 class ExaminedRun:
     """A run and what was said of it. Times are Unix seconds: ``at`` of the verdict, ``began_at`` of the attempt.
 
-    ``reason`` says why it ended, where anybody said so.
+    ``reason`` says why it ended, where anybody said so. ``accepted``: types whose expected count a person accepted.
     """
 
     id: str
@@ -79,12 +83,16 @@ class ExaminedRun:
     began_at: float = 0.0
     last_seen_at: float = 0.0
     ended_at: float | None = None
+    accepted: frozenset[str] = frozenset()
 
 
 def incident_facts(
     event: str, incident_id: str, finding: Finding, run: ExaminedRun
 ) -> dict[str, Any]:
-    """Plain JSON: where, what, how_much, when, forecast, advice and link of one finding. Bytes and generations."""
+    """Plain JSON: where, what, how_much, when, forecast, advice and link of one finding. Bytes and generations.
+
+    ``origin`` is there where something that people declared is broken.
+    """
     summary = finding_sentence(finding, run.verdict.unit) + _ENDS.get(event, "")
     incident = {
         "id": incident_id,
@@ -93,7 +101,27 @@ def incident_facts(
         "confidence": finding.confidence,
     }
     advice = list(finding.advice)
-    return _facts(_title(event, run), summary, run, finding, advice) | {"incident": plain(incident)}
+    facts = _facts(_title(event, run), summary, run, finding, advice) | {
+        "incident": plain(incident)
+    }
+    origin = origin_of(finding, run)
+    return facts if origin is None else facts | {"origin": origin}
+
+
+def origin_of(finding: Finding, run: ExaminedRun) -> Origin | None:
+    """Return what declared the bound that is broken, or None for a leak that breaks none."""
+    if finding.kind == "count_contract":
+        names = [suspect.name for suspect in finding.suspects]
+        accepted = any(stands_for(each, name) for each in run.accepted for name in names)
+        return "accepted" if accepted else "expect"
+    is_first = run.verdict.findings[:1] == (finding,)
+    for budget in run.verdict.budgets:
+        # The budget of a run or generation belongs to the first finding, which is the largest.
+        places = (finding.phase, finding.phase_path)
+        is_its_own = budget.name in places if budget.scope == "phase" else is_first
+        if is_its_own and budget.leak is not None and (budget.newest or 0.0) >= budget.leak:
+            return "budget"
+    return None
 
 
 def run_facts(

@@ -22,8 +22,8 @@ from leakline.analysis.series import Lane, lanes_of
 from leakline.analysis.thinning import generations_of
 from leakline.analysis.trend import floor_slope
 
+from ..store.assertions import Terms
 from ..store.points import matching
-from ..store.rules import Terms
 
 # Beside those that hold and grace ask for: what a rate is measured over.
 WINDOW: Final = 64

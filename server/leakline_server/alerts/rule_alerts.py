@@ -1,16 +1,16 @@
-"""What is told of the rules that people set, when a run is looked at.
+"""Alerts of the rules that people set, for one examination of a run.
 
-What costs time goes before the transaction that saves the look (`looks_at`): nobody else writes to an SQLite while it
-lasts. What another server has let a rule say meanwhile is found within it (`alerts_of_rules`), and then the run is
-looked at again.
+Expensive work is done before the transaction that saves the examination (`looks_at`), because nobody else writes to an
+SQLite database meanwhile. If another server has changed the state of a rule since, the transaction finds out
+(`alerts_of_rules`), and the run is examined again.
 
-A rule that fires and ends again and again goes on firing, as far as anybody is told, until it was told less often
-within the hour. Rules that are steps of one limit are one ladder: they are told, counted and held back together.
+The end of a rule that fires and ends repeatedly is held back until it had fewer alerts within the hour. Rules that are
+steps of one limit are one ladder: their alerts are sent, counted and held back together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
@@ -18,31 +18,29 @@ from typing import Final
 from leakline.analysis import RunHistory
 from leakline.analysis.results import OomForecast
 
-from ..store import rules
-from ..store.alerts import Alert
+from ..store import alerts, assertions
+from ..store.alerts import Alert, Told
+from ..store.assertions import Rule, State
 from ..store.engine import Connection, Engine
-from ..store.rules import Rule, State
 from .events import FIRED
 from .flapping import HOUR_SECONDS
+from .incident_alerts import alert_id
 from .lifecycle import expiry
 from .payload import ExaminedRun, noted
 from .readings import Seen, asked_by, seen_by, unit_of
 from .rule_facts import rule_facts
-from .rules import alert_id
 from .thresholds import Outcome, look
 
-# Alerts of one ladder and run after which an end waits.
+# After so many alerts of one ladder and run, its end waits.
 MAX_TOLD_AN_HOUR: Final = 5
 _OFTEN: Final = (
     f"told at least {MAX_TOLD_AN_HOUR} times within the hour; its end is told when that is less"
 )
 
-Ladder = Sequence[tuple[Rule, Outcome]]
-
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """At one rule: ``outcome`` is what follows from the run and from ``state``, what the rule last said of it."""
+    """The check of one rule: ``outcome`` follows from the run and from ``state``, the last state of the rule there."""
 
     rule: Rule
     state: State | None
@@ -51,22 +49,27 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """At one run, as it was then; ``unit`` is the name of its generations."""
+    """The checks of one run, as it was then; ``unit`` is the name of its generations.
+
+    ``accepted``: types whose expected count a person accepted.
+    """
 
     of_rules: Sequence[Look]
     unit: str
+    accepted: frozenset[str] = frozenset()
 
 
 class SaidMeanwhile(Exception):
-    """A rule has said something of the run since it was looked at: by another server, which had its turn between."""
+    """Another server has changed the state of a rule since this one checked it."""
 
 
 def looks_at(
     engine: Engine, history: RunHistory, oom: OomForecast, project: str, name: str, at: float
 ) -> Looks:
-    """Hold the rules that concern a run against its history. Outside of any transaction; ``at`` is Unix seconds."""
-    said = rules.said_of(engine, history.run, project, name)
-    # Those that see the same side by side: what they see is large, and gone before the next is read.
+    """Check the rules that concern a run. Outside of any transaction; ``at`` is Unix seconds."""
+    with engine.connect() as connection:
+        said = assertions.rules_of(connection, history.run, project, name)
+    # Rules that read the same follow each other: readings are large, and freed before the next are read.
     said.sort(key=lambda each: asked_by(each[0]))
     found = []
     for _, alike in groupby(said, key=lambda each: asked_by(each[0])):
@@ -74,120 +77,99 @@ def looks_at(
         for rule, state in alike:
             seen = seen_by(rule, history, oom) if seen is None else seen
             found.append(Look(rule, state, look(rule, seen, state, at)))
-    return Looks(found, unit_of(history))
+    accepted = frozenset(each.type for each in history.expectations if each.accepted)
+    return Looks(found, unit_of(history), accepted)
 
 
 def alerts_of_rules(connection: Connection, looks: Looks, examined: ExaminedRun) -> list[Alert]:
-    """In the transaction of the examination. Writes what the rules say from now on; the caller writes the alerts.
+    """Save the new states of the rules, in the transaction of the examination; the caller writes the alerts.
 
-    A rule that was set or changed since the look waits for the next one. Raises SaidMeanwhile: look again.
+    A rule that was set or changed since waits for the next examination. Raises SaidMeanwhile: examine again.
     """
     if not looks.of_rules:
         return []
-    of_now = rules.concerning(connection, examined.id, examined.project, examined.name)
-    unchanged = {rule.id: rule for rule in of_now}
-    valid = [each for each in looks.of_rules if unchanged.get(each.rule.id) == each.rule]
-    valid.sort(key=lambda each: each.rule.id)
-    if not valid:
-        return []
-    before = rules.states_of(connection, examined.id)
-    if any(each.state != before.get(each.rule.id) for each in valid):
+    names = examined.id, examined.project, examined.name
+    now = {pair[0].id: pair for pair in assertions.rules_of(connection, *names, lock=True)}
+    valid = [each for each in looks.of_rules if now.get(each.rule.id, (None,))[0] == each.rule]
+    if any(each.state != now[each.rule.id][1] for each in valid):
         raise SaidMeanwhile
-    found = [(each.rule, each.outcome) for each in valid]
-    told = _told_lately(connection, [outcome for _, outcome in found], examined)
-    alerts: list[Alert] = []
+    changed = any(each.outcome.fired or each.outcome.over for each in valid)
+    told = alerts.told(connection, examined.id) if changed else {}
+    new: list[Alert] = []
     states: dict[int, State] = {}
-    for ladder in _ladders(found):
-        number = sum(told.get(rule.id, 0) for rule, _ in ladder)
-        believed = _believed(ladder, before, number)
-        states |= {rule.id: o.state for rule, o in believed if o.state is not None}
-        alerts += _alerts(believed, before, number, examined, looks.unit)
-    rules.save_states(connection, examined.id, states)
-    return alerts
+    for ladder in _ladders(valid):
+        of_ladder = (told.get(_subject(each.rule), Told()) for each in ladder)
+        sent = sum(len(each.since(examined.at - HOUR_SECONDS).tellings) for each in of_ladder)
+        steps = _without_early_ends(ladder, sent)
+        states |= {each.rule.id: s for each in steps if (s := each.outcome.state) is not None}
+        new += _alerts(steps, sent, examined, looks.unit)
+    assertions.save_states(connection, examined.id, states)
+    return new
 
 
-def _told_lately(
-    connection: Connection, outcomes: Iterable[Outcome], examined: ExaminedRun
-) -> Mapping[int, int]:
-    """Rule id -> how many alerts within the hour; nothing where nothing is to be told now."""
-    if not any(outcome.fired or outcome.over for outcome in outcomes):
-        return {}
-    return rules.told_since(connection, examined.id, examined.at - HOUR_SECONDS)
-
-
-def _believed(ladder: Ladder, before: Mapping[int, State], told: int) -> Ladder:
-    """Without ends that are not believed yet: of a ladder told so often, and of steps below one that goes on firing."""
-    believed = []
+def _without_early_ends(ladder: Sequence[Look], sent: int) -> list[Look]:
+    """Drop the ends of a ladder with too many alerts, and of steps below one that still fires."""
+    steps = []
     strictest = None
-    for rule, outcome in sorted(ladder, key=_strictness_first):
-        waits = told >= MAX_TOLD_AN_HOUR or (
-            strictest is not None and _strictness(rule) < strictest
-        )
-        kept = Outcome() if outcome.over and waits else outcome
-        says = kept.state or before.get(rule.id)
-        if strictest is None and says is not None and says.firing:
-            strictest = _strictness(rule)
-        believed.append((rule, kept))
-    return sorted(believed, key=lambda step: step[0].id)
+    for each in ladder:
+        below = strictest is not None and _strictness(each.rule) < strictest
+        if each.outcome.over and (sent >= MAX_TOLD_AN_HOUR or below):
+            each = replace(each, outcome=Outcome())
+        state = each.outcome.state or each.state
+        if strictest is None and state is not None and state.firing:
+            strictest = _strictness(each.rule)
+        steps.append(each)
+    return steps
 
 
-def _alerts(
-    ladder: Ladder, before: Mapping[int, State], told: int, run: ExaminedRun, unit: str
-) -> list[Alert]:
-    """One for all steps that fire, one for all that end; the strictest of them speaks for the others."""
-    fires = [each for each in ladder if each[1].fired and not each[1].over]
-    ends = [each for each in ladder if each[1].over]
-    alerts = []
+def _alerts(steps: Sequence[Look], sent: int, run: ExaminedRun, unit: str) -> list[Alert]:
+    """Return one alert for all steps that fire and one for all that end, each by the strictest of them."""
+    fires = [each for each in steps if each.outcome.fired and not each.outcome.over]
+    ends = [each for each in steps if each.outcome.over]
+    new = []
     if fires:
-        alert = _alert("firing", fires, before, run, unit)
-        if told + 1 + bool(ends) >= MAX_TOLD_AN_HOUR:
+        alert = _alert("firing", fires, run, unit)
+        if sent + 1 + bool(ends) >= MAX_TOLD_AN_HOUR:
             alert = replace(alert, payload=noted(dict(alert.payload), _OFTEN))
-        alerts.append(alert)
-    if ends:
-        alerts.append(_alert("resolved", ends, before, run, unit))
-    return alerts
+        new.append(alert)
+    return [*new, _alert("resolved", ends, run, unit)] if ends else new
 
 
-def _alert(
-    status: str, steps: Ladder, before: Mapping[int, State], run: ExaminedRun, unit: str
-) -> Alert:
-    rule, outcome = min(steps, key=_strictness_first)
-    others = [other.name for other, _ in steps if other is not rule]
+def _alert(status: str, steps: Sequence[Look], run: ExaminedRun, unit: str) -> Alert:
+    rule, state, outcome = steps[0].rule, steps[0].state, steps[0].outcome
+    others = [each.rule.name for each in sorted(steps[1:], key=lambda each: each.rule.id)]
     at = outcome.over or outcome.fired
     assert at is not None
     # What came and went is one message: of two, the second would replace the first before it went out.
     came = outcome.fired if outcome.over else None
-    state = before.get(rule.id)
-    said = None if state is None else state.changed_at
+    moment = at.generation, None if state is None else state.changed_at
     return Alert(
-        id=alert_id(run.id, rules.subject_of(rule), f"{FIRED} {status}", (at.generation, said)),
+        id=alert_id(run.id, _subject(rule), f"{FIRED} {status}", moment),
         run_id=run.id,
         incident_id=None,
         event=FIRED,
         created_at=run.at,
         payload=rule_facts(rule, at, status, others, run, unit, came),
-        subject=rules.subject_of(rule),
+        subject=_subject(rule),
         urgent=outcome.fired is not None,
         expires_at=expiry(run) if rule.measure == "forecast" and status == "firing" else None,
     )
 
 
-def _ladders(found: Iterable[tuple[Rule, Outcome]]) -> list[Ladder]:
-    ladders: dict[tuple[object, ...], list[tuple[Rule, Outcome]]] = {}
-    for rule, outcome in found:
-        ladders.setdefault(_ladder(rule), []).append((rule, outcome))
-    return list(ladders.values())
+def _subject(rule: Rule) -> str:
+    return f"rule {rule.id}"
 
 
-def _ladder(rule: Rule) -> tuple[object, ...]:
-    """Rules of one limit on the same readings that differ in the limit alone; any other is alone."""
-    if (rule.above is None) == (rule.below is None):
-        return (rule.id,)
-    return (rule.series, rule.measure, rule.project, rule.run, rule.above is None)
-
-
-def _strictness_first(step: tuple[Rule, Outcome]) -> tuple[float, int]:
-    return -_strictness(step[0]), step[0].id
+def _ladders(looks: Iterable[Look]) -> Iterable[Sequence[Look]]:
+    """Group rules on the same readings that differ in one limit alone, the strictest first; any other is alone."""
+    ladders: dict[tuple[object, ...], list[Look]] = {}
+    for each in sorted(looks, key=lambda each: (-_strictness(each.rule), each.rule.id)):
+        rule = each.rule
+        key: tuple[object, ...] = (rule.id,)
+        if (rule.above is None) != (rule.below is None):
+            key = (rule.series, rule.measure, rule.project, rule.run, rule.above is None)
+        ladders.setdefault(key, []).append(each)
+    return ladders.values()
 
 
 def _strictness(rule: Rule) -> float:

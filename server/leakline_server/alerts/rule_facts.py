@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from leakline.text_format import format_bytes
 
-from ..store.rules import Rule, Terms
+from ..store.assertions import Rule, Terms
 from .events import FIRED
 from .payload import ExaminedRun, iso, plain, run_facts
 
@@ -23,9 +23,9 @@ _PHASE: Final = re.compile(r"phase\.(.+)\.(?:bytes|seconds)")
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Where a rule fired or was over: the reading there, in the unit of the rule. Of a forecast, None is "never".
+    """The generation in which a rule fired or was over, with the reading in the unit of the rule.
 
-    ``process`` is None where the run has one only, ``series`` where it is a forecast.
+    ``process`` is None where the run has one only, ``series`` for a forecast, whose ``value`` None means "never".
     """
 
     generation: int
@@ -38,9 +38,9 @@ def rule_facts(
     rule: Rule, at: Crossing, status: str, others: Sequence[str], run: ExaminedRun, unit: str,
     came: Crossing | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Plain JSON. ``status`` is firing or resolved; ``others`` are the names of milder rules this speaks for.
+    """Return plain JSON. ``status`` is firing or resolved; ``others`` are names of milder rules of the same ladder.
 
-    ``came`` is where it fired, when that and its end are told together.
+    ``came`` is where it fired, if the message is about that and its end.
     """
     fires = status == "firing"
     title = f"{_TITLES[status]}: {rule.name} in {run.project}/{run.name}"
@@ -49,12 +49,14 @@ def rule_facts(
     if came is not None:
         said = f"{summary(rule, came, 'firing', unit)}; over by now: {said}"
     facts = run_facts(FIRED, run, said, advice, title)
-    evidence = [f"The rule: {condition(rule, unit)}.", *_also(status, others)]
+    evidence = [f"The rule: {condition(rule, unit)}."]
+    if others:
+        evidence.append(f"{'Fired' if fires else 'Over'} as well: {', '.join(others)}.")
     own = {
         "where": _where(at),
         "what": {"text": f"{rule.name}: {condition(rule, unit)}", "kind": "rule", "suspects": []},
         "how_much": {
-            "text": _how_much(rule, at, unit),
+            "text": f"{_read(rule, at, unit)}; the rule says {_limits(rule)}",
             "growth_bytes_per_generation": facts["how_much"].get("growth_bytes_per_generation"),
             "value": at.value,
             "above": rule.above,
@@ -68,34 +70,23 @@ def rule_facts(
         },
         "advice": facts["advice"] if fires else [_NOTHING_TO_DO],
         "evidence": [*evidence, *(facts["evidence"] if fires else ())],
-        "rule": {
-            "id": rule.id,
-            "name": rule.name,
-            "status": status,
-            **terms_of(rule),
-        },
+        "origin": "rule",
+        "rule": {"id": rule.id, "name": rule.name, "status": status, **_terms(rule)},
     }
     return facts | {key: plain(value) for key, value in own.items()}
 
 
-def terms_of(rule: Terms) -> dict[str, Any]:
-    """What a rule says, as every answer and message shows it."""
-    return {
-        "series": rule.series or None,
-        "measure": rule.measure,
-        "above": rule.above,
-        "below": rule.below,
-        "hold": rule.hold,
-        "grace": rule.grace,
-    }
+def _terms(rule: Terms) -> dict[str, Any]:
+    names = ("series", "measure", "above", "below", "hold", "grace")
+    return {name: getattr(rule, name) for name in names} | {"series": rule.series or None}
 
 
 def summary(rule: Terms, at: Crossing, status: str, unit: str) -> str:
     """``tensors.count is 612 at generation 14: above 500``."""
     if status == "firing":
-        said = _limits(
-            replace(rule, below=None) if _is_above(rule, at) else replace(rule, above=None)
-        )
+        is_above = rule.above is not None and (at.value or 0.0) > rule.above
+        passed = "above" if is_above or rule.below is None else "below"
+        said = f"{passed} {amount(rule, getattr(rule, passed))}"
     else:
         # The end of a rate is that it is not certain any more.
         said = f"no longer {'clearly ' if rule.measure == 'rate' else ''}{_limits(rule)}"
@@ -115,7 +106,7 @@ def condition(rule: Terms, unit: str) -> str:
 
 
 def amount(rule: Terms, value: float) -> str:
-    """A reading or a limit of the rule as people read it."""
+    """Write a reading or a limit of the rule for people."""
     if rule.measure == "forecast":
         return _number(round(value, 1))
     if rule.series.endswith("bytes"):
@@ -142,17 +133,6 @@ def _limits(rule: Terms) -> str:
     )
 
 
-def _is_above(rule: Terms, at: Crossing) -> bool:
-    """Which of two limits was passed."""
-    if rule.above is None or at.value is None:
-        return False
-    return rule.below is None or at.value > rule.above
-
-
-def _how_much(rule: Terms, at: Crossing, unit: str) -> str:
-    return f"{_read(rule, at, unit)}; the rule says {_limits(rule)}"
-
-
 def _where(at: Crossing) -> dict[str, Any]:
     found = _PHASE.fullmatch(at.series or "")
     path = found[1] if found else None
@@ -164,12 +144,6 @@ def _where(at: Crossing) -> dict[str, Any]:
         "phase_share": None,
         "process": at.process,
     }
-
-
-def _also(status: str, others: Sequence[str]) -> list[str]:
-    if not others:
-        return []
-    return [f"{'Fired' if status == 'firing' else 'Over'} as well: {', '.join(others)}."]
 
 
 def _number(value: float) -> str:

@@ -15,61 +15,45 @@ Names and values are those of the API.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ..limits import MAX_RULES
-from ..store.rules import Terms
-from .rule_fields import WrongField, new_rules
-
-MAX_FILE_BYTES: Final = 1_000_000
-_TABLES: Final = "rule"
+from ..store.assertions import Terms
+from .rule_fields import NewRule, WrongField, check_fields, new_rules
 
 
 def read_rules(path: Path) -> tuple[Terms, ...]:
-    """The rules of the file. Raises ValueError with one line: which rule, which field, what is wrong with it."""
-    found: list[Terms] = []
+    """Return the rules of the file. Raises ValueError with one line: which rule, which field, what is wrong with it."""
+    found: dict[str, Terms] = {}
     for number, table in enumerate(_tables(path), 1):
-        label = _label(number, table)
-        if not isinstance(table, Mapping):
-            raise ValueError(f"{label}: must be a table, [[{_TABLES}]]")
+        name = table.get("name") or table.get("preset")
+        # As Python writes it: a name may hold a line break, and the message is one line.
+        label = f"rule {number}" + (f" {name[:100]!r}" if isinstance(name, str) else "")
         try:
-            rules = new_rules(table)
+            rules = new_rules(check_fields(NewRule, table))
         except WrongField as error:
             raise ValueError(f"{label}: {error}") from error
         for rule in rules:
-            if any(rule.name == other.name for other in found):
+            if rule.name in found:
                 raise ValueError(f"{label}: name={rule.name!r} is that of a rule before it")
-            found.append(rule)
+            found[rule.name] = rule
     if len(found) > MAX_RULES:
         raise ValueError(f"has {len(found)} rules; at most {MAX_RULES} are kept")
-    return tuple(found)
+    return tuple(found.values())
 
 
-def _tables(path: Path) -> list[Any]:
+def _tables(path: Path) -> list[dict[str, Any]]:
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        parsed = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror or error}") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise ValueError(f"has more than {MAX_FILE_BYTES} bytes")
-    try:
-        parsed = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"is not TOML: {error}") from error
-    tables = parsed.pop(_TABLES, [])
+    tables = parsed.pop("rule", [])
     if parsed:
-        raise ValueError(
-            f"{next(iter(parsed))!r} is nothing a file of rules has; it has [[{_TABLES}]] tables"
-        )
-    if not isinstance(tables, list):
-        raise ValueError(f"{_TABLES} must be a list of tables, each begun with [[{_TABLES}]]")
+        other = next(iter(parsed))
+        raise ValueError(f"{other!r} is nothing a file of rules has; it has [[rule]] tables")
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ValueError("rule must be a list of tables, each begun with [[rule]]")
     return tables
-
-
-def _label(number: int, table: object) -> str:
-    name = table.get("name") or table.get("preset") if isinstance(table, Mapping) else None
-    # As Python writes it: a name may hold a line break, and the message is one line.
-    return f"rule {number}" + (f" {name[:100]!r}" if isinstance(name, str) else "")

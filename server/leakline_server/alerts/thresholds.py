@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..store.rules import State, Terms
+from ..store.assertions import State, Terms
 from .readings import Forecast, Reading, Seen, Track
 from .rule_facts import Crossing
 

@@ -23,7 +23,6 @@ from sqlalchemy import (
     bindparam,
     or_,
     select,
-    text,
 )
 
 from . import damage
@@ -139,9 +138,6 @@ def take(column: Column, rows: Array) -> Column:
     return Numbers(column.values[rows], None if present is None or present.all() else present)
 
 
-_HOLD: Final = text("LOCK TABLE segments IN ACCESS SHARE MODE")
-
-
 @contextlib.contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """One consistent view: sealing moves rows between tables, and a read must not see them twice or not at all."""
@@ -149,10 +145,6 @@ def reading(engine: Engine) -> Iterator[Connection]:
         if engine.dialect.name == "postgresql":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
         with connection.begin():
-            if engine.dialect.name == "postgresql":
-                # Before the view is fixed, which the first question does: one from before the tables were made anew
-                # (partitioning.py) would find them empty.
-                connection.execute(_HOLD)
             yield connection
 
 

@@ -1,14 +1,13 @@
 """The space a database takes, and giving back what it keeps free.
 
 SQLite reuses the pages of deleted rows, and its file never becomes smaller by itself. A file that is made here keeps
-the map that lets it shrink from its end (``auto_vacuum=incremental``), a few pages at a time beside ingest. One that
-was made without it is written anew once, by `rewrite`. Postgres has a process of its own for this (autovacuum): it
-makes the space usable again and gives back only what lies at the end of a table.
+the map that lets it shrink from its end (``auto_vacuum=incremental``), a few pages at a time beside ingest. Postgres
+has a process of its own for this (autovacuum): it makes the space usable again and gives back only what lies at the
+end of a table.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,22 +16,14 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from .engine import BUSY_TIMEOUT_MILLISECONDS, writing
+from .engine import writing
 
 # Pages of one step: each is moved from the end of the file into a hole.
 PAGES_PER_STEP: Final = 64
 # Sealing and compaction need free pages all the time, so some are left.
 SLACK_SHARE: Final = 0.1
 SLACK_BYTES: Final = 16 * 2**20
-# Up to so much, a file without the map is written anew at the start: it takes less than a second.
-REWRITTEN_AT_START_BYTES: Final = 64 * 2**20
 _INCREMENTAL: Final = 2
-# For whoever else has the file open.
-_WAIT_MILLISECONDS: Final = 1_000
-
-
-class CannotRewrite(Exception):
-    """Its text is the sentence for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +37,6 @@ class Space:
     @property
     def too_much_free(self) -> bool:
         return self.returns and self.free > max(SLACK_BYTES, self.bytes * SLACK_SHARE)
-
-
-def shown(engine: Engine) -> str:
-    """The address of the database without its password."""
-    return engine.url.render_as_string(hide_password=True)
 
 
 def called(engine: Engine) -> tuple[str, str]:
@@ -100,47 +86,6 @@ def give_back(engine: Engine, pages: int = PAGES_PER_STEP) -> bool:
         # Past SQLAlchemy, which would not read the rows of what has no columns: it moves one page for each.
         driver.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
     return True
-
-
-def prepare(engine: Engine) -> str | None:
-    """At the start: a small SQLite file of before it could shrink is written anew. What to tell people, if anything."""
-    if engine.dialect.name != "sqlite":
-        return None
-    found = space(engine)
-    if found.returns:
-        return None
-    if found.bytes > REWRITTEN_AT_START_BYTES:
-        return _ADVICE
-    try:
-        rewrite(engine)
-    except CannotRewrite:
-        # Somebody else has it open, or the disk is full: it works as it is.
-        return _ADVICE
-    return None
-
-
-def rewrite(engine: Engine) -> None:
-    """Write an SQLite file anew, without holes and with the map. Needs the file to itself, and its size once more.
-
-    Raises CannotRewrite.
-    """
-    with engine.connect() as connection:
-        # Past SQLAlchemy, which would begin a transaction.
-        driver: Any = connection.connection.driver_connection
-        driver.execute(f"PRAGMA busy_timeout={_WAIT_MILLISECONDS}")
-        try:
-            driver.execute(f"PRAGMA auto_vacuum={_INCREMENTAL}")
-            driver.execute("VACUUM")
-        except sqlite3.Error as error:
-            raise CannotRewrite(f"the database file cannot be written anew: {error}") from error
-        finally:
-            driver.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MILLISECONDS}")
-
-
-_ADVICE: Final = (
-    "the database file was made by a version that could not give space back; to let it, stop the server and run "
-    "`leakline db rewrite` once"
-)
 
 
 def _pragma(connection: Connection, name: str) -> int:

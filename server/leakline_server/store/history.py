@@ -18,7 +18,7 @@ from leakline.analysis.thinning import PLANS
 from leakline.analysis.units import in_its_unit
 
 from ..limits import MAX_PROCESSES_STUDIED
-from . import accepted_counts
+from . import assertions
 from .columns import Key, reading, series_ids
 from .details import load_events, load_holders
 from .process_history import InPart, last_generation, load_process
@@ -120,7 +120,7 @@ def load_history_at(
             events=tuple(events),
             holders=tuple(load_holders(connection, run_id, among)),
             expectations=with_accepted(
-                declared_expectations(events), accepted_counts.expected_of(connection, run)
+                declared_expectations(events), assertions.expected_of(connection, run)
             ),
             capacities=declared_capacities(events),
             environment=msgspec.json.decode(run.environment),

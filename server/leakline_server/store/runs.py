@@ -17,7 +17,7 @@ from leakline.analysis.results import SEVERITY, OomForecast, to_json
 from leakline.kills import said_at_end
 
 from ..limits import MAX_ATTEMPTS_TOLD, MAX_NOTES, MAX_NOTES_BYTES, MAX_PAGE
-from . import accepted_counts, clocks, damage, ends, told_processes
+from . import assertions, clocks, damage, ends, told_processes
 from .columns import reading
 from .deleting import IS_DELETED
 from .details import load_events
@@ -232,7 +232,7 @@ def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
 def _expectations(connection: Connection, row: Row[Any]) -> list[dict[str, Any]]:
     """Declared ones, and accepted ones of types that the program does not speak of."""
     declared = declared_expectations(load_events(connection, row.id))
-    found = with_accepted(declared, accepted_counts.expected_of(connection, row))
+    found = with_accepted(declared, assertions.expected_of(connection, row))
     return [asdict(each) for each in found]
 
 

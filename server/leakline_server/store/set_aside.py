@@ -27,7 +27,16 @@ from sqlalchemy import Boolean, Column, Double, LargeBinary, Table, Text, insert
 from leakline.analysis.results import SEVERITY, Finding, Interval, Kind, Verdict, to_json
 
 from ..limits import MAX_DAMAGED
-from . import acknowledgements, full_disk, leases, logins, rules, tables, webhook_changes, webhooks
+from . import (
+    acknowledgements,
+    assertions,
+    full_disk,
+    leases,
+    logins,
+    tables,
+    webhook_changes,
+    webhooks,
+)
 from .codec import CorruptChunk
 from .damage import found_in_row, run_named
 from .delivery_list import STATES as DELIVERY_STATES
@@ -60,7 +69,7 @@ PACKED: Final = frozenset(
 )
 # Rows without meaning in part: what people said, what lets somebody in, and what is counted again.
 _WHOLE: Final = frozenset({
-    tables.acknowledgements, tables.accepted_counts, tables.rules, tables.rule_states, tables.requests, settings,
+    tables.acknowledgements, tables.assertions, tables.assertion_states, tables.requests, settings,
     tables.tokens, tables.sessions, tables.intake, tables.sizes, tables.damaged,
 })  # fmt: skip
 # What is in it is gone through and not made.
@@ -74,7 +83,8 @@ _SHAPES: Final[Mapping[Column[Any], Any]] = {
 _KNOWN: Final[Mapping[Column[Any], Sequence[str]]] = {
     runs.c.state: STATES, runs.c.status: SEVERITY, incidents.c.status: (*SEVERITY, RESOLVED),
     incidents.c.kind: get_args(Kind), deliveries.c.state: DELIVERY_STATES,
-    processes.c.end_state: STATES[1:], tables.rules.c.measure: get_args(rules.Measure),
+    processes.c.end_state: STATES[1:], tables.assertions.c.origin: get_args(assertions.Origin),
+    tables.assertions.c.measure: get_args(assertions.Measure),
     tables.acknowledgements.c.kind: get_args(acknowledgements.Kind),
 }  # fmt: skip
 _TIMES: Final = ("_at", "_until", "_since")

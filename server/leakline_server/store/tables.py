@@ -9,10 +9,10 @@
           ├─ details                  events, large objects, censuses and holders, packed per batch
           ├─ requests                 what its processes are asked for
           ├─ incidents ── alerts ── deliveries ── tries
-          ├─ rule_states              what a rule last said of the run
+          ├─ assertion_states         the last result of a rule for the run
           ├─ sizes                    how large it is
           └─ deletions                since when people want it gone
-    acknowledgements, accepted_counts, rules, webhooks, settings
+    acknowledgements, assertions, webhooks, settings
     tokens ── sessions                what programs show to be let in; people who are signed in
     removals                          runs that are gone, until their last row is
     intake                            what a project has taken in on a day
@@ -369,52 +369,42 @@ acknowledgements = Table(
     Index("ix_acknowledgements_project", "project", "fingerprint"),
 )
 
-accepted_counts = Table(
-    "accepted_counts",
+assertions = Table(
+    "assertions",
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
-    # Of a type in a project, over all its runs.
-    Column("project", Text, nullable=False),
-    Column("type", Text, nullable=False),
-    # At the end of this one alone; at every reading where it is null.
-    Column("phase", Text),
-    Column("low", BigInteger, nullable=False),
-    Column("high", BigInteger, nullable=False),
-    # On whose page. No foreign key: what was learned from a run outlives it.
-    Column("run", Text, nullable=False),
-    Column("created_at", Double, nullable=False),
-    # Taken back, or replaced.
-    Column("ended_at", Double),
-    Index("ix_accepted_counts_project", "project", "type"),
-)
-
-rules = Table(
-    "rules",
-    metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
-    Column("name", Text, nullable=False),
-    # Of one project or one run; of all where both are null.
+    Column("origin", Text, nullable=False),  # rule, accepted
+    Column("name", Text, nullable=False, server_default=""),
+    # The runs it applies to: a rule without a project applies to all, one with a run (id or name) to that one. Of an
+    # accepted count, the run on whose page it was accepted. No foreign key: it outlives that run.
     Column("project", Text),
     Column("run", Text),
-    Column("series", Text, nullable=False),
-    Column("measure", Text, nullable=False),  # value, rate, forecast
-    Column("above", Double),
-    Column("below", Double),
-    # Generations in a row before it fires, and before it is over.
-    Column("hold", Integer, nullable=False),
-    Column("grace", Integer, nullable=False),
+    # A series, such as type.app.Env.count; empty for forecasts.
+    Column("metric", Text, nullable=False),
+    Column("measure", Text, nullable=False, server_default="value"),  # value, rate, forecast
+    # The phase at whose end a count is checked; null at every reading.
+    Column("scope", Text),
+    # The bounds, included.
+    Column("low", Double),
+    Column("high", Double),
+    # Generations in a row before a rule fires, and before it is over.
+    Column("hold", Integer, nullable=False, server_default="1"),
+    Column("grace", Integer, nullable=False, server_default="1"),
     # What to do when it fires.
     Column("advice", Text, nullable=False, server_default=""),
     Column("source", Text, nullable=False),  # api, page, file
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
     Column("created_at", Double, nullable=False),
+    # When an accepted count was taken back, or replaced.
+    Column("ended_at", Double),
+    Index("ix_assertions_project", "project", "metric"),
 )
 
-rule_states = Table(
-    "rule_states",
+assertion_states = Table(
+    "assertion_states",
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
-    Column("rule_id", ForeignKey("rules.id", ondelete="CASCADE"), nullable=False),
+    Column("assertion_id", ForeignKey("assertions.id", ondelete="CASCADE"), nullable=False),
     Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
     Column("firing", Boolean, nullable=False),
     # Where that changed last, and the reading there.
@@ -423,8 +413,8 @@ rule_states = Table(
     # Of a forecast, which no history gives again: since when it says the opposite.
     Column("since", BigInteger),
     Column("changed_at", Double, nullable=False),
-    UniqueConstraint("rule_id", "run_id"),
-    Index("ix_rule_states_run_id", "run_id"),
+    UniqueConstraint("assertion_id", "run_id"),
+    Index("ix_assertion_states_run_id", "run_id"),
 )
 
 deliveries = Table(

@@ -11,10 +11,10 @@ from starlette.responses import Response
 from ..errors import InvalidField, RequestRefused
 from ..limits import MAX_TITLE_LENGTH
 from ..store import delivery_list, webhook_changes, webhooks
-from . import rule_actions, webhook_actions
+from . import webhook_actions
 from .alerts_view import NewWebhook, Notice, alerts_page, label
 from .forms import Form
-from .rules_view import RulesSection
+from .rules_view import Refused, rules_section
 from .schemas import RowId
 from .services import Services, Use
 from .templating import render
@@ -96,9 +96,9 @@ def alerts_response(
     notice: Notice | None = None,
     form: NewWebhook | None = None,
     status: int = 200,
-    rules: RulesSection | None = None,
+    refused: Refused | None = None,
 ) -> Response:
-    """The page; ``rules`` is its section of rules where that shows a form that was refused."""
+    """Return the page; ``refused`` is a form of a rule that was not taken, to be shown again."""
     # The deliveries first: a webhook made meanwhile is then shown without any, and none lacks its webhook.
     found = delivery_list.list_deliveries(use.engine, None, DELIVERIES_SHOWN)
     trials = webhook_changes.last_trials(use.engine)
@@ -109,7 +109,7 @@ def alerts_response(
     known = {hook["id"] for hook in hooks}
     items = [item for item in found["items"] if item["webhook"] in known]
     page = alerts_page(
-        hooks, items, rules or rule_actions.section(use),
+        hooks, items, rules_section(use.engine, refused),
         more=found["next"] is not None, notice=notice, form=form,
     )  # fmt: skip
     return render("alerts.html", page, status)

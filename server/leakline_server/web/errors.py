@@ -206,5 +206,6 @@ def _validation(errors: Sequence[Any]) -> tuple[int, str, str, dict[str, Any]]:
     if first["type"] == "json_invalid":
         why = first.get("ctx", {}).get("error", first["msg"])
         return 400, "malformed_json", f"the body is not JSON: {why}", {}
-    wrong = InvalidField(".".join(place[1:]) or place[0], first.get("input"), first["msg"])
+    why = first["msg"].removeprefix("Value error, ")
+    wrong = InvalidField(".".join(place[1:]) or place[0], first.get("input"), why)
     return wrong.status, wrong.code, wrong.message, {**wrong.details, "in": place[0]}

@@ -10,7 +10,7 @@ from leakline.analysis.contracts import expected_text, stands_for
 from leakline.analysis.results import ExpectationRow, SteadyCount
 from leakline.text_format import count_of, format_times
 
-from ..store.accepted_counts import AcceptedCount
+from ..store.assertions import AcceptedCount
 from . import formats
 from .contexts import CountForm, CountForms, CountList, Section
 from .tables import Field, code, place, rated, table

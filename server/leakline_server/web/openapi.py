@@ -11,11 +11,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from .expectation_schemas import Accepting
+from ..alerts.rule_fields import NewRule, RuleChanges
+from .expectations_api import Accepting
 from .incident_schemas import Acknowledging, Closing
 from .ingest_api import PATH, openapi_entry
 from .permissions import need_of
-from .rule_schemas import NewRule, RuleChanges
 from .schemas import Error, NewRequest, NewRun, RunChanges
 from .token_schemas import NewToken
 from .webhook_schemas import NewWebhook, WebhookChanges

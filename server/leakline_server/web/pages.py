@@ -19,8 +19,8 @@ from ..chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, poin
 from ..errors import run_not_found
 from ..limits import MAX_PAGE, MAX_RUNS_PICKED
 from ..store import (
-    accepted_counts,
     alerts,
+    assertions,
     details,
     findings,
     incident_groups,
@@ -104,7 +104,7 @@ def _run_data(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunData:
         large_objects=details.newest_large_objects(use.engine, run_id),
         holders=details.newest_holders(use.engine, run_id),
         snapshots=snapshots.list_snapshots(use.engine, run_id, snapshots.HEADLINE, SNAPSHOT_ROWS, None)["items"],
-        accepted=accepted_counts.of_project(use.engine, data.run["project"]),
+        accepted=assertions.accepted_in(use.engine, data.run["project"]),
         incidents=findings.list_incidents(use.engine, run_id),
         said=incident_groups.said_of_run(use.engine, data.run["project"], run_id, time.time()),
         alerts=alerts.list_alerts(use.engine, run_id, MAX_MARKS),

@@ -1,26 +1,105 @@
-"""Rules in the JSON API."""
+"""Rules in the JSON API and the forms of the page of alerts."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, HTTPException
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel
 from starlette.responses import Response
 
-from ..errors import InvalidField
-from ..store import rules
-from ..store.rules import Rule
-from . import rule_actions, rule_schemas, schemas
+from ..alerts.presets import SETS
+from ..alerts.rule_fields import (
+    NewRule,
+    RuleChanges,
+    WrongField,
+    changed_rule,
+    check_fields,
+    new_rules,
+)
+from ..errors import Conflict, InvalidField, NotFound, RequestRefused
+from ..store import assertions
+from ..store.assertions import FILE, Measure, Source
+from ..store.runs import iso
+from . import schemas
+from .alert_pages import alerts_response, back
 from .bodies import described, json_body
+from .forms import Form
 from .json_response import json_response
 from .read_api import Limit, Text
-from .rule_schemas import NewRule, RuleChanges
+from .rules_view import FORM_FIELDS, Refused
 from .schemas import RowId
 from .services import Services, Use
 
 router = APIRouter(prefix="/api/v1", tags=["rules"])
+# Forms on the page of alerts: they work without scripts, and one that is refused comes back as it was sent.
+pages = APIRouter(
+    prefix="/alerts/rules", include_in_schema=False, default_response_class=HTMLResponse
+)
 
-# As large as both databases hold.
+
+class FiringRun(BaseModel):
+    """A run in which the rule fires now, since this generation, with the reading there."""
+
+    run: str
+    project: str
+    name: str
+    generation: int | None
+    value: float | None
+    since: str
+
+
+class RuleTerms(BaseModel):
+    name: str
+    series: str | None
+    measure: Measure
+    above: float | None
+    below: float | None
+    hold: int
+    grace: int
+    advice: str
+
+
+class Rule(RuleTerms):
+    """`source` is api, page or file; rules of the file are changed in the file."""
+
+    id: int
+    project: str | None
+    run: str | None
+    enabled: bool
+    source: str
+    created_at: str
+    firing: list[FiringRun]
+
+
+class Rules(BaseModel):
+    items: list[Rule]
+    next: str | None
+
+
+class PresetRule(RuleTerms):
+    preset: str
+
+
+class PresetSet(BaseModel):
+    """`preset` makes all of its rules."""
+
+    preset: str
+    title: str
+    about: str
+    rules: list[PresetRule]
+
+
+class Presets(BaseModel):
+    items: list[PresetSet]
+    next: None = None
+
+
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": schemas.Error, "description": "no such rule"},
 }
@@ -35,13 +114,12 @@ _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     "/rules",
     summary="List rules",
     response_model=None,
-    responses={200: {"model": rule_schemas.Rules}, 422: _REFUSED[422]},
+    responses={200: {"model": Rules}, 422: _REFUSED[422]},
 )
 def list_rules(use: Use, limit: Limit = 50, cursor: Text = None) -> Response:
-    found = rules.list_rules(use.engine, limit + 1, _after(cursor))
-    shown = found[:limit]
-    more = str(shown[-1].id) if len(found) > limit else None
-    return json_response({"items": rule_actions.to_json(use, shown), "next": more})
+    found = assertions.list_rules(use.engine, limit + 1, _after(cursor))
+    more = str(found[limit - 1].id) if len(found) > limit else None
+    return json_response({"items": _to_json(use, found[:limit]), "next": more})
 
 
 @router.post(
@@ -50,28 +128,35 @@ def list_rules(use: Use, limit: Limit = 50, cursor: Text = None) -> Response:
     response_model=None,
     openapi_extra=described(NewRule),
     responses={
-        201: {
-            "model": rule_schemas.Rule | rule_schemas.Rules,
-            "description": "added; a list where the preset has several rules",
-        },
+        201: {"model": Rule | Rules, "description": "added; a list where the preset has several rules"},
         **_REFUSED,
     },
-)
+)  # fmt: skip
 def add_rule(body: Annotated[NewRule, json_body(NewRule)], use: Use) -> Response:
-    added = rule_actions.add(use, body.model_dump(exclude_unset=True), "api")
-    if len(added) == 1:
-        return _answer(use, added[0], 201)
-    return json_response({"items": rule_actions.to_json(use, added), "next": None}, 201)
+    added = _to_json(use, add(use, body, "api"))
+    return json_response(added[0] if len(added) == 1 else {"items": added, "next": None}, 201)
 
 
 @router.get(
     "/rules/presets",
     summary="Ready-made rules",
     response_model=None,
-    responses={200: {"model": rule_schemas.Presets}},
+    responses={200: {"model": Presets}},
 )
 def list_presets() -> Response:
-    return json_response({"items": rule_actions.presets_to_json(), "next": None})
+    items = [
+        {
+            "preset": name,
+            "title": preset.title,
+            "about": preset.about,
+            "rules": [
+                {"preset": each, **{field: getattr(rule, field) for field in RuleTerms.model_fields}}
+                for each, rule in preset.rules.items()
+            ],
+        }
+        for name, preset in SETS.items()
+    ]  # fmt: skip
+    return json_response({"items": items, "next": None})
 
 
 @router.api_route("/rules/presets", methods=["PATCH", "DELETE"], include_in_schema=False)
@@ -84,10 +169,10 @@ def change_presets() -> Response:
     "/rules/{rule}",
     summary="One rule, and where it fires",
     response_model=None,
-    responses={200: {"model": rule_schemas.Rule}, **_NOT_FOUND},
+    responses={200: {"model": Rule}, **_NOT_FOUND},
 )
 def get_rule(rule: RowId, use: Use) -> Response:
-    return _answer(use, rule_actions.get(use, rule))
+    return json_response(_to_json(use, [_found(use, rule)])[0])
 
 
 @router.patch(
@@ -95,13 +180,14 @@ def get_rule(rule: RowId, use: Use) -> Response:
     summary="Change a rule",
     response_model=None,
     openapi_extra=described(RuleChanges),
-    responses={200: {"model": rule_schemas.Rule}, **_NOT_FOUND, **_REFUSED},
+    responses={200: {"model": Rule}, **_NOT_FOUND, **_REFUSED},
 )
 def change_rule(
     rule: RowId, body: Annotated[RuleChanges, json_body(RuleChanges)], use: Use
 ) -> Response:
     """A rule that is about something else then, or is disabled, forgets where it fired."""
-    return _answer(use, rule_actions.change(use, rule, body.model_dump(exclude_unset=True)))
+    change(use, rule, body)
+    return get_rule(rule, use)
 
 
 @router.delete(
@@ -113,12 +199,117 @@ def change_rule(
 )
 def delete_rule(rule: RowId, use: Use) -> Response:
     """What it told stays; that it is over is not told."""
-    rule_actions.remove(use, rule)
+    remove(use, rule)
     return Response(status_code=204)
 
 
-def _answer(use: Services, rule: Rule, status: int = 200) -> Response:
-    return json_response(rule_actions.to_json(use, [rule])[0], status)
+@pages.post("")
+def add_form(form: Form, use: Use) -> Response:
+    if "preset" in form:
+        given: dict[str, Any] = {n: form[n] for n in ("preset", "project") if n in form}
+    else:
+        given = _fields(form)
+    try:
+        added = add(use, given, "page")
+    except RequestRefused as error:
+        refused = Refused(None, form, error.message)
+        return alerts_response(use, status=error.status, refused=refused)
+    return back(f"rule-{added[0].id}")
+
+
+@pages.post("/{rule}")
+def change_form(rule: RowId, form: Form, use: Use) -> Response:
+    try:
+        change(use, rule, _fields(form))
+    except RequestRefused as error:
+        refused = Refused(rule, form, error.message)
+        return alerts_response(use, status=error.status, refused=refused)
+    return back(f"rule-{rule}")
+
+
+@pages.post("/{rule}/delete")
+def delete_form(rule: RowId, use: Use) -> Response:
+    remove(use, rule)
+    return back("rules")
+
+
+@pages.post("/{rule}/{step}")
+def switch_form(rule: RowId, step: Literal["pause", "resume"], use: Use) -> Response:
+    change(use, rule, {"enabled": step == "resume"})
+    return back(f"rule-{rule}")
+
+
+def add(use: Services, given: NewRule | Mapping[str, Any], source: Source) -> list[assertions.Rule]:
+    with _refused():
+        new = new_rules(check_fields(NewRule, given))
+        return assertions.add_rules(use.engine, new, source, time.time())
+
+
+def change(use: Services, rule_id: int, given: RuleChanges | Mapping[str, Any]) -> None:
+    before = _of_people(_found(use, rule_id))
+    with _refused():
+        changed = changed_rule(before, check_fields(RuleChanges, given))
+        assertions.change_rule(use.engine, rule_id, changed)
+
+
+def remove(use: Services, rule_id: int) -> None:
+    _of_people(_found(use, rule_id))
+    assertions.remove_rule(use.engine, rule_id)
+
+
+def _fields(form: dict[str, str]) -> dict[str, Any]:
+    """Return all fields of the form: one that was left blank has its default, or none."""
+    given: dict[str, Any] = {name: form.get(name) for name in FORM_FIELDS}
+    for name in ("measure", "hold", "grace", "advice"):
+        given[name] = form.get(name) or RuleChanges.model_fields[name].default
+    for name in ("hold", "grace"):
+        text = str(given[name])
+        given[name] = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else text
+    return given
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except WrongField as error:
+        raise InvalidField(error.field, error.value, error.why) from error
+    except assertions.SameRule as error:
+        (number,) = error.args
+        raise Conflict(
+            "rule_exists",
+            f"rule {number} says the same; change it with PATCH /api/v1/rules/{number}",
+            {"rule": number},
+        ) from error
+    except assertions.TooManyRules as error:
+        raise Conflict("too_many_rules", str(error)) from error
+
+
+def _found(use: Services, rule_id: int) -> assertions.Rule:
+    rule = assertions.get_rule(use.engine, rule_id)
+    if rule is None:
+        raise NotFound("rule_not_found", f"there is no rule {rule_id}", {"rule": rule_id})
+    return rule
+
+
+def _of_people(rule: assertions.Rule) -> assertions.Rule:
+    if rule.source == FILE:
+        raise Conflict(
+            "rule_of_file",
+            f"rule {rule.id} comes from the file in LEAKLINE_RULES; change it there and start the server again",
+            {"rule": rule.id},
+        )
+    return rule
+
+
+def _to_json(use: Services, rules: Sequence[assertions.Rule]) -> list[dict[str, Any]]:
+    firing = assertions.firing(use.engine, [rule.id for rule in rules])
+    return [
+        asdict(rule)
+        | {"series": rule.series or None, "created_at": iso(rule.created_at)}
+        | {"firing": [each | {"since": iso(each["since"])} for each in firing.get(rule.id, ())]}
+        for rule in rules
+    ]  # fmt: skip
 
 
 def _after(cursor: str | None) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from leakline.analysis.results import Books, ExpectationRow, SteadyCount, StoreFill, TypeGrowth
 
 from ..chart_parts import Axis, Points, add_up
-from ..store.accepted_counts import AcceptedCount
+from ..store.assertions import AcceptedCount
 from .annotations import NO_CLOCK, Clock
 
 Json = Mapping[str, Any]

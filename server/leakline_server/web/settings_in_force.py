@@ -27,7 +27,7 @@ def retention(config: Config, done: RetainerFigures) -> Section:
     how = (
         "Nothing goes unless one of these says so, and never a run that is live or tagged keep or baseline. Set them "
         'where the server is started, and start it again: LEAKLINE_KEEP_DAYS="30,papers=forever" leakline serve keeps '
-        "the project papers for ever and others for 30 days. leakline db retain --dry-run says what would go."
+        "the project papers for ever and others for 30 days."
     )
     note = (
         f"Since the start: {count_of(done.removed_runs, 'run')} removed, "

@@ -180,7 +180,7 @@ def _returned(found: Found) -> Tick:
     if found.space.returns:
         said = f"The file becomes smaller by itself; {formats.size(found.space.free)} of it are free now."
         return _tick(question, "yes", "ok", f"{said}{left}")
-    said = "The file is of an older version: stop the server and run leakline db rewrite once."
+    said = "The file was made without auto_vacuum: stop the server, then run PRAGMA auto_vacuum=2 and VACUUM on it."
     return _tick(question, "no", "watch", f"{said}{left}")
 
 

@@ -225,7 +225,8 @@ class Examiner:
                 # Another server has seen more, or the run was removed.
                 return 0
             changes = findings.save(connection, verdict, looked.as_json, looked.at)
-            examined = telling.examined_run(connection, run, verdict, looked.at)
+            accepted = looked.looks.accepted
+            examined = telling.examined_run(connection, run, verdict, looked.at, accepted)
             new = telling.alerts_of(connection, looked.looks, changes, examined)
             delivered = alerts.add(connection, new)
             upto = examining.saved(connection, verdict.run, looked.seen, before)

@@ -10,6 +10,7 @@ from typing import Any
 
 from leakline.analysis.results import Verdict
 
+from ..alerts.incident_alerts import alerts_for
 from ..alerts.lifecycle import (
     OOM,
     RUN,
@@ -24,7 +25,6 @@ from ..alerts.lifecycle import (
 )
 from ..alerts.payload import ExaminedRun
 from ..alerts.rule_alerts import Looks, alerts_of_rules
-from ..alerts.rules import alerts_for
 from ..store import acknowledgements, alerts, deleting, findings, runs
 from ..store.alerts import Alert, Told
 from ..store.ends import Concluded
@@ -33,14 +33,15 @@ from ..store.findings import IncidentChange
 
 
 def examined_run(
-    connection: Connection, run: Mapping[str, Any], verdict: Verdict, now: float
-) -> ExaminedRun:
-    """``run`` is its RunSummary, ``now`` in Unix seconds."""
+    connection: Connection, run: Mapping[str, Any], verdict: Verdict, now: float, accepted: frozenset[str] = frozenset()
+) -> ExaminedRun:  # fmt: skip
+    """Return the run with its verdict. ``run`` is its RunSummary, ``now`` in Unix seconds; ``accepted``: of `Looks`."""
     return ExaminedRun(
         run["id"], run["project"], run["name"], verdict, now, run["state"], run["attempt"], run["reason"],
         began_at=acknowledgements.began_at(connection, run["id"]),
         last_seen_at=runs.unix(run["last_seen_at"]),
         ended_at=None if run["ended_at"] is None else runs.unix(run["ended_at"]),
+        accepted=accepted,
     )  # fmt: skip
 
 

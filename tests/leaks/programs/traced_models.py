@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import torch
@@ -26,6 +27,9 @@ class Exporter:
         self.candidates.append(torch.jit.trace(model.eval(), torch.zeros(1, INPUTS)))
         if self.kept is not None:
             del self.candidates[: -self.kept]
+        # Tracing leaves cycles behind. Python would free them after hundreds of generations only, and a run of seconds
+        # has no time in which to look whether somebody holds what grows.
+        gc.collect()
         return self.candidates[-1]
 
 

@@ -57,8 +57,8 @@ change POST /api/v1/incidents/{fingerprint}/ignore /api/v1/incidents/{fingerprin
 change POST /api/v1/webhooks /api/v1/webhooks/{webhook}/test /api/v1/webhooks/{webhook}/rotate
 change POST /api/v1/webhooks/{webhook}/enable /api/v1/deliveries/{delivery}/redeliver /deletions /deletions/undo
 change POST /incidents/{fingerprint}/acknowledge /incidents/{fingerprint}/ignore /incidents/{fingerprint}/close
-change POST /incidents/{fingerprint}/take-back /alerts/rules /alerts/rules/{rule} /alerts/rules/{rule}/pause
-change POST /alerts/rules/{rule}/resume /alerts/rules/{rule}/delete /alerts/webhooks
+change POST /incidents/{fingerprint}/take-back /alerts/rules /alerts/rules/{rule} /alerts/rules/{rule}/{step}
+change POST /alerts/rules/{rule}/delete /alerts/webhooks
 change POST /alerts/webhooks/{webhook}/rotate /alerts/webhooks/{webhook}/test /alerts/webhooks/{webhook}/enable
 change POST /alerts/webhooks/{webhook}/disable /alerts/webhooks/{webhook}/delete
 change POST /alerts/deliveries/{delivery}/redeliver /settings/tokens /settings/tokens/{token}/revoke

@@ -21,7 +21,7 @@ from standardwebhooks import Webhook as Verifier
 from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
 from leakline_server.alerts import rules_file
 from leakline_server.alerts.presets import PRESETS, SETS
-from leakline_server.alerts.rule_fields import FIELDS, new_rules
+from leakline_server.alerts.rule_fields import NewRule, RuleChanges, new_rules
 from leakline_server.alerts.rules_file import read_rules
 from leakline_server.alerts.signing import make_secret
 from leakline_server.store.tables import deliveries
@@ -363,7 +363,7 @@ def test_rules_of_a_file_are_there_after_the_start_and_go_with_it(
     monkeypatch.setenv("LEAKLINE_RULES", str(file))
     server = serve()
     before = server.request("GET", RULES)[1]["items"]
-    assert [rule["name"] for rule in before] == [PRESETS[n].name for n in SETS["tensors"].names]
+    assert [rule["name"] for rule in before] == [PRESETS[n].name for n in SETS["tensors"].rules]
     server.interrupt()
     file.write_text('[[rule]]\npreset = "tensors.critical"\nabove = 600\n')
     server = serve(server.port)
@@ -451,7 +451,7 @@ def test_what_the_document_says_of_fields_presets_and_messages_is_so() -> None:
     text = DOCUMENT.read_text()
     fields, presets = text.split("## Ready-made ones")
     said = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`[^|]*) \|", fields, re.M))))
-    assert said == set(FIELDS)
+    assert said == set(RuleChanges.model_fields)
     named = set(re.findall(r"`([a-z]+(?:\.[a-z]+)?)`", presets.split("Several rules")[0]))
     assert {*SETS, *PRESETS} <= named
     example = json.loads(code("json"))
@@ -466,4 +466,4 @@ def test_the_file_in_the_docstring_is_one(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text("\n".join(lines))
     found = read_rules(tmp_path / "rules.toml")
     assert len(found) == 4
-    assert found[1:] == tuple(new_rules({"preset": "tensors", "project": "erl-trading"}))
+    assert found[1:] == tuple(new_rules(NewRule(preset="tensors", project="erl-trading")))

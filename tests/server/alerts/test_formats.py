@@ -16,12 +16,14 @@ from jsonschema import Draft202012Validator
 from tests.browser.hostile_labels import LABELS
 
 from leakline.analysis.results import (
+    BudgetCheck,
     Finding,
     Interval,
     Moment,
     OomForecast,
     Suspect,
 )
+from leakline_server.alerts import by_apprise
 from leakline_server.alerts.formats import FORMATS
 from leakline_server.alerts.formats.chat import escaped, read
 from leakline_server.alerts.formats.message import MAX_BODY_BYTES, Message
@@ -114,6 +116,49 @@ def test_a_violated_count_speaks_with_its_own_evidence() -> None:
     )
     summary = standard("contract.violated", finding)["data"]["summary"]
     assert summary.startswith("4 TradingEnvironment, 2 declared")
+
+
+def budget(name: str, scope: Any, newest: float) -> BudgetCheck:
+    return BudgetCheck(
+        name, scope, None, 5 * GIB, "leak", newest, 7 * GIB, 3, 1, 4, None, "kept more than it may"
+    )
+
+
+COUNT = replace(FINDING, kind="count_contract")
+ORIGINS: list[tuple[Finding, dict[str, Any], tuple[BudgetCheck, ...], str | None]] = [
+    (COUNT, {}, (), "expect"),
+    (COUNT, {"accepted": frozenset({"other.Env"})}, (), "expect"),
+    (COUNT, {"accepted": frozenset({"TradingEnvironment"})}, (), "accepted"),
+    (FINDING, {}, (), None),
+    (FINDING, {}, (budget("evaluate_population", "phase", 6 * GIB),), "budget"),
+    (FINDING, {}, (budget("evaluate_population", "phase", 4 * GIB),), None),
+    (FINDING, {}, (budget("evolve_population", "phase", 6 * GIB),), None),
+    (FINDING, {}, (budget("run", "run", 6 * GIB),), "budget"),
+]
+
+
+@pytest.mark.parametrize(("finding", "given", "budgets", "origin"), ORIGINS)
+def test_a_broken_bound_names_its_origin(
+    finding: Finding, given: Any, budgets: tuple[BudgetCheck, ...], origin: str | None
+) -> None:
+    run = replace(RUN, verdict=replace(VERDICT, budgets=budgets, findings=(finding,)), **given)
+    assert standard(finding=finding, run=run)["data"].get("origin") == origin
+
+
+@pytest.mark.parametrize(
+    ("origin", "words"),
+    [
+        ("expect", "declared with run.expect"),
+        ("accepted", "accepted by a person"),
+        ("budget", "above its run.budget"),
+        ("rule", "a rule of this server"),
+    ],
+)
+def test_chat_says_in_words_where_a_bound_comes_from(origin: str, words: str) -> None:
+    facts = {"title": "t", "summary": "s", "what": {"text": "17 Agent"}, "origin": origin}
+    message = Message("contract.violated", 1.0, facts, "https://leakline.example")
+    assert f"17 Agent ({words})" in FORMATS["slack"](message).decode()
+    assert f"What: 17 Agent ({words})" in by_apprise.parts(message)["body"]
 
 
 def test_everything_the_contract_asks_for_is_there() -> None:

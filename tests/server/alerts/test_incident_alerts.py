@@ -22,8 +22,8 @@ from leakline_server.alerts.flapping import (
     digest_sentence,
     way_to_tell,
 )
+from leakline_server.alerts.incident_alerts import alerts_for, event_for
 from leakline_server.alerts.payload import ExaminedRun
-from leakline_server.alerts.rules import alerts_for, event_for
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store import joining
 from leakline_server.store.acknowledgements import Acknowledgement

@@ -25,7 +25,7 @@ from leakline_server.alerts.readings import (
 )
 from leakline_server.alerts.rule_facts import Crossing, rule_facts, summary
 from leakline_server.alerts.thresholds import Outcome, judge, judge_forecast
-from leakline_server.store.rules import Rule, State, Terms
+from leakline_server.store.assertions import Rule, State, Terms
 
 NOW = 1_760_000_000.0
 NEVER = None
@@ -183,7 +183,7 @@ def test_a_rate_lies_outside_only_with_its_whole_interval() -> None:
 def test_the_bands_of_tensors_at_their_bounds(kind: str, tensors: int, fires: list[str]) -> None:
     found = [
         name
-        for name in SETS[kind].names
+        for name in SETS[kind].rules
         if judge(PRESETS[name], [track([float(tensors)])], None, NOW).fired
     ]
     assert found == [f"{kind}.{name}" for name in fires]

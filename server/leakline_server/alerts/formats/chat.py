@@ -26,6 +26,12 @@ _LABELS: Final[Mapping[str, str]] = {
     "when": "Since when",
     "forecast": "Forecast",
 }
+_ORIGINS: Final[Mapping[object, str]] = {
+    "expect": "declared with run.expect",
+    "accepted": "accepted by a person",
+    "budget": "above its run.budget",
+    "rule": "a rule of this server",
+}
 _TONES: Final[Mapping[str, str]] = {
     "incident.suspected": "warning",
     "incident.confirmed": "alarm",
@@ -61,7 +67,7 @@ class Parts:
 def read(message: Message) -> Parts:
     """The parts of any alert; what its facts do not tell has no line."""
     facts = message.facts
-    told = [Line(label, _text(facts.get(key))) for key, label in _LABELS.items()]
+    told = [Line(label, _text(facts, key)) for key, label in _LABELS.items()]
     told += [Line(ADVICE, plain(text)) for text in _list(facts.get("advice"))[:MAX_ADVICE_LINES]]
     title = plain(facts.get("title")) or message.event
     return Parts(
@@ -114,8 +120,12 @@ def _tone(message: Message) -> str:
     return _TONES.get(message.event, "neutral")
 
 
-def _text(part: object) -> str:
-    return plain(part.get("text") if isinstance(part, Mapping) else part)
+def _text(facts: Mapping[str, object], key: str) -> str:
+    part = facts.get(key)
+    text = plain(part.get("text") if isinstance(part, Mapping) else part)
+    # Slack takes ten fields, so the origin has no line of its own.
+    origin = _ORIGINS.get(facts.get("origin"))
+    return f"{text} ({origin})" if key == "what" and text and origin else text
 
 
 def _list(value: object) -> Sequence[object]:

@@ -36,8 +36,6 @@ _UNITS: Final = {
     "js.frames_per_second": "per second",
     "python.collector_enabled": "0 or 1",
     "python.garbage_is_whole": "0 or 1",
-    "cohort.<type>.oldest": "generations",
-    "cohort.<type>.alive": "generations",
 }
 
 # Heading -> when they are there, and which.
@@ -119,8 +117,6 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
             Name("type.<type>.bytes", "what they own, at a census"),
             Name("type.<type>.created", "instances made, of a watched class: at least so many, running total"),
             Name("type.<type>.freed", "instances gone, of a watched class: at least so many, running total"),
-            Name("cohort.<type>.alive", "birth generations of which an instance is alive"),
-            Name("cohort.<type>.oldest", "age of the oldest of them"),
             Name("arrays.count", "NumPy arrays, each buffer once"),
             Name("arrays.bytes", "memory that they own"),
             Name("arrays.mapped_bytes", "mapped files behind arrays, in no other count"),

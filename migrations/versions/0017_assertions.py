@@ -1,0 +1,152 @@
+"""Keep rules and accepted counts in one table, as assertions.
+
+Rules keep their ids, by which alerts name them.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0017_assertions"
+down_revision = "0016_formats_by_apprise"
+branch_labels = None
+depends_on = None
+
+# SQLite numbers rows by itself only when the column is exactly INTEGER.
+_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_RULE = "name, project, run, measure, hold, grace, advice, source, enabled, created_at"
+_STATE = "run_id, firing, generation, value, since, changed_at"
+# A damaged row may name what does not exist, and a foreign key would end the upgrade.
+_KNOWN = "WHERE s.run_id IN (SELECT id FROM runs)"
+
+
+def upgrade() -> None:
+    op.create_table(
+        "assertions",
+        *_columns_of_rules(),
+        sa.Column("origin", sa.Text(), nullable=False),
+        sa.Column("metric", sa.Text(), nullable=False),
+        sa.Column("scope", sa.Text(), nullable=True),
+        sa.Column("low", sa.Double(), nullable=True),
+        sa.Column("high", sa.Double(), nullable=True),
+        sa.Column("ended_at", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_assertions"),
+    )
+    op.create_index("ix_assertions_project", "assertions", ["project", "metric"])
+    _create_states("assertion", "assertions")
+    op.execute(
+        f"INSERT INTO assertions (id, origin, metric, low, high, {_RULE}) "
+        f"SELECT id, 'rule', series, below, above, {_RULE} FROM rules ORDER BY id"
+    )
+    _continue_numbers("rules", "assertions")
+    metric = _of_text("type", "'type.' || type || '.count'")
+    op.execute(
+        "INSERT INTO assertions (origin, metric, scope, low, high, project, run, source, created_at, ended_at) "
+        f"SELECT 'accepted', {metric}, phase, low, high, project, run, 'page', created_at, ended_at "
+        "FROM accepted_counts ORDER BY id"
+    )
+    op.execute(
+        f"INSERT INTO assertion_states (assertion_id, {_STATE}) SELECT rule_id, {_STATE} "
+        f"FROM rule_states s {_KNOWN} AND s.rule_id IN (SELECT id FROM rules) ORDER BY id"
+    )
+    for table in ("rule_states", "rules", "accepted_counts"):
+        op.drop_table(table)
+
+
+def downgrade() -> None:
+    op.create_table(
+        "rules",
+        *_columns_of_rules(),
+        sa.Column("series", sa.Text(), nullable=False),
+        sa.Column("above", sa.Double(), nullable=True),
+        sa.Column("below", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_rules"),
+    )
+    _create_states("rule", "rules")
+    op.create_table(
+        "accepted_counts",
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("project", sa.Text(), nullable=False),
+        sa.Column("type", sa.Text(), nullable=False),
+        sa.Column("phase", sa.Text(), nullable=True),
+        sa.Column("low", sa.BigInteger(), nullable=False),
+        sa.Column("high", sa.BigInteger(), nullable=False),
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("ended_at", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_accepted_counts"),
+    )
+    op.create_index("ix_accepted_counts_project", "accepted_counts", ["project", "type"])
+    op.execute(
+        f"INSERT INTO rules (id, series, below, above, {_RULE}) "
+        f"SELECT id, metric, low, high, {_RULE} FROM assertions WHERE origin = 'rule' ORDER BY id"
+    )
+    _continue_numbers("assertions", "rules")
+    name = _of_text("metric", "substr(metric, 6, length(metric) - 11)")
+    op.execute(
+        "INSERT INTO accepted_counts (type, phase, low, high, project, run, created_at, ended_at) "
+        f"SELECT {name}, scope, low, high, project, run, created_at, ended_at "
+        "FROM assertions WHERE origin = 'accepted' ORDER BY id"
+    )
+    op.execute(
+        f"INSERT INTO rule_states (rule_id, {_STATE}) SELECT assertion_id, {_STATE} "
+        f"FROM assertion_states s {_KNOWN} AND s.assertion_id IN (SELECT id FROM rules) ORDER BY id"
+    )
+    for table in ("assertion_states", "assertions"):
+        op.drop_table(table)
+
+
+def _columns_of_rules() -> list[sa.Column]:
+    return [
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("name", sa.Text(), server_default="", nullable=False),
+        sa.Column("project", sa.Text(), nullable=True),
+        sa.Column("run", sa.Text(), nullable=True),
+        sa.Column("measure", sa.Text(), server_default="value", nullable=False),
+        sa.Column("hold", sa.Integer(), server_default="1", nullable=False),
+        sa.Column("grace", sa.Integer(), server_default="1", nullable=False),
+        sa.Column("advice", sa.Text(), server_default="", nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("enabled", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+    ]
+
+
+def _create_states(of: str, table: str) -> None:
+    states, key = f"{of}_states", f"{of}_id"
+    op.create_table(
+        states,
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column(key, _ID, nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("firing", sa.Boolean(), nullable=False),
+        sa.Column("generation", sa.BigInteger(), nullable=True),
+        sa.Column("value", sa.Double(), nullable=True),
+        sa.Column("since", sa.BigInteger(), nullable=True),
+        sa.Column("changed_at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(
+            [key], [f"{table}.id"], name=f"fk_{states}_{key}", ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["run_id"], ["runs.id"], name=f"fk_{states}_run_id", ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name=f"pk_{states}"),
+        sa.UniqueConstraint(key, "run_id", name=f"uq_{states}_{key}_run_id"),
+    )
+    op.create_index(f"ix_{states}_run_id", states, ["run_id"])
+
+
+def _continue_numbers(old: str, new: str) -> None:
+    """No rule gets the number of a deleted one."""
+    if op.get_bind().dialect.name == "postgresql":
+        drawn = f"nextval(pg_get_serial_sequence('{old}', 'id'))"
+        used = f"(SELECT max(id) FROM {new})"
+        op.execute(
+            f"SELECT setval(pg_get_serial_sequence('{new}', 'id'), greatest({drawn}, {used}))"
+        )
+
+
+def _of_text(column: str, made: str) -> str:
+    """Leave a damaged value as it is: as a text it would no longer be recognized."""
+    if op.get_bind().dialect.name == "postgresql":
+        return made
+    return f"CASE typeof({column}) WHEN 'text' THEN {made} ELSE {column} END"
