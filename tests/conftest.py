@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -34,6 +35,27 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
     ]
     return report
+
+
+@pytest.fixture(autouse=True)
+def default_logging() -> Iterator[None]:
+    """Give each test the logging of a new process, and put back what the test sets up: `init` and `serve` configure it
+    for the process that they are in.
+    """
+    root, own = logging.getLogger(), logging.getLogger("leakline")
+    handlers, level = root.handlers[:], root.level
+    _reset(own)
+    yield
+    logging.captureWarnings(False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    _reset(own)
+
+
+def _reset(logger: logging.Logger) -> None:
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
 
 
 def _turn(item: pytest.Item) -> int:

@@ -99,8 +99,6 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LEAKLINE_DIR", str(tmp_path / "spool"))
-    # `init` sets it; tests of other parts listen at the root logger.
-    monkeypatch.setattr(guard.logger, "propagate", True)
     # Tests are not about the budget unless they say so.
     monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "1")
 
