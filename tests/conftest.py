@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 from collections.abc import Generator, Iterator
+from types import ModuleType
 
 import pytest
 from hypothesis import settings
@@ -56,6 +58,36 @@ def _reset(logger: logging.Logger) -> None:
     logger.handlers.clear()
     logger.propagate = True
     logger.setLevel(logging.NOTSET)
+
+
+# What a test is in, or imports, and what a process that runs the tests of one folder alone would not have.
+_IMPORTED = frozenset({"tests", "benchmarks", "docs", "examples", "leakline_server"})
+
+
+@pytest.fixture(scope="module")
+def only_own_folder(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hide the modules that tests of other folders have imported: to a probe they are parts of the program that it
+    observes, with globals and classes of their own.
+    """
+    own = request.node.module.__name__.rpartition(".")[0]
+    hidden = _take_modules(own)
+    yield
+    # A module that was imported again refers to others that were.
+    _take_modules(own)
+    sys.modules.update(hidden)
+
+
+def _take_modules(own: str) -> dict[str, ModuleType]:
+    """Remove what tests have imported from the modules, except the folder ``own``, and return it."""
+    stay = ("tests.conftest.", f"{own}.")
+    names = [
+        name
+        for name in sys.modules
+        if name != "tests"
+        and name.partition(".")[0] in _IMPORTED
+        and not f"{name}.".startswith(stay)
+    ]
+    return {name: sys.modules.pop(name) for name in names}
 
 
 def _turn(item: pytest.Item) -> int:

@@ -90,6 +90,11 @@ def caplog(
     guard.logger.removeHandler(caplog.handler)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def observed_program(only_own_folder: None) -> None:
+    """Of the modules that pytest has collected, the program has those of this folder alone."""
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No variable of the machine that runs the tests reaches a run."""
