@@ -385,6 +385,4 @@ def snappy() -> Callable[[bytes], bytes]:
     with suppress(ImportError):
         cramjam = importlib.import_module("cramjam")
         return lambda data: bytes(cramjam.snappy.compress_raw(data))
-    raise Absent(
-        "cramjam, which compresses remote writes, is not installed (make bench-peers)"
-    )
+    raise Absent("cramjam, which compresses remote writes, is not installed (make bench-peers)")
