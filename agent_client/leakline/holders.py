@@ -25,7 +25,6 @@ from leakline.probes.frames import locals_of_threads
 from leakline.probes.heap import HeapWalk
 from leakline.probes.listed import listed_objects
 from leakline.probes.names import is_collectable, type_name
-from leakline.probes.native import native
 from leakline.probes.referrers import (
     HOOKS,
     PAIRS,
@@ -33,6 +32,7 @@ from leakline.probes.referrers import (
     FoundPath,
     ReferrerSearch,
     are_untracked,
+    native_look,
     pairs_through_heap,
 )
 from leakline.probes.roots import Near, look_near
@@ -213,7 +213,7 @@ class SlicedHolderSearch:
         totals: Mapping[type, int] | None = None,
         clock: Callable[[], float] = thread_time,
     ) -> None:
-        module = native()
+        module = native_look()
         if module is None:
             raise RuntimeError("SlicedHolderSearch needs the native module; use find_holders")
         self._native = module
@@ -365,7 +365,7 @@ def _near(frame: FrameType) -> Near:
 
 
 def _pairs(targets: list[Any]) -> tuple[list[tuple[int, Any]], bool]:
-    module = native()
+    module = native_look()
     if module is None:
         return list(pairs_through_heap(targets)), True
     look = module.ReferrerPass(targets, PAIRS, are_untracked(targets))
@@ -375,7 +375,7 @@ def _pairs(targets: list[Any]) -> tuple[list[tuple[int, Any]], bool]:
 
 
 def _width() -> int:
-    return WIDTH if native() is None else _WIDTH_NATIVE
+    return WIDTH if native_look() is None else _WIDTH_NATIVE
 
 
 def _told(
@@ -424,7 +424,7 @@ def _instances(
     types: Sequence[type], each: int = SAMPLES, is_late: Callable[[], bool] = lambda: False
 ) -> Iterator[tuple[int, list[Any]]]:
     """Of each type how many there are, and some or all of them, oldest first."""
-    module = native()
+    module = native_look()
     if module is not None:
         look = module.InstancePass(tuple(types), each)
         look.step(-1.0)

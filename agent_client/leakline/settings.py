@@ -112,13 +112,16 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
     Raises BadArgument with the name, the value and where it came from.
     """
     env = os.environ if environ is None else environ
-    found: dict[str, Any] = {"directory": Path(DEFAULT_DIRECTORY).absolute()}
+    found: dict[str, Any] = {}
     for name, (variable, parse) in _SETTINGS.items():
         given, text = arguments.get(name), _text(env, variable)
         if given is not None:
             found[name] = parse(given, name, "argument")
         elif text is not None:
             found[name] = parse(text, variable, "environment")
+    # Only where it is needed: the working folder may be gone.
+    if "directory" not in found:
+        found["directory"] = Path(DEFAULT_DIRECTORY).absolute()
     token = _token(*read_secret(env, "LEAKLINE_TOKEN"))
     return Settings(run_id=_run_id(env, found.get("world_size", 1)), token=token, **found)
 

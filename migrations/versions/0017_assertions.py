@@ -22,7 +22,17 @@ _KNOWN = "WHERE s.run_id IN (SELECT id FROM runs)"
 def upgrade() -> None:
     op.create_table(
         "assertions",
-        *_columns_of_rules(),
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("name", sa.Text(), server_default="", nullable=False),
+        sa.Column("project", sa.Text(), nullable=True),
+        sa.Column("run", sa.Text(), nullable=True),
+        sa.Column("measure", sa.Text(), server_default="value", nullable=False),
+        sa.Column("hold", sa.Integer(), server_default="1", nullable=False),
+        sa.Column("grace", sa.Integer(), server_default="1", nullable=False),
+        sa.Column("advice", sa.Text(), server_default="", nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("enabled", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("origin", sa.Text(), nullable=False),
         sa.Column("metric", sa.Text(), nullable=False),
         sa.Column("scope", sa.Text(), nullable=True),
@@ -34,18 +44,18 @@ def upgrade() -> None:
     op.create_index("ix_assertions_project", "assertions", ["project", "metric"])
     _create_states("assertion", "assertions")
     op.execute(
-        f"INSERT INTO assertions (id, origin, metric, low, high, {_RULE}) "
+        f"{_insert()} INTO assertions (id, origin, metric, low, high, {_RULE}) "
         f"SELECT id, 'rule', series, below, above, {_RULE} FROM rules ORDER BY id"
     )
     _continue_numbers("rules", "assertions")
     metric = _of_text("type", "'type.' || type || '.count'")
     op.execute(
-        "INSERT INTO assertions (origin, metric, scope, low, high, project, run, source, created_at, ended_at) "
+        f"{_insert()} INTO assertions (origin, metric, scope, low, high, project, run, source, created_at, ended_at) "
         f"SELECT 'accepted', {metric}, phase, low, high, project, run, 'page', created_at, ended_at "
         "FROM accepted_counts ORDER BY id"
     )
     op.execute(
-        f"INSERT INTO assertion_states (assertion_id, {_STATE}) SELECT rule_id, {_STATE} "
+        f"{_insert()} INTO assertion_states (assertion_id, {_STATE}) SELECT rule_id, {_STATE} "
         f"FROM rule_states s {_KNOWN} AND s.rule_id IN (SELECT id FROM rules) ORDER BY id"
     )
     for table in ("rule_states", "rules", "accepted_counts"):
@@ -55,10 +65,20 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.create_table(
         "rules",
-        *_columns_of_rules(),
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("project", sa.Text(), nullable=True),
+        sa.Column("run", sa.Text(), nullable=True),
         sa.Column("series", sa.Text(), nullable=False),
+        sa.Column("measure", sa.Text(), nullable=False),
         sa.Column("above", sa.Double(), nullable=True),
         sa.Column("below", sa.Double(), nullable=True),
+        sa.Column("hold", sa.Integer(), nullable=False),
+        sa.Column("grace", sa.Integer(), nullable=False),
+        sa.Column("advice", sa.Text(), server_default="", nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("enabled", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_rules"),
     )
     _create_states("rule", "rules")
@@ -77,38 +97,22 @@ def downgrade() -> None:
     )
     op.create_index("ix_accepted_counts_project", "accepted_counts", ["project", "type"])
     op.execute(
-        f"INSERT INTO rules (id, series, below, above, {_RULE}) "
+        f"{_insert()} INTO rules (id, series, below, above, {_RULE}) "
         f"SELECT id, metric, low, high, {_RULE} FROM assertions WHERE origin = 'rule' ORDER BY id"
     )
     _continue_numbers("assertions", "rules")
     name = _of_text("metric", "substr(metric, 6, length(metric) - 11)")
     op.execute(
-        "INSERT INTO accepted_counts (type, phase, low, high, project, run, created_at, ended_at) "
+        f"{_insert()} INTO accepted_counts (type, phase, low, high, project, run, created_at, ended_at) "
         f"SELECT {name}, scope, low, high, project, run, created_at, ended_at "
         "FROM assertions WHERE origin = 'accepted' ORDER BY id"
     )
     op.execute(
-        f"INSERT INTO rule_states (rule_id, {_STATE}) SELECT assertion_id, {_STATE} "
+        f"{_insert()} INTO rule_states (rule_id, {_STATE}) SELECT assertion_id, {_STATE} "
         f"FROM assertion_states s {_KNOWN} AND s.assertion_id IN (SELECT id FROM rules) ORDER BY id"
     )
     for table in ("assertion_states", "assertions"):
         op.drop_table(table)
-
-
-def _columns_of_rules() -> list[sa.Column]:
-    return [
-        sa.Column("id", _ID, autoincrement=True, nullable=False),
-        sa.Column("name", sa.Text(), server_default="", nullable=False),
-        sa.Column("project", sa.Text(), nullable=True),
-        sa.Column("run", sa.Text(), nullable=True),
-        sa.Column("measure", sa.Text(), server_default="value", nullable=False),
-        sa.Column("hold", sa.Integer(), server_default="1", nullable=False),
-        sa.Column("grace", sa.Integer(), server_default="1", nullable=False),
-        sa.Column("advice", sa.Text(), server_default="", nullable=False),
-        sa.Column("source", sa.Text(), nullable=False),
-        sa.Column("enabled", sa.Boolean(), server_default=sa.text("true"), nullable=False),
-        sa.Column("created_at", sa.Double(), nullable=False),
-    ]
 
 
 def _create_states(of: str, table: str) -> None:
@@ -133,6 +137,11 @@ def _create_states(of: str, table: str) -> None:
         sa.UniqueConstraint(key, "run_id", name=f"uq_{states}_{key}_run_id"),
     )
     op.create_index(f"ix_{states}_run_id", states, ["run_id"])
+
+
+def _insert() -> str:
+    """On SQLite a damaged row, with nothing where something must be, does not end the upgrade."""
+    return "INSERT" if op.get_bind().dialect.name == "postgresql" else "INSERT OR IGNORE"
 
 
 def _continue_numbers(old: str, new: str) -> None:

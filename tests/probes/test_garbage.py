@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.probes.heaps import needs_native
 
-from leakline.probes.garbage import GarbageProbe, GarbageResult
+from leakline.probes.garbage import GarbageProbe, GarbageResult, proves_itself
 from leakline.probes.names import type_name
 from leakline.probes.native import native
 from leakline.snapshot import CYCLIC_GARBAGE
@@ -332,6 +332,17 @@ def test_garbage_travels_as_held_by_nothing_but_itself() -> None:
     assert (holder.count, holder.bytes_each) == (4, 100)
 
 
-def test_without_the_native_module_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakline.probes.garbage.native", lambda: None)
-    assert GarbageProbe().read(0.01) is None
+class Lying:
+    def garbage(self, *_: Any) -> Any:
+        return (100, True, 0, 0, 1000, [])
+
+
+@pytest.mark.parametrize("find", [lambda: None, Lying], ids=["absent", "lying"])
+def test_without_a_module_that_proves_itself_nothing_is_told(find: Any) -> None:
+    assert GarbageProbe(find).read(0.01) is None
+
+
+def test_the_test_of_the_module_leaves_no_garbage() -> None:
+    before = look()[2]
+    assert proves_itself(native())
+    assert look()[2] == before

@@ -486,7 +486,7 @@ def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
         ("CREATE VIRTUAL TABLE spy USING fts5(x)", "table 'spy"),
         ("CREATE UNIQUE INDEX spy ON runs (name)", "index 'spy'"),
         ("ALTER TABLE runs ADD COLUMN spy TEXT", "table 'runs'"),
-        ("DROP TABLE rules", "table 'rules'"),
+        ("DROP TABLE assertions", "table 'assertions'"),
     ],
 )
 def test_a_backup_with_what_is_not_ours_is_refused(

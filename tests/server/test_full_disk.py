@@ -311,6 +311,11 @@ def test_on_a_full_disk_many_read_at_a_time_and_a_start_reads_too(
             assert set(read_at_once(address)) == {200}
             with Api(address) as api:
                 assert count(api) >= 200
+        backup = disk.start(
+            "db", "backup", str(tmp_path / "b.db"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        said, _ = backup.communicate(timeout=60)
+        assert backup.returncode == 0, said
         # Ended in order nothing is beside the file, and SQLite must make it again.
         for beside in disk.inside.glob("leakline.db-shm"):
             beside.unlink()

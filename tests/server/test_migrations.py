@@ -38,6 +38,9 @@ from leakline_server.store.tables import (
     runs,
     webhooks,
 )
+from leakline_server.store.tables import (
+    assertions as assertions_table,
+)
 from leakline_server.store.webhook_changes import BY_HAND
 
 
@@ -473,12 +476,42 @@ def test_damaged_rules_do_not_stop_the_upgrade(tmp_path: Path) -> None:
             "accepted_counts SET type = CAST('secret' AS BLOB) WHERE id = 2",
         ):  # fmt: skip
             database.execute(f"UPDATE {change}")
+        # A value of which nothing is left, in a column that takes none such.
+        database.execute("PRAGMA writable_schema = ON")
+        nullable = "sql = replace(sql, 'type TEXT NOT NULL', 'type TEXT')"
+        database.execute(f"UPDATE sqlite_master SET {nullable} WHERE name = 'accepted_counts'")
+        database.commit()
+    with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as database:
+        database.execute("UPDATE accepted_counts SET type = NULL WHERE id = 1")
         database.commit()
     engine = open_engine(f"sqlite:///{tmp_path / 'old.db'}")
     upgrade(engine, MIGRATIONS)
     assert set_aside(engine) == 2
     assert [rule.id for rule in assertions.list_rules(engine)] == [7]
     assert assertions.accepted_in(engine, "p") == []
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "low = NULL", "high = 9e999", "low = 1.5", "high = -1e300", "run = NULL", "project = NULL", "metric = 'x'",
+        "metric = 'type..count'",
+    ],
+)  # fmt: skip
+def test_an_accepted_count_that_nobody_can_have_accepted_is_set_aside(
+    tmp_path: Path, damage: str
+) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path / 'new.db'}")
+    upgrade(engine, MIGRATIONS)
+    accepted = {"origin": "accepted", "metric": "type.app.Env.count", "low": 1.0, "high": 2.0}
+    own = {"project": "p", "run": "r1", "source": "page", "created_at": 30.5}
+    with writing(engine) as connection:
+        connection.execute(insert(assertions_table).values(**accepted, **own))
+    assert len(assertions.accepted_in(engine, "p")) == 1
+    with writing(engine) as connection:
+        connection.exec_driver_sql(f"UPDATE assertions SET {damage}")
+    assert (set_aside(engine), assertions.accepted_in(engine, "p")) == (1, [])
     engine.dispose()
 
 

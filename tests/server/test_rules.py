@@ -601,7 +601,7 @@ def test_a_refused_form_comes_back_as_it_was_sent_with_what_is_wrong(api: TestCl
     number = post_rule(api)["id"]
     answer = form(api, f"/alerts/rules/{number}", series="gauge.queue", above="1", hold="none")
     assert answer.status_code == 422
-    assert 'value="none"' in answer.text and "valid integer" in answer.text
+    assert 'value="none"' in answer.text and "must be a whole number from 1 to 128" in answer.text
     assert items(api)[0]["above"] == 50.0
 
 

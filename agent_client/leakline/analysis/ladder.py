@@ -184,16 +184,30 @@ def _is_shown_quiet(study: LaneStudy, a: Assessed, active: int, upto: int) -> bo
     counted = "counts" in a.witnesses and study.times_counted(a.cause, active, upto) >= _HOLD_COUNTS
     if counted or memory >= _HOLD_MEMORY or _has_ended_unread(study, a, upto):
         return True
-    # A cause stays active for some moments after its growth has ended: these were quiet too.
-    lately = read[: bisect_left(read, upto)][-_HOLD_MEMORY:]
-    if (
-        a.channel != PRIVATE
-        or "counts" in a.witnesses
-        or not _has_stopped_in(study, a, lately, upto)
-    ):
+    return (
+        a.channel == PRIVATE and "counts" not in a.witnesses and _was_level(study, a, active, upto)
+    )
+
+
+def _was_level(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
+    """Return True if memory has been level for longer than it paused while it rose.
+
+    A cause stays active for some moments after its growth has ended, and these were quiet too. A leak of every eighth
+    generation is level for as long between two steps.
+    """
+    read, residual, claimed = study.readings(PRIVATE), study.residual(upto), _claimed(a)
+    pause = longest = 0
+    highest = -math.inf
+    for at in read[: bisect_left(read, active)]:
+        if residual[at] > highest + claimed:
+            highest, pause = residual[at], 0
+        pause += 1
+        longest = max(longest, pause)
+    needed = max(_HOLD_MEMORY, longest + _HOLD_MEMORY // 2)
+    lately = read[: bisect_left(read, upto)][-needed:]
+    if len(lately) < needed or residual[lately[-1]] - residual[lately[0]] >= claimed:
         return False
-    residual = study.residual(upto)
-    return residual[lately[-1]] - residual[lately[0]] < _claimed(a)
+    return _has_stopped_in(study, a, lately, upto)
 
 
 def _fills_freed_memory(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
@@ -222,13 +236,11 @@ def _has_ended_unread(study: LaneStudy, a: Assessed, upto: int) -> bool:
     since = read[bisect_left(read, counted + 1) : bisect_left(read, upto)][-needed:]
     if len(since) < needed or not _has_stopped_in(study, a, since, upto):
         return False
-    claimed, window = (
-        _claimed(a),
-        float(study.lane.generations[since[-1]] - study.lane.generations[since[0]]),
+    generations = study.lane.generations
+    matters = a.scale.is_material(
+        _claimed(a), float(generations[since[-1]] - generations[since[0]])
     )
-    return a.scale.is_material(claimed, window) and not _fills_freed_memory(
-        study, a, since[0], upto
-    )
+    return matters and not _fills_freed_memory(study, a, since[0], upto)
 
 
 def _claimed(a: Assessed) -> float:
@@ -238,9 +250,7 @@ def _claimed(a: Assessed) -> float:
 
 
 def _has_stopped_in(study: LaneStudy, a: Assessed, readings: Sequence[int], upto: int) -> bool:
-    """Return True if memory was level over these readings, `_HOLD_MEMORY` at least, next to what the cause claims."""
-    if len(readings) < _HOLD_MEMORY:
-        return False
+    """Return True if memory was level over these readings, next to what the cause claims."""
     residual, claimed = study.residual(upto), _claimed(a)
     x = [float(study.lane.generations[at]) for at in readings]
     slope = floor_slope(x, [residual[at] for at in readings])

@@ -8,7 +8,7 @@ from typing import Any, Final
 from weakref import ref
 
 from leakline.probes.names import hashes_plainly, type_name
-from leakline.probes.native import native
+from leakline.probes.referrers import native_look
 
 CLASSES_LIMIT: Final = 32
 INSTANCES_OF_A_GENERATION: Final = 8
@@ -107,7 +107,7 @@ def pick_newest(
     Empty without the native module. The result holds objects of the program: drop it before returning to the program.
     Stops after ``seconds``, with what was found by then.
     """
-    module = native()
+    module = native_look()
     plain = tuple(cls for cls in types if hashes_plainly(cls))
     if module is None or not plain:
         return {}

@@ -7,8 +7,10 @@ newest objects, as many as fit the time; cycles that reach into older ones are m
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from leakline.probes.arrays import array_types
 from leakline.probes.names import type_name
@@ -32,6 +34,9 @@ _FORGET: Final = 0.8
 _AIM: Final = 0.8
 # What a look that was given up must have cost at least.
 _DEARER: Final = 1.5
+_TESTED: Final = 8
+_TEST_OBJECTS: Final = 512
+_TEST_NANOSECONDS: Final = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +73,11 @@ class GarbageResult:
 
 
 class GarbageProbe:
-    """Looks at as many objects as its own speed allows in the time."""
+    """Looks at as many objects as its own speed allows in the time. ``find`` gives the native module: for tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, find: Callable[[], Any | None] = native) -> None:
+        self._find = find
+        self._trusted: bool | None = None
         self._nanoseconds_per_object = NANOSECONDS_PER_OBJECT
         self._most = 0
 
@@ -79,9 +86,12 @@ class GarbageProbe:
 
         ``types`` is filled when there is more garbage than at any look before.
         """
-        module = native()
-        if module is None:
+        module = self._find()
+        if module is None or self._trusted is False:
             return None
+        if self._trusted is None:
+            self._trusted = proves_itself(module)
+            return self.read(limit_seconds)
         nanoseconds = limit_seconds * 1e9
         fitting = int(_AIM * nanoseconds / self._nanoseconds_per_object)
         if fitting < OBJECTS_AT_LEAST:
@@ -106,3 +116,36 @@ class GarbageProbe:
             (type_name(cls), count, held) for cls, count, held in rows if count >= _PART * objects
         )
         return GarbageResult(looked_at, is_whole, objects, size, taken / 1e9, types)
+
+
+class _Cycle:
+    """An object that holds itself."""
+
+    __slots__ = ("__weakref__", "me")
+
+    def __init__(self) -> None:
+        self.me: _Cycle | None = self
+
+
+def proves_itself(module: Any) -> bool:
+    """Whether the module finds what we plant, and not while somebody holds it. A collection may run in between."""
+    return any(_finds_what_is_planted(module) for _ in range(3))
+
+
+def _finds_what_is_planted(module: Any) -> bool:
+    planted = [_Cycle() for _ in range(_TESTED)]
+    ways_back = [weakref.ref(one) for one in planted]
+    while_held = _planted_found(module)
+    planted.clear()
+    afterwards = _planted_found(module)
+    for way_back in ways_back:
+        one = way_back()
+        if one is not None:
+            one.me = None
+    return (while_held, afterwards) == (0, _TESTED)
+
+
+def _planted_found(module: Any) -> int:
+    found = module.garbage(_TEST_OBJECTS, _TEST_NANOSECONDS, _TEST_OBJECTS)
+    rows = () if found is None else found[5]
+    return sum(count for cls, count, _ in rows if cls is _Cycle)

@@ -344,6 +344,29 @@ def _hold(one: Any, held: dict[int, _Held]) -> _Held:
     return known
 
 
+def native_look() -> Any | None:
+    """The native module, if its looks at referrers and instances prove right on a few objects of ours; else None."""
+    module = native()
+    return module if module is not None and _proves_right(module) else None
+
+
+class _Proof:
+    """Instances that only we have made."""
+
+
+@functools.lru_cache(maxsize=1)
+def _proves_right(module: Any) -> bool:
+    ones = [_Proof() for _ in range(3)]
+    holders = [[ones[0], ones[0]], (ones[1], [ones[2]]), {"x": ones[2]}]
+    pairs, is_whole = module.referrers_among(holders, ones, True, 16)
+    (newest,) = module.newest_instances((_Proof,), 2, 1.0)
+    return (
+        is_whole
+        and [(place, id(one)) for place, one in pairs] == list(enumerate(map(id, holders)))
+        and [id(one) for one in newest] == [id(ones[2]), id(ones[1])]
+    )
+
+
 def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
     """What refers to the targets, in one look at everything the collector lists, which cannot be interrupted."""
     ids = frozenset(map(id, targets))
@@ -359,7 +382,7 @@ def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
 
 def pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
     """What of the objects refers to the targets, or holds a tuple or dict that does and the collector does not list."""
-    module = native()
+    module = native_look()
     if module is not None:
         found, _ = module.referrers_among(objects, targets, are_untracked(targets), PAIRS)
         return [(id(targets[position]), one) for position, one in found]

@@ -94,11 +94,11 @@ def alerts_of_rules(connection: Connection, looks: Looks, examined: ExaminedRun)
     if any(each.state != now[each.rule.id][1] for each in valid):
         raise SaidMeanwhile
     changed = any(each.outcome.fired or each.outcome.over for each in valid)
-    told = alerts.told(connection, examined.id) if changed else {}
+    earlier = alerts.told(connection, examined.id) if changed else {}
     new: list[Alert] = []
     states: dict[int, State] = {}
     for ladder in _ladders(valid):
-        of_ladder = (told.get(_subject(each.rule), Told()) for each in ladder)
+        of_ladder = (earlier.get(_subject(each.rule), Told()) for each in ladder)
         sent = sum(len(each.since(examined.at - HOUR_SECONDS).tellings) for each in of_ladder)
         steps = _without_early_ends(ladder, sent)
         states |= {each.rule.id: s for each in steps if (s := each.outcome.state) is not None}

@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic.config import JsonDict
 
 from leakline.analysis.history import LARGEST
@@ -40,12 +49,24 @@ def _joined(text: Any) -> Any:
     return " ".join(text.split()) if isinstance(text, str) else text
 
 
+def _or_say(sentence: str) -> WrapValidator:
+    """Refuse what does not fit with this sentence, in place of one for each reason."""
+
+    def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return validate(value)
+        except ValidationError:
+            raise ValueError(sentence) from None
+
+    return WrapValidator(check)
+
+
 def _limit(value: float | str) -> float | None:
     if value == "":
         return None
     number = _read(value) if isinstance(value, str) else value
     if not -LARGEST <= number <= LARGEST:
-        raise ValueError('must be a number, or a size such as "20 GB" or "500 MiB"')
+        raise ValueError("no limit")
     return float(number)
 
 
@@ -76,8 +97,11 @@ Limit = Annotated[
     Annotated[float, Field(allow_inf_nan=False)]
     | Annotated[str, Field(max_length=MAX_WORD_LENGTH, json_schema_extra=_NO_CONTROL)],
     AfterValidator(_limit),
+    _or_say('must be a number, or a size such as "20 GB" or "500 MiB"'),
 ]
-InARow = Annotated[int, Field(ge=1, le=MAX_IN_A_ROW)]
+InARow = Annotated[
+    int, Field(ge=1, le=MAX_IN_A_ROW), _or_say(f"must be a whole number from 1 to {MAX_IN_A_ROW}")
+]
 
 
 class RuleChanges(BaseModel):
@@ -100,8 +124,8 @@ class RuleChanges(BaseModel):
 
 class NewRule(RuleChanges):
     """It fires once a reading was `above` or `below` for `hold` generations in a row, and is over once readings were
-    inside for `grace`. `series` may hold `*`; a `forecast` has none. `run` is an id or a name. With `preset`, what else
-    is given stands in place of what the preset says."""
+    inside for `grace`. `series` may hold `*`; a `forecast` has none. `run` is an id or a name. What is given besides
+    `preset` replaces what the preset says."""
 
     preset: Label | None = None
 

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..limits import MAX_RULES
 from ..store.assertions import Terms
 from .rule_fields import NewRule, WrongField, check_fields, new_rules
+
+MAX_FILE_BYTES: Final = 1_000_000
 
 
 def read_rules(path: Path) -> tuple[Terms, ...]:
@@ -31,7 +33,9 @@ def read_rules(path: Path) -> tuple[Terms, ...]:
         # As Python writes it: a name may hold a line break, and the message is one line.
         label = f"rule {number}" + (f" {name[:100]!r}" if isinstance(name, str) else "")
         try:
-            rules = new_rules(check_fields(NewRule, table))
+            # An empty text is as good as none.
+            given = {field: value for field, value in table.items() if value != ""}
+            rules = new_rules(check_fields(NewRule, given))
         except WrongField as error:
             raise ValueError(f"{label}: {error}") from error
         for rule in rules:
@@ -45,9 +49,14 @@ def read_rules(path: Path) -> tuple[Terms, ...]:
 
 def _tables(path: Path) -> list[dict[str, Any]]:
     try:
-        parsed = tomllib.loads(path.read_text("utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror or error}") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"has more than {MAX_FILE_BYTES} bytes")
+    try:
+        parsed = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"is not TOML: {error}") from error
     tables = parsed.pop("rule", [])

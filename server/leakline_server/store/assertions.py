@@ -120,7 +120,7 @@ class SameRule(Exception):
 def list_rules(engine: Engine, limit: int = MAX_RULES, after: int = 0) -> list[Rule]:
     """Return at most ``limit`` rules whose ids are above ``after``, by id."""
     with engine.connect() as connection:
-        return _rules(connection, _A.id > after)[:limit]
+        return _rules(connection, _A.id > after, limit=limit)
 
 
 def get_rule(engine: Engine, rule_id: int) -> Rule | None:
@@ -306,8 +306,8 @@ def expected_of(connection: Connection, run: Row[Any]) -> tuple[Expectation, ...
     return tuple(found.values())
 
 
-def _rules(connection: Connection, *which: Any) -> list[Rule]:
-    query = select(assertions).where(_IS_RULE, *which).order_by(_A.id)
+def _rules(connection: Connection, *which: Any, limit: int | None = None) -> list[Rule]:
+    query = select(assertions).where(_IS_RULE, *which).order_by(_A.id).limit(limit)
     return [_rule(row) for row in connection.execute(query)]
 
 

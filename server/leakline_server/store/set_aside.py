@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import math
+import re
 import sqlite3
 import threading
 import time
@@ -25,6 +26,7 @@ import msgspec
 from sqlalchemy import Boolean, Column, Double, LargeBinary, Table, Text, insert
 
 from leakline.analysis.results import SEVERITY, Finding, Interval, Kind, Verdict, to_json
+from leakline.snapshot import LARGEST_INTEGER
 
 from ..limits import MAX_DAMAGED
 from . import (
@@ -72,6 +74,8 @@ _WHOLE: Final = frozenset({
     tables.acknowledgements, tables.assertions, tables.assertion_states, tables.requests, settings,
     tables.tokens, tables.sessions, tables.intake, tables.sizes, tables.damaged,
 })  # fmt: skip
+# What fits into a column depends on another one: the key of a setting, the origin of an assertion.
+_IN_CONTEXT: Final = frozenset({settings, tables.assertions})
 # What is in it is gone through and not made.
 _OBJECT: Final[Any] = dict[str, msgspec.Raw]
 _SHAPES: Final[Mapping[Column[Any], Any]] = {
@@ -229,8 +233,7 @@ def _damaged_rows(engine: Engine, table: Table) -> list[int]:
                         check.fits(values)
                         for check, values in zip(_CHECKS[table], columns, strict=True)
                     )
-                    # What fits into settings depends on their keys.
-                    if table is settings or not all(fit):
+                    if table in _IN_CONTEXT or not all(fit):
                         found += (row[0] for row in block if _damaged_in(table, row))
             break
         except (*DATABASE_ERRORS, sqlite3.Error) as error:
@@ -279,7 +282,27 @@ def _damaged_in(table: Table, row: Sequence[Any]) -> list[Column[Any]]:
     if table is settings and not found:
         _, key, value = row
         return _damaged_in_setting(key, value)
+    if table is tables.assertions and not found:
+        return _damaged_in_assertion(dict(zip(table.c.keys(), row[1:], strict=True)))
     return found
+
+
+def _damaged_in_assertion(values: Mapping[str, Any]) -> list[Column[Any]]:
+    """Return the columns that say what none of its origin does: one table is for several."""
+    of = tables.assertions.c
+    bounds = [(column, values[column.name]) for column in (of.low, of.high)]
+    if values["origin"] != "accepted":
+        return [
+            column for column, value in bounds if value is not None and not math.isfinite(value)
+        ]
+    found = [column for column in (of.project, of.run) if values[column.name] is None]
+    found += [
+        column
+        for column, value in bounds
+        if value is None or not 0 <= value <= LARGEST_INTEGER or value != int(value)
+    ]
+    is_count = re.fullmatch(r"type\..+\.count", values["metric"], re.DOTALL)
+    return found if is_count else [*found, of.metric]
 
 
 def _damaged_in_setting(key: str, value: str) -> list[Column[Any]]:

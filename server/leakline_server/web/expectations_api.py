@@ -67,7 +67,7 @@ class Accepted(BaseModel):
 
 class Expectations(BaseModel):
     """`items`: what is expected of the run, with what was seen. `steady`: what it kept to in its last generations and
-    nobody expects yet. `accepted`: what stands in its project."""
+    nobody expects yet. `accepted`: the accepted counts of its project."""
 
     items: list[ExpectationRow]
     steady: list[SteadyCount]

@@ -198,7 +198,7 @@ def change_rule(
     responses={**_NOT_FOUND, 409: _REFUSED[409]},
 )
 def delete_rule(rule: RowId, use: Use) -> Response:
-    """What it told stays; that it is over is not told."""
+    """Alerts that were sent stay; none is sent about its end."""
     remove(use, rule)
     return Response(status_code=204)
 
@@ -249,7 +249,9 @@ def change(use: Services, rule_id: int, given: RuleChanges | Mapping[str, Any]) 
     before = _of_people(_found(use, rule_id))
     with _refused():
         changed = changed_rule(before, check_fields(RuleChanges, given))
-        assertions.change_rule(use.engine, rule_id, changed)
+        if assertions.change_rule(use.engine, rule_id, changed) is None:
+            # Deleted in between.
+            raise _not_found(rule_id)
 
 
 def remove(use: Services, rule_id: int) -> None:
@@ -288,8 +290,12 @@ def _refused() -> Iterator[None]:
 def _found(use: Services, rule_id: int) -> assertions.Rule:
     rule = assertions.get_rule(use.engine, rule_id)
     if rule is None:
-        raise NotFound("rule_not_found", f"there is no rule {rule_id}", {"rule": rule_id})
+        raise _not_found(rule_id)
     return rule
+
+
+def _not_found(rule_id: int) -> NotFound:
+    return NotFound("rule_not_found", f"there is no rule {rule_id}", {"rule": rule_id})
 
 
 def _of_people(rule: assertions.Rule) -> assertions.Rule:

@@ -143,6 +143,8 @@ def test_a_file_holds_rules_and_presets(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert (found[0].above, found[-1].above, found[-1].enabled) == (50e9, 10e9, False)
     assert read(tmp_path, "# none yet\n") == ()
+    (unnamed,) = read(tmp_path, '[[rule]]\nname = ""\nproject = ""\nseries = "a"\nabove = 1')
+    assert (unnamed.name, unnamed.project) == ("a above 1", None)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +158,10 @@ def test_a_file_holds_rules_and_presets(tmp_path: Path) -> None:
         ('[[rule]]\nname = "x"\nabove = 1', "rule 1 'x': series=None must be the name"),
         ('[[rule]]\nname = "x\\ny"\nseries = "a"\nabove = 1', r"rule 1 'x\\ny': name='x\\ny' must be a text"),
         ('[[rule]]\nseries = "a"\nabove = "lots"', "rule 1: above='lots' must be a number, or a size"),
+        ('[[rule]]\nseries = "a"\nabove = true', "rule 1: above=True must be a number, or a size"),
+        (f'[[rule]]\nseries = "a"\nabove = "{"9" * 65}"', "must be a number, or a size"),
+        ('[[rule]]\nseries = "a"\nabove = 1\nhold = 0', "hold=0 must be a whole number from 1 to 128"),
+        ("#" * 1_000_001, "has more than 1000000 bytes"),
         ('[[rule]]\npreset = "gpu"\nhol = 2', "rule 1 'gpu': hol=2 is not a field of a rule; available: name,"),
         ('[[rule]]\npreset = "gpu"\n[[rule]]\npreset = "gpu"', "rule 2 'gpu': name='GPU memory' is that of a rule"),
     ],

@@ -67,13 +67,13 @@ class Parts:
 def read(message: Message) -> Parts:
     """The parts of any alert; what its facts do not tell has no line."""
     facts = message.facts
-    told = [Line(label, _text(facts, key)) for key, label in _LABELS.items()]
-    told += [Line(ADVICE, plain(text)) for text in _list(facts.get("advice"))[:MAX_ADVICE_LINES]]
+    lines = [Line(label, _text(facts, key)) for key, label in _LABELS.items()]
+    lines += [Line(ADVICE, plain(text)) for text in _list(facts.get("advice"))[:MAX_ADVICE_LINES]]
     title = plain(facts.get("title")) or message.event
     return Parts(
         title=title,
         summary=plain(facts.get("summary")) or title,
-        lines=tuple(line for line in told if line.text),
+        lines=tuple(line for line in lines if line.text),
         link=_link(message),
         tone=_tone(message),
     )
