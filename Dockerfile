@@ -4,7 +4,7 @@ FROM python:3.13.16-slim-trixie AS build
 WORKDIR /source
 # With a compiler the server gets its native module, which checks batches in a fifth of the time.
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
-# Exactly what was tried and audited, by its hashes: `make lock` writes the files, `make audit` reads them.
+# Exactly what was tried and audited, by its hashes: `.ci/lock .venv-audit` writes the files, `make audit` reads them.
 COPY requirements/build.txt requirements/server.txt requirements/
 RUN python -m venv /build && /build/bin/pip install --no-cache-dir --require-hashes -r requirements/build.txt
 # What builds stays here: the environment that is copied has no pip.

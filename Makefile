@@ -11,99 +11,72 @@ CHECK ?=
 GPU_PYTHON ?= python3
 GPU_ARGS ?= --json gpu-results.json
 AUDIT ?= .venv-audit
-COMPARED_ARGS ?=
 OFFLINE ?=
 # A change of these makes the editable install again, which compiles the native modules.
 INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c server/native/*.h)
 export VENV TORCH
 
-.PHONY: help demo test test-long test-leaks test-soak test-fuzz test-coverage audit lock test-integrations test-native test-gpu lint types format docs screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages compared clean
+# What `make test` and `make test-all` leave out: each has a target of its own.
+APART := leaks or soak or integrations
+# $(call tests,MARKS): first what has the machine to itself, then the rest on all cores. Both run, whichever fails.
+define tests
+@status=0; \
+$(PYTHON) -m pytest -q --durations=10 --durations-min=5 -m "($(1)) and alone and not ($(APART))" $(TEST_ARGS) || status=$$?; \
+$(PYTHON) -m pytest -q --durations=30 --durations-min=5 -m "($(1)) and not alone and not ($(APART))" -n auto --dist loadfile --no-loadscope-reorder $(TEST_ARGS) || status=$$?; \
+exit $$status
+endef
+
+.PHONY: help demo test test-all test-leaks test-weekly test-integrations test-gpu audit lint format docs bench-peers clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-demo: $(VENV)/.demo ## serve the dashboard, train a leaking and a fixed run for real (DEMO_ARGS=--exit ends by itself)
+demo: $(VENV)/.demo ## serve the dashboard and train a leaking and a fixed run into it
 	@exec $(PYTHON) -m leakline demo $(DEMO_ARGS)
 
-test: $(VENV)/.test lint types ## lint, types and every test that belongs to a change (under 20 minutes on 2 cores)
-	@.ci/test $(PYTHON) short $(TEST_ARGS)
+test: $(VENV)/.test lint ## lint, types and the tests of a change: ten minutes on two cores
+	$(call tests,not long)
 
-test-long: $(VENV)/.test ## what a change seldom breaks and what takes long: the server's tests once more on Postgres, statistics, every page and state; CI runs it after make test
-	@.ci/test $(PYTHON) long $(TEST_ARGS)
+test-all: test audit ## what CI runs: also what takes long, and the audit
+	$(call tests,long)
 
-test-leaks: $(VENV)/.test ## train with every leak switch, and 44 programs with their healthy twins, through the real chain (CHECK=1 enforces)
+test-leaks: $(VENV)/.test ## the programs with planted leaks and their twins (CHECK=1 enforces)
 	CHECK=$(CHECK) $(PYTHON) -m pytest -m leaks $(TEST_ARGS)
 
-test-soak: $(VENV)/.test ## kill, fork and starve trainings hundreds of times; nothing may be corrupt, double or stuck
-	$(PYTHON) -m pytest -m soak $(TEST_ARGS)
+test-weekly: $(VENV)/.test ## hours: soak, fuzzing, sanitizers, coverage of the core
+	LEAKLINE_SOAK_SECONDS=$${LEAKLINE_SOAK_SECONDS:-600} LEAKLINE_FUZZ_BODIES=$${LEAKLINE_FUZZ_BODIES:-10000} \
+	LEAKLINE_FUZZ_EXAMPLES=$${LEAKLINE_FUZZ_EXAMPLES:-100} .ci/weekly $(PYTHON) $(TEST_ARGS)
 
-test-fuzz: $(VENV)/.test ## schemathesis over every operation and ten thousand hostile bodies, against real servers on SQLite and Postgres (BODIES, EXAMPLES, SEED)
-	LEAKLINE_FUZZ_BODIES=$${BODIES:-10000} LEAKLINE_FUZZ_EXAMPLES=$${EXAMPLES:-100} LEAKLINE_FUZZ_SEED=$${SEED:-10} \
-	  $(PYTHON) -m pytest -s -o timeout=3600 tests/server/test_fuzz.py tests/server/test_limits_over_http.py $(TEST_ARGS)
-
-test-integrations: $(INTEGRATIONS)/.integrations ## real trainings of five frameworks and what else needs packages or tools of its own (under 15 minutes)
+test-integrations: $(INTEGRATIONS)/.integrations ## trainings of five frameworks, other tools (15 minutes)
 	@.ci/bring-tfjs .peers/tfjs
 	@$(INTEGRATIONS)/bin/python -m benchmarks.server.install prometheus
 	$(INTEGRATIONS)/bin/python -m pytest -m integrations tests/integrations $(TEST_ARGS)
 
-test-native: $(VENV)/.test ## the native modules in every interpreter at hand, under sanitizers, ten minutes beside a program that does its worst
-	LEAKLINE_SOAK_SECONDS=$${LEAKLINE_SOAK_SECONDS:-600} \
-	LEAKLINE_TEST_PYTHONS="$$LEAKLINE_TEST_PYTHONS:$$(ls -d ~/.pyenv/versions/3.1[1-4].*/bin 2>/dev/null | paste -sd:)" \
-	  $(PYTHON) -m pytest tests/native $(TEST_ARGS)
-
-test-gpu: ## check the client on a machine with one NVIDIA GPU and torch, without a network, in eight minutes (GPU_PYTHON, GPU_ARGS)
+test-gpu: ## the client on an NVIDIA GPU, without a network (GPU_PYTHON, GPU_ARGS)
 	@PYTHONPATH="agent_client:.$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) -m benchmarks.client.gpu $(GPU_ARGS)
 
-test-coverage: $(VENV)/.test ## branches of the detector, spool, ingest and webhooks that their tests take; below 90 % fails
-	@.ci/coverage $(PYTHON) $(TEST_ARGS)
-
-audit: $(VENV)/.test $(AUDIT)/.tools ## known holes and licences of what the image installs, and the age of base images (OFFLINE=1: without holes; OFFLINE=ok: holes where a network allows)
+audit: $(VENV)/.test $(AUDIT)/.tools ## known holes, licences, age of images (OFFLINE=1, OFFLINE=ok)
 	@OFFLINE=$(OFFLINE) .ci/audit $(AUDIT) $(PYTHON)
 
-lock: $(AUDIT)/.tools ## write requirements/server.txt and build.txt anew, what the image installs and what builds it, with hashes
-	@.ci/lock $(AUDIT)
-
-lint: $(VENV)/.test ## ruff
+lint: $(VENV)/.test ## ruff, and mypy --strict over both packages
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-
-types: $(VENV)/.test ## mypy --strict over both packages
 	$(PYTHON) -m mypy
 
 format: $(VENV)/.test ## let ruff format the code
 	$(PYTHON) -m ruff format .
 
-docs: $(VENV)/.test ## write docs/reference anew from the code (series, commands, Python, HTTP)
+docs: $(VENV)/.test ## write docs/reference anew from the code
 	$(PYTHON) docs/reference/generate.py
 
-screenshots: $(VENV)/.test ## train both stories of the demo and take the pictures of the documents anew (a few minutes)
-	$(PYTHON) docs/images/take.py $(SERVER)
-
-bench-client: $(VENV)/.test ## what the client costs, beside its peers (CHECK=1 enforces; HEAPS, PARTS, PAIRS choose)
-	CHECK=$(CHECK) $(PYTHON) -m benchmarks.client $(BENCH_ARGS)
-
-bench-peers: $(VENV)/.test ## install what bench-client compares with
+bench-peers: $(VENV)/.test ## install what the benchmarks compare with
 	$(PYTHON) -m pip install --quiet objgraph pympler guppy3 memray
-
-bench-detection: $(VENV)/.test ## false alarms, recall and accuracy of the analysis, beside five baselines (CHECK=1 enforces; RUNS, FAMILIES, FRESH, JOBS, SOAK choose)
-	CHECK=$(CHECK) $(PYTHON) -m benchmarks.detection $(BENCH_ARGS)
-
-bench-server: $(VENV)/.test ## what the server costs, beside its peers (CHECK=1 enforces; ROWS, SHORT, KILLS choose)
-	CHECK=$(CHECK) $(PYTHON) -m benchmarks.server $(BENCH_ARGS)
-
-bench-server-peers: $(VENV)/.test ## bring what bench-server compares with into .peers, starting nothing
 	$(PYTHON) -m benchmarks.server.install
 
-bench-pages: $(VENV)/.test ## what the pages cost in a real browser (CHECK=1 enforces; ROWS, SHORT choose)
-	CHECK=$(CHECK) $(PYTHON) -m benchmarks.pages $(BENCH_ARGS)
+bench-%: $(VENV)/.test ## client, server, detection, pages, scale, compared (CHECK=1 enforces)
+	CHECK=$(CHECK) $(PYTHON) -m benchmarks.$* $(BENCH_ARGS)
 
-bench-scale: $(VENV)/.test ## post as thousands of training processes would (BENCH_ARGS=--help)
-	$(PYTHON) -m benchmarks.scale $(BENCH_ARGS)
-
-compared: $(VENV)/.test $(if $(findstring --again,$(COMPARED_ARGS)),,bench-peers bench-server-peers) ## measure briefly beside the peers and write the cost table of docs/compared.md (about ten minutes)
-	$(PYTHON) -m benchmarks.compared $(COMPARED_ARGS)
-
-clean: ## remove the virtual environments and caches (never .leakline and .leakline-server, which hold your runs)
+clean: ## remove environments and caches, never your runs
 	rm -rf $(VENV) $(INTEGRATIONS) $(AUDIT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.demo: $(INSTALLED)

@@ -1,8 +1,8 @@
 """What Leakline costs beside its peers, from short runs of two benchmarks, written into docs/compared.md.
 
-    make compared                            installs the peers, measures for about ten minutes, writes the page
-    make compared COMPARED_ARGS=--again      writes the page from what was measured last; measures nothing
-    make compared PAIRS=7 SHORT=             whatever is set here goes before the short form below
+    make bench-peers bench-compared           installs the peers, measures for about ten minutes, writes the page
+    make bench-compared BENCH_ARGS=--again    writes the page from what was measured last; measures nothing
+    make bench-compared PAIRS=7 SHORT=        whatever is set here goes before the short form below
 
 Everything is a ratio to a floor or to Leakline from the same run. A peer that is not installed has a row that says so.
 What was measured lies beside this file, so that the page can be held to it.

@@ -1,6 +1,6 @@
 """What Leakline's server costs, in one run beside what a user could take instead.
 
-    make bench-server-peers           brings VictoriaMetrics, Prometheus, InfluxDB, trackio, MLflow, Aim, W&B
+    make bench-peers           brings VictoriaMetrics, Prometheus, InfluxDB, trackio, MLflow, Aim, W&B
     make bench-server                 prints a table for each part, then every figure with what it is held to
     make bench-server CHECK=1         ends with 1 when a figure falls short, or could not be measured; says which rows
                                       were not asked for

@@ -1,7 +1,7 @@
 """Who is measured: Leakline on SQLite and on Postgres, and what a user could take instead.
 
 Each server runs on one core, in a folder of its own, with the settings its makers ship but for addresses, limits that
-would refuse the samples, and logs of requests. Peers are looked for in ``.peers`` (``make bench-server-peers``), then
+would refuse the samples, and logs of requests. Peers are looked for in ``.peers`` (``make bench-peers``), then
 on the PATH.
 """
 
@@ -365,7 +365,7 @@ def program(name: str) -> str:
     own = PEERS / "usr" / "bin" / name
     found = str(own) if own.exists() else shutil.which(name)
     if found is None:
-        raise Absent(f"{name} is not installed (make bench-server-peers)")
+        raise Absent(f"{name} is not installed (make bench-peers)")
     return found
 
 
@@ -373,7 +373,7 @@ def peers_python(module: str) -> str:
     """The interpreter of the peers, if it has ``module``."""
     folder = next((PEERS / "venv" / "lib").glob("python*/site-packages"), None)
     if folder is None or not (folder / module).is_dir():
-        raise Absent(f"{module} is not installed (make bench-server-peers)")
+        raise Absent(f"{module} is not installed (make bench-peers)")
     return str(PEERS_PYTHON)
 
 
@@ -385,6 +385,4 @@ def snappy() -> Callable[[bytes], bytes]:
     with suppress(ImportError):
         cramjam = importlib.import_module("cramjam")
         return lambda data: bytes(cramjam.snappy.compress_raw(data))
-    raise Absent(
-        "cramjam, which compresses remote writes, is not installed (make bench-server-peers)"
-    )
+    raise Absent("cramjam, which compresses remote writes, is not installed (make bench-peers)")

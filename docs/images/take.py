@@ -3,7 +3,7 @@
 What they show is real: both stories of `leakline demo` are trained first, into a database of their own, which takes
 a few minutes. With an address, the server there is shown as it is; it needs the runs before-fix and after-fix.
 
-example: make screenshots
+example: python docs/images/take.py
          python docs/images/take.py http://127.0.0.1:8765
 """
 

@@ -90,6 +90,11 @@ def caplog(
     guard.logger.removeHandler(caplog.handler)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def observed_program(only_own_folder: None) -> None:
+    """Of the modules that pytest has collected, the program has those of this folder alone."""
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No variable of the machine that runs the tests reaches a run."""
@@ -99,8 +104,6 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LEAKLINE_DIR", str(tmp_path / "spool"))
-    # `init` sets it; tests of other parts listen at the root logger.
-    monkeypatch.setattr(guard.logger, "propagate", True)
     # Tests are not about the budget unless they say so.
     monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "1")
 

@@ -317,35 +317,35 @@ def test_marks_notes_and_plans_travel_as_events(offline: Run) -> None:
     assert told["fix"][1]["promises"] == promised
 
 
-class Environment:
+class TrackedEnvironment:
     pass
 
 
 def test_watched_and_expected_classes_are_counted_before_they_grow() -> None:
-    run = leakline.init(mode="offline", quiet=True, watch=[Environment])
+    run = leakline.init(mode="offline", quiet=True, watch=[TrackedEnvironment])
     kept = []
-    run.expect("Environment", (1, 2), after="evaluate")
+    run.expect("TrackedEnvironment", (1, 2), after="evaluate")
     for generation in range(3):
         run.generation(generation)
         with run.phase("evaluate"):
-            kept.append(Environment())
+            kept.append(TrackedEnvironment())
     run.finish()
-    series = f"type.{Environment.__module__}.Environment.count"
+    series = f"type.{TrackedEnvironment.__module__}.TrackedEnvironment.count"
     counts = [s.samples.get(series) for s in recorded() if s.kind == "phase_end"]
     assert counts == [1, 2, 3]
     (expected,) = events("expect")
-    assert expected.name == f"{Environment.__module__}.Environment"
+    assert expected.name == f"{TrackedEnvironment.__module__}.TrackedEnvironment"
     assert expected.data == {"low": 1, "high": 2, "after": "evaluate"}
 
 
 def test_a_class_that_does_not_come_back_to_its_baseline_is_told() -> None:
     run = leakline.init(mode="offline", quiet=True)
-    run.expect(Environment, "baseline", after="evaluate")
-    kept = [Environment(), Environment()]
+    run.expect(TrackedEnvironment, "baseline", after="evaluate")
+    kept = [TrackedEnvironment(), TrackedEnvironment()]
     for generation in range(4):
         run.generation(generation)
         with run.phase("evaluate"):
-            kept.extend(Environment() for _ in range(3 * (generation == 2)))
+            kept.extend(TrackedEnvironment() for _ in range(3 * (generation == 2)))
     run.finish()
     history = history_from_batches(
         RunHeader("r", "p", "r", "generation", None, 0.0), [Batch(ProcessIdentity("p"), tuple(recorded()))]
@@ -355,7 +355,7 @@ def test_a_class_that_does_not_come_back_to_its_baseline_is_told() -> None:
     assert row.measured is not None and row.measured.estimate == 5
     assert (row.state, row.deviations[0].generation) == ("broken", 2)
     (finding,) = examine(history).findings
-    assert finding.suspects[0].name == f"{Environment.__module__}.Environment"
+    assert finding.suspects[0].name == f"{TrackedEnvironment.__module__}.TrackedEnvironment"
 
 
 def test_a_watched_builtin_is_counted_at_censuses() -> None:

@@ -118,7 +118,7 @@ def tables(text: str) -> list[list[list[str]]]:
 
 
 def test_the_page_has_what_was_measured_last_and_where(recorded: dict[str, Any]) -> None:
-    assert compared.page(recorded) == WRITTEN, "run: make compared COMPARED_ARGS=--again"
+    assert compared.page(recorded) == WRITTEN, "run: make bench-compared BENCH_ARGS=--again"
     first = WRITTEN.splitlines()[0]
     assert recorded["date"] in first
     assert recorded["client"]["machine"] in first

@@ -171,7 +171,7 @@ def test_what_is_installed_into_the_image_is_pinned_and_proved(lock: str, asked:
     names = {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", locked, re.M)}
     assert locked.count("--hash=sha256:") >= len(names) > 4
     missing = _needed(asked) - names
-    assert missing == set(), f"{missing}: make lock"
+    assert missing == set(), f"{missing}: .ci/lock .venv-audit"
 
 
 def _needed(asked: list[str]) -> set[str]:
@@ -513,14 +513,14 @@ def audited(
         (FINE, FINE, "", 184, 1, "is 184 days old"),
         (FINE, FINE, "ok", 184, 0, "is 184 days old"),
         ("exit 1", FINE, "ok", 0, 1, "a licence is not among those"),
-        (FINE, HOLE, "", 0, 1, "make lock"),
-        (FINE, HOLE, "ok", 0, 1, "make lock"),
+        (FINE, HOLE, "", 0, 1, ".ci/lock"),
+        (FINE, HOLE, "ok", 0, 1, ".ci/lock"),
         (FINE, HOLE, "1", 0, 0, "NOT looked up"),
         *((FINE, said, "", 0, 1, "NOT looked up") for said in (UNREACHABLE, UNREACHABLE_TOO, MIRROR)),
         *((FINE, said, "ok", 0, 0, "NOT looked up") for said in (UNREACHABLE, UNREACHABLE_TOO, MIRROR)),
         # What fails for another reason is not taken for a missing network.
         *(
-            (FINE, said, "ok", 0, 1, "make lock")
+            (FINE, said, "ok", 0, 1, ".ci/lock")
             for said in ("echo 'Traceback'; exit 1", TELLING_HOLE, UNKNOWN, UNKNOWN_TO_A_SERVICE)
         ),
     ],

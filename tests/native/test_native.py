@@ -1,8 +1,8 @@
 """The native modules keep their promises in each interpreter at hand and are refused where they must be; and all of
 the client's beside a program that moves, frees and reorders objects, plain and under sanitizers.
 
-`make test-native` prints which interpreters were missing; LEAKLINE_TEST_PYTHONS names more of them. Seconds of each
-program that does its worst by LEAKLINE_SOAK_SECONDS: 10 in `make test`, 600 in `make test-native`.
+`make test-weekly` prints which interpreters were missing; LEAKLINE_TEST_PYTHONS names more of them. Seconds of each
+program that does its worst by LEAKLINE_SOAK_SECONDS: 10 in `make test-all`, 600 in `make test-weekly`.
 """
 
 from __future__ import annotations

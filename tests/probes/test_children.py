@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
+from leakline.probes import children
 from leakline.probes.child_names import (
     NAMES_LIMIT,
     TOLD_LIMIT,
@@ -31,6 +33,29 @@ WAITS = "import sys; print('up', flush=True); sys.stdin.read()"
 # Starts another that waits, and waits for it.
 STARTS = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[-1]])"
 CONTEXT = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(autouse=True)
+def only_new_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the descendants that this process has before the test: databases and servers of other tests, which run
+    until the session ends.
+    """
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    processes, descendants = children._processes, psutil.Process.children
+
+    def new_descendants(process: psutil.Process, recursive: bool) -> list[psutil.Process]:
+        return [
+            child
+            for child in descendants(process, recursive)
+            if before.isdisjoint([child.pid, *(parent.pid for parent in child.parents())])
+        ]
+
+    monkeypatch.setattr(
+        children,
+        "_processes",
+        lambda proc: (one for one in processes(proc) if one.pid not in before),
+    )
+    monkeypatch.setattr(psutil.Process, "children", new_descendants)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def postgres_url() -> Iterator[str]:
     server.cleanup()
 
 
-# The same once more on Postgres is `make test-long`; what Postgres alone has is not.
+# The same once more on Postgres is `make test-all`; what Postgres alone has is not.
 DATABASES = ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.long])]
 
 

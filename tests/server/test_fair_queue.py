@@ -226,7 +226,7 @@ def test_a_body_that_ends_before_it_began_takes_nothing() -> None:
 def test_other_projects_do_not_feel_a_crowd_of_new_names(
     serve: Callable[..., Any], database_url: str
 ) -> None:
-    """In one queue for all they would wait as long as the crowd does; how long is measured by `make test-soak`."""
+    """In one queue for all they would wait as long as the crowd does; how long is measured by `make test-weekly`."""
     server = serve(arguments=["--database-url", database_url])
     beside = beside_a_crowd(server.port)
     assert beside.refused == []

@@ -1,5 +1,5 @@
 """Requests that are almost right, by the thousand: each is stored or refused, without a failure of the server, and
-takes no memory; nor does a bomb. `make test-fuzz` sends many more."""
+takes no memory; nor does a bomb. `make test-weekly` sends many more."""
 
 from __future__ import annotations
 

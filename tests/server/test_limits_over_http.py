@@ -616,7 +616,7 @@ KEPT = {
 }  # fmt: skip
 
 
-# A thousand processes each, which is most of the time of this file: on Postgres `make test-fuzz` has them.
+# A thousand processes each, which is most of the time of this file: on Postgres `make test-weekly` has them.
 LONG = {"MAX_PROCESSES_TOLD", "MAX_PROCESSES_STUDIED", "MAX_PROCESSES_READ"}
 
 
@@ -626,7 +626,7 @@ def test_what_is_beyond_is_folded_cut_or_left_out_and_that_is_told(
     name: str, client: Client, make_run: Any
 ) -> None:
     if name in LONG and client.services.engine.dialect.name != "sqlite" and not WHOLE:
-        pytest.skip("make test-fuzz crosses it on Postgres")
+        pytest.skip("make test-weekly crosses it on Postgres")
     ABSORBED[name](client, make_run)
 
 
