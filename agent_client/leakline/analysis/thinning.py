@@ -26,7 +26,7 @@ _OLDER: Final = 256
 # Shorter processes are read whole; so are those of fewer snapshots, whatever they say of their generations.
 WHOLE: Final = _NEWEST + _BLOCK + _OLDER
 # Events that hold every generation of a run to something.
-PLANS: Final = frozenset({"band", "budget", "fix"})
+PLANS: Final = frozenset({"band", "gauge", "budget", "fix"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ...snapshot import LARGEST_INTEGER
 from ..contracts import Readings as CountReadings
 from ..contracts import applicable_readings, find_violation
 from ..history import Expectation, RunHistory
-from ..results import Assertion, AssertionCheck, AssertionState, Deviation, Interval
+from ..results import BY_READING, Assertion, AssertionCheck, AssertionState, Deviation, Interval
 from ..series import Lane, lanes_of
 from ..since import Told
 from ..study import LaneStudy
@@ -49,14 +49,14 @@ class Readings:
 def check_assertions(history: RunHistory, told: Sequence[Told]) -> tuple[AssertionCheck, ...]:
     """Return every assertion with what was measured. ``told``: each process place at its newest moment.
 
-    Bands and budgets are first, then the promises of fixes, then counts, broken ones first.
+    Bands, gauges and budgets are first, then the promises of fixes, then counts, broken ones first.
     """
     studies = [study for study, _ in told]
-    found: dict[str, list[AssertionCheck]] = {"band": [], "budget": []}
+    found: dict[str, list[AssertionCheck]] = {"band": [], "gauge": [], "budget": []}
     for assertion in declared_assertions(history):
         rows = found[assertion.origin]
         if len(rows) < _MAX_OF_AN_ORIGIN:
-            readings = band_readings if assertion.origin == "band" else budget_readings
+            readings = band_readings if assertion.origin in BY_READING else budget_readings
             rows += [check(history, assertion, each) for each in readings(assertion, studies)]
     found["fix"] = check_fixes(history, told)
     counts = check_counts(history, [study.lane for study in studies])
@@ -80,7 +80,8 @@ def band_readings(band: Assertion, studies: Sequence[LaneStudy]) -> list[Reading
     measuring = [study.lane for study in studies if is_measured(study.lane, band.metric)]
     found = []
     for lane in measuring:
-        values = dict(zip(lane.generations, readings_of(lane, band.metric), strict=True))
+        each = readings_of(lane, band.metric, highest=band.origin == "gauge")
+        values = dict(zip(lane.generations, each, strict=True))
         ended = [g for g in lane.generations if band.covers(g)]
         known = [(g, float(v)) for g in ended if (v := values[g]) is not None]
         newest = lane.generations[-1] if lane.generations else -math.inf
@@ -99,7 +100,7 @@ def budget_readings(budget: Assertion, studies: Sequence[LaneStudy]) -> list[Rea
 
 
 def check(history: RunHistory, assertion: Assertion, readings: Readings) -> AssertionCheck:
-    amounts, is_band = readings.amounts, assertion.origin == "band"
+    amounts, is_band = readings.amounts, assertion.origin in BY_READING
     states = [assertion.state_of(amount) for _, amount in amounts]
     beyond = [each for each, state in zip(amounts, states, strict=True) if state != "holds"]
     outside = [Deviation(g, v, assertion.off_by(v)) for g, v in beyond] if is_band else []
@@ -108,7 +109,7 @@ def check(history: RunHistory, assertion: Assertion, readings: Readings) -> Asse
         key=lambda each: (abs(assertion.off_by(each[1])) if is_band else each[1], -each[0]),
         default=(None, None),
     )
-    is_open = is_band and not history.ended
+    is_open = assertion.origin == "band" and not history.ended
     is_open = is_open and (assertion.last is None or readings.newest < assertion.last)
     state: AssertionState = "holds" if worst is None else assertion.state_of(worst)
     if not amounts:

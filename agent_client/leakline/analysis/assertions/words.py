@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ...text_format import capital, count_of, format_bytes, format_number, short_name
 from ..history import RunHistory
-from ..results import Assertion, AssertionState, Deviation
+from ..results import BY_READING, Assertion, AssertionState, Deviation
 from .declared import (
     GENERATIONS,
     GPU_PEAK,
@@ -45,6 +45,8 @@ def assertion_title(check: Mapping[str, Any], unit: str) -> str:
         return f"budget of {whose.get(metric, check['name'])}{process}"
     if check["origin"] == "fix":
         return f"{check['name']}: {_promise_title(check, unit)}"
+    if check["origin"] == "gauge":
+        return f"{metric}{process}: {_bounds(check)}"
     if check["origin"] != "band":
         after = f" after {check['phase']}" if check["phase"] else ""
         return f"{check['name']}{after}{process}: {_bounds(check)}"
@@ -76,7 +78,7 @@ def _bounds(check: Mapping[str, Any]) -> str:
     if low is None and high is None:
         return "as at the baseline"
     if low is None:
-        return f"up to {write(high)}{'' if check['origin'] == 'band' else ' (baseline)'}"
+        return f"up to {write(high)}{'' if check['origin'] in BY_READING else ' (baseline)'}"
     if high is None:
         return f"from {write(low)}"
     return write(low) if low == high else f"{write(low)} to {write(high)}"
