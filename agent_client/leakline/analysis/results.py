@@ -233,6 +233,7 @@ class AssertionCheck(Assertion):
     """
 
     process: str | None = None  # "rank 0 main", when the run has several
+    location: str | None = None  # file and line that a fix names
     state: AssertionState
     measured: Interval | None = None
     worst: float | None = None

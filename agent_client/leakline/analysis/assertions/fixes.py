@@ -68,7 +68,7 @@ def check_fixes(history: RunHistory, told: Sequence[Told]) -> list[AssertionChec
                 AssertionCheck(
                     "fix", fix.name, claim if counted == claim else f"type.{counted}.count", fix.phase,
                     promised if is_least else None, None if is_least else promised,
-                    state=state, measured=measured, sentence=sentence,
+                    location=fix.location, state=state, measured=measured, sentence=sentence,
                 )
             )  # fmt: skip
     return rows

@@ -44,7 +44,8 @@ def assertion_title(check: Mapping[str, Any], unit: str) -> str:
         whose = {KEPT_BY_GENERATION: f"each {unit}", KEPT_BY_RUN: "the whole run"}
         return f"budget of {whose.get(metric, check['name'])}{process}"
     if check["origin"] == "fix":
-        return f"{check['name']}: {_promise_title(check, unit)}"
+        place = f" ({check['location']})" if check["location"] else ""
+        return f"{check['name']}{place}: {_promise_title(check, unit)}"
     if check["origin"] == "gauge":
         return f"{metric}{process}: {_bounds(check)}"
     if check["origin"] != "band":
