@@ -105,8 +105,11 @@ def load_history_at(
         left_out = _count(connection, run_id) - len(rows)
         among = [row.id for row in rows] if left_out else None
         events = load_events(connection, run_id, among)
-        # A plan holds every generation to something; the books of a page do not.
-        if not summed and any(event.kind in PLANS for event in events):
+        expectations = with_accepted(
+            declared_expectations(events), assertions.expected_of(connection, run)
+        )
+        # All of them are checked in every generation; a page shows of the plans what the verdict found.
+        if expectations or (not summed and any(event.kind in PLANS for event in events)):
             part = None
         history = RunHistory(
             run=run_id,
@@ -119,9 +122,7 @@ def load_history_at(
             ),
             events=tuple(events),
             holders=tuple(load_holders(connection, run_id, among)),
-            expectations=with_accepted(
-                declared_expectations(events), assertions.expected_of(connection, run)
-            ),
+            expectations=expectations,
             capacities=declared_capacities(events),
             environment=msgspec.json.decode(run.environment),
             ended=run.state in ENDED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -59,13 +60,23 @@ def check_assertions(history: RunHistory, told: Sequence[Told]) -> tuple[Asserti
             readings = band_readings if assertion.origin in BY_READING else budget_readings
             rows += [check(history, assertion, each) for each in readings(assertion, studies)]
     found["fix"] = check_fixes(history, told)
-    counts = check_counts(history, [study.lane for study in studies])
-    found["count"] = sorted(counts, key=lambda each: each.state != "broken")
+    found["count"] = _in_order(check_counts(history, [study.lane for study in studies]))
     return tuple(
         row
         for origin, rows in found.items()
         for row in (rows if origin == "fix" else rows[:_MAX_OF_AN_ORIGIN])
     )
+
+
+def _in_order(counts: Sequence[AssertionCheck]) -> list[AssertionCheck]:
+    """Return broken ones first, and before the second of any class the first of each, so that none is cut off whole."""
+    before = Counter[tuple[bool, str, str]]()
+    ranked = []
+    for each in counts:
+        which = each.state != "broken", each.origin, each.name
+        ranked.append((which[0], before[which], each))
+        before[which] += 1
+    return [each for _, _, each in sorted(ranked, key=lambda found: found[:2])]
 
 
 def _checked(assertion: Assertion, **found: Any) -> AssertionCheck:
