@@ -81,7 +81,11 @@ def planned_total(run: Json, verdict: Json | None = None) -> int | None:
     if run["unit"] in UNITS_OF_TIME:
         return None
     assertions = (verdict or {}).get("assertions") or ()
-    promised = [each["low"] for each in assertions if each["metric"] == GENERATIONS]
+    promised = [
+        each["low"]
+        for each in assertions
+        if each["origin"] == "fix" and each["metric"] == GENERATIONS
+    ]
     # The first generation of a plan is 0 or 1, as the program counts; its last is told as it is.
     planned_for = [each["last"] for each in assertions if each["last"] is not None]
     if run["total"]:
