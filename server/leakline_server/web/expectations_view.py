@@ -42,8 +42,8 @@ def expectations(
         return None
     how = (
         "What was declared, promised or accepted for this run, broken first. A band and the limit of a gauge are "
-        f"compared with each {unit}, bounds included; a budget is broken from its leak on; a promise only where the "
-        "entire interval is above it; one instance too many after a collection breaks a count."
+        f"compared with each {unit}, bounds included. A budget is broken from its leak on, a promise where the entire "
+        "interval is beyond it, a count by one too few or by one too many that is left after a collection."
     )
     heads = ["expected", "by", "state", "#measured", "#off by", "in words"]
     rows = [row for each in sorted(checks, key=_order) for row in _rows(each, unit)]
