@@ -207,7 +207,6 @@ def test_a_run_shows_its_evidence(api: TestClient, make_run: Any, read_page: Any
         "large-objects",
         "events",
         "processes",
-        "snapshots",
     ):
         assert f'id="{section}"' in text, section
     assert "app.<wbr>Env" in text and "mark 0" in text and "GiB" in text
