@@ -1,4 +1,4 @@
-"""``/settings``: what this server is, how it does, and with what it was started; and the tokens (`token_pages.py`)."""
+"""``/settings``: health, sizes, retention and tokens of this server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
 from leakline import __version__
-from leakline.probes.native import why_not_native as why_no_native_client
 
 from .. import issuing
 from ..limits import MAX_WAITING_BATCHES
 from ..paths import MIGRATIONS
-from ..store import damage, disk, full_disk, migrate, overview, removal, sizes, tokens, watching
-from ..store.compiled import why_not_native
+from ..store import damage, disk, full_disk, migrate, overview, removal, sizes, tokens
 from .callers import calling
 from .metrics import Metrics
 from .permissions import may
@@ -70,10 +68,6 @@ def _found(use: Services, metrics: Metrics) -> Found:
         damaged=damage.count(engine),
         removals=removal.waiting(engine),
         retainer=use.retainer,
-        streams=use.live.listeners,
-        has_other_servers=watching.has_other_servers(engine),
-        why_not_native=why_not_native(),
-        why_no_native_client=why_no_native_client(),
     )
 
 
