@@ -83,7 +83,7 @@ def environment() -> jinja2.Environment:
     )
     made = templating.environment().overlay(loader=loader)
     made.filters = {**made.filters, "href": _absolute}
-    made.globals = {**made.globals, "served": False, "shapes": f"#{SHAPES}"}
+    made.globals = {**made.globals, "served": False, "shapes_href": f"#{SHAPES}"}
     return made
 
 

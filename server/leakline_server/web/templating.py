@@ -69,7 +69,7 @@ def environment() -> jinja2.Environment:
     made.filters["ahead"] = ahead
     # A page in a file has its own of these (standalone.py).
     made.filters["href"] = str
-    made.globals |= {"served": True, "shapes": "/static/images/shapes.svg#"}
+    made.globals |= {"served": True, "shapes_href": "/static/images/shapes.svg#"}
     return made
 
 
