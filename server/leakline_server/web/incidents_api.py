@@ -225,7 +225,7 @@ def list_page(
 
 @pages.post("/incidents/{fingerprint}/take-back")
 def take_back_form(fingerprint: Fingerprint, form: Form, use: Use) -> Response:
-    kinds = {kind: kind for kind, *_ in _ACTIONS.values()}
+    kinds: dict[str, Kind] = {kind: kind for kind, *_ in _ACTIONS.values()}
     kind = kinds.get(form.get("kind", ""))
     if kind is None:
         raise InvalidField("kind", form.get("kind"), f"must be one of {', '.join(kinds)}")
