@@ -83,7 +83,7 @@ def _studies(history: RunHistory) -> list[LaneStudy]:
 
 
 def _is_planned(history: RunHistory) -> bool:
-    return bool(history.expectations) or any(event.kind in PLANS for event in history.events)
+    return any(event.kind in PLANS for event in history.events)
 
 
 def _verdict(

@@ -105,11 +105,8 @@ def load_history_at(
         left_out = _count(connection, run_id) - len(rows)
         among = [row.id for row in rows] if left_out else None
         events = load_events(connection, run_id, among)
-        expectations = with_accepted(
-            declared_expectations(events), assertions.expected_of(connection, run)
-        )
-        # All of them are checked in every generation; a page shows of the plans what the verdict found.
-        if expectations or (not summed and any(event.kind in PLANS for event in events)):
+        # A plan is checked in every generation; the books of a page read a part.
+        if not summed and any(event.kind in PLANS for event in events):
             part = None
         history = RunHistory(
             run=run_id,
@@ -122,7 +119,9 @@ def load_history_at(
             ),
             events=tuple(events),
             holders=tuple(load_holders(connection, run_id, among)),
-            expectations=expectations,
+            expectations=with_accepted(
+                declared_expectations(events), assertions.expected_of(connection, run)
+            ),
             capacities=declared_capacities(events),
             environment=msgspec.json.decode(run.environment),
             ended=run.state in ENDED,

@@ -187,5 +187,7 @@ def _check_count(
         assertion, process=process, state=state,
         measured=_exactly(readings.counts[-1] if readings.counts else None),
         outside=len(broken), judged=len(readings.counts), deviations=tuple(broken[:_MAX_DEVIATIONS]),
-        sentence=count_sentence(history.unit, readings.counts, broken, state),
+        sentence=count_sentence(
+            history.unit, readings.counts, broken, state, in_part=bool(lane.whole_from)
+        ),
     )  # fmt: skip

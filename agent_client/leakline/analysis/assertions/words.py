@@ -186,13 +186,20 @@ def broken_budget_evidence(budget: Assertion, unit: str, kept: float) -> str:
 
 
 def count_sentence(
-    unit: str, counts: Sequence[float], broken: Sequence[Deviation], state: AssertionState
+    unit: str,
+    counts: Sequence[float],
+    broken: Sequence[Deviation],
+    state: AssertionState,
+    *,
+    in_part: bool = False,
 ) -> str:
+    """``in_part``: of a long run, of which not every generation is read."""
     if not counts:
         return "It has not been counted there yet."
     said = f"{format_number(counts[-1])} at the newest reading"
     if broken:
         first = broken[0].generation
         where = f"before the first {unit}" if first is None else f"first in {unit} {first}"
-        said += f"; other numbers at {count_of(len(broken), 'reading')}, {where}"
+        part = f" of the {len(counts):,} that are read of this long run" if in_part else ""
+        said += f"; other numbers at {count_of(len(broken), 'reading')}{part}, {where}"
     return f"{said}{'; a collection may still free them' if state == 'undecided' else ''}."
