@@ -106,7 +106,7 @@ def test_minutes_are_not_held_against_generations(ask: Any, server: str) -> None
     assert "failed on: undecided" in said.output
     why = "undecided: one run counts generations, the other minutes; record both alike"
     assert why in said.output
-    assert "the difference is" not in said.output and "Gone      nothing" in said.output
+    assert "the difference is" not in said.output and "Gone        nothing" in said.output
     page = page_at(f"{server}/compare?before=run1&after=alone")
     assert "one axis would lay a second over a generation" in page
     assert "Nothing was compared per unit" in page

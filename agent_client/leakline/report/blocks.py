@@ -136,9 +136,10 @@ def _terminal(block: Block) -> Iterator[str]:
             shown = columns_text([[head.lstrip("#").upper() for head in heads], *rows])
             yield from shown.split("\n")
         case Facts(facts):
+            width = max(9, *(len(title) for title, _ in facts))
             for title, fact in facts:
                 sentences = (fact,) if isinstance(fact, str) else fact
-                yield from (f"{title:<9} {sentence}" for sentence in sentences)
+                yield from (f"{title:<{width}} {sentence}" for sentence in sentences)
 
 
 def columns_text(rows: Sequence[Sequence[str]]) -> str:
