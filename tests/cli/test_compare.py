@@ -155,8 +155,8 @@ def test_a_comparison_becomes_markdown(ask: Any, server: str) -> None:
 def test_a_run_without_generations_is_told_by_its_time(ask: Any, server: str) -> None:
     post_run(server, "told", "by-time/told", 0, unit="minute", counted=by_the_minute)
     output = ask("compare", "app/fixed", "by-time/told", "--markdown").output
-    count, unit = cells(output.splitlines(), "progress")[2].split()[:2]
-    assert unit == "min" and int(count) >= GENERATIONS - 1
+    # It ended when the server received its end, long after the times of its snapshots.
+    assert re.fullmatch(r"\d+ d \d+ h", cells(output.splitlines(), "progress")[2])
     assert "The two runs have no generations in common." in output
     assert "Compared over" not in output
 
