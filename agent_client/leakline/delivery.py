@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from .connection import Connection, Meter
 
+API: Final = "/api/v1"
 RESPONSE_LIMIT_BYTES: Final = 64 * 1024
 # What commands may read: verdicts and comparisons of long runs.
 COMMAND_RESPONSE_LIMIT_BYTES: Final = 16 * 2**20
@@ -87,8 +88,10 @@ class Delivery:
         timeout_seconds: float = TIMEOUT_SECONDS,
         response_limit_bytes: int = RESPONSE_LIMIT_BYTES,
         ca_file: Path | None = None,
+        base: str = API,
     ) -> None:
         self.server = server
+        self._base = base
         self.timeout_seconds = timeout_seconds
         self._token, self._ca_file = token, ca_file
         self._limit = response_limit_bytes
@@ -100,7 +103,10 @@ class Delivery:
     def request(
         self, method: str, path: str, payload: Mapping[str, Any] | Body | None = None
     ) -> Outcome:
-        """``path`` is below ``/api/v1``, with its query. Never raises for what a network can do."""
+        """Send one request to ``path``, which is below ``base`` and has its query.
+
+        Never raises for what a network can do.
+        """
         from http.client import HTTPException
 
         from .connection import Meter
@@ -138,7 +144,7 @@ class Delivery:
         connection = self._connect(meter)
         meter.allow(HEAD_LIMIT_BYTES)
         data = None if body is None else body.data
-        target = f"{connection.prefix}{self._parts.path}/api/v1{path}"
+        target = f"{connection.prefix}{self._parts.path}{self._base}{path}"
         connection.request(method, target, data, self._headers(body, connection))
         response = connection.getresponse()
         meter.allow(self._limit + FRAMING_LIMIT_BYTES)
@@ -155,6 +161,8 @@ class Delivery:
             self.close()
         if torn:
             return RetryLater("an answer cut short", status=response.status)
+        if response.status == 200 and response.headers.get_content_type() == "text/markdown":
+            return Accepted({"markdown": raw.decode(errors="replace")})
         after = response.headers.get("Retry-After")
         return _classify(response.status, raw, after, response.headers.get("Date"))
 
@@ -190,9 +198,11 @@ def request_json(
     token: str | None = None,
     timeout_seconds: float = 60.0,
     ca_file: Path | None = None,
+    base: str = API,
 ) -> dict[str, Any]:
-    """One request of a command. Raises ServerUnreachable or ServerRefused."""
-    delivery = Delivery(server, token, timeout_seconds, COMMAND_RESPONSE_LIMIT_BYTES, ca_file)
+    """Send one request of a command. Raises ServerUnreachable or ServerRefused."""
+    limit = COMMAND_RESPONSE_LIMIT_BYTES
+    delivery = Delivery(server, token, timeout_seconds, limit, ca_file, base)
     try:
         outcome = delivery.request(method, path, body)
     finally:

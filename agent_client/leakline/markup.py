@@ -79,7 +79,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
         yield _row([head.lstrip("#") for head in heads])
         yield _row(["--:" if head.startswith("#") else "---" for head in heads])
         yield from body
-        yield ""
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -88,7 +87,5 @@ def _row(cells: Sequence[str]) -> str:
 
 def bullets(lines: Iterable[str]) -> Iterator[str]:
     """Lines of text, those indented as points below the one before."""
-    told = [(f"{'  ' if line[:1].isspace() else ''}- {escape(line)}") for line in lines]
-    yield from told
-    if told:
-        yield ""
+    for line in lines:
+        yield f"{'  ' if line[:1].isspace() else ''}- {escape(line)}"

@@ -24,7 +24,6 @@ from builder import (
 from pieces import steps_history
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.assertions.breaches import _alone, _explained_by, with_budgets
 from leakline.analysis.assertions.checks import Readings, check, check_assertions
 from leakline.analysis.assertions.declared import (
     Amounts,
@@ -33,6 +32,7 @@ from leakline.analysis.assertions.declared import (
     kept_amounts,
 )
 from leakline.analysis.assertions.words import _against, assertion_title, budget_sentence
+from leakline.analysis.assess import _alone, _explained_by, with_budgets
 from leakline.analysis.attribution import Cause
 from leakline.analysis.candidates import NOWHERE, Place
 from leakline.analysis.evidence import Rise, Scale

@@ -19,13 +19,21 @@ from pieces import (
     sure,
 )
 
-from leakline.analysis.assess import _come_together, _start, _witnesses, assess, moment_of
+from leakline.analysis.assess import (
+    _come_together,
+    _growth_since_violation,
+    _start,
+    _witnesses,
+    assess,
+    exploded,
+    moment_of,
+    with_surplus,
+)
 from leakline.analysis.attribution import Cause, Memory
 from leakline.analysis.candidates import Candidate
 from leakline.analysis.channels import Channel
 from leakline.analysis.contracts import Violation
 from leakline.analysis.counts import CountGrowth
-from leakline.analysis.early import _growth_since_violation, exploded, with_surplus
 from leakline.analysis.evidence import Rise
 from leakline.analysis.history import Expectation, Value
 from leakline.analysis.study import (

@@ -27,7 +27,14 @@ from leakline.analysis import (
     history_from_batches,
     to_json,
 )
-from leakline.analysis.compared import FindingChanges, Outcome, PhaseChange, TypeChange
+from leakline.analysis.compared import (
+    FindingChanges,
+    Outcome,
+    PhaseChange,
+    TypeChange,
+    change_of,
+    percent_of,
+)
 from leakline.analysis.comparison import (
     CLEAN,
     RESIDENT,
@@ -45,7 +52,6 @@ from leakline.analysis.comparison import (
     _upto,
     warm_up,
 )
-from leakline.analysis.differences import change_of, percent_of
 from leakline.analysis.evidence import Scale
 from leakline.analysis.growth import type_growth
 from leakline.analysis.history import LeftOut, ProcessHistory

@@ -9,7 +9,6 @@ import pytest
 from builder import MIB, history_of
 from pieces import lane_of
 
-from leakline.analysis.attempt_growth import _both, _together
 from leakline.analysis.books import (
     _longer,
     _place,
@@ -17,6 +16,7 @@ from leakline.analysis.books import (
     without_give_and_take,
 )
 from leakline.analysis.compared import Survival
+from leakline.analysis.comparison import survival_change
 from leakline.analysis.growth import (
     _added,
     _fill_row,
@@ -42,7 +42,7 @@ from leakline.analysis.learned import (
 from leakline.analysis.results import GenerationSpan, Interval, SteadyCount, TypeGrowth
 from leakline.analysis.series import Lane
 from leakline.analysis.spans import NO_SPANS, Spans
-from leakline.analysis.survival import survival_change
+from leakline.analysis.verdict import _both, _together
 from leakline.snapshot import Event
 
 

@@ -32,7 +32,6 @@ from leakline.analysis.forecast import (
 )
 from leakline.analysis.history import ProcessHistory, history_from_batches
 from leakline.analysis.ladder import Standing
-from leakline.analysis.limits import Limit, limit_of
 from leakline.analysis.onset import bend_of, pieces_of
 from leakline.analysis.outlook import (
     Outlook,
@@ -48,7 +47,7 @@ from leakline.analysis.priority import DEFAULTS, Priorities
 from leakline.analysis.results import Interval, OomForecast, Verdict
 from leakline.analysis.results import Moment as When
 from leakline.analysis.series import Lane, lanes_of
-from leakline.analysis.study import LaneStudy, Moment
+from leakline.analysis.study import LaneStudy, Limit, Moment, limit_of
 from leakline.analysis.trend import Slope
 from leakline.report.facts import forecast_headline
 

@@ -13,7 +13,6 @@ from builder import TRAIN as IN_TRAINING
 from pieces import lane_of
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.duration import _of_lane, duration_of
 from leakline.analysis.evidence import Scale, baseline_of
 from leakline.analysis.results import Interval
 from leakline.analysis.series import (
@@ -21,6 +20,7 @@ from leakline.analysis.series import (
     lanes_of,
 )
 from leakline.analysis.settling import _is_flat, settling_of
+from leakline.analysis.verdict import _of_lane, duration_of
 
 
 def of_levels(levels: list[float], first: int = 0) -> Interval | None:

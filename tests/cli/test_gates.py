@@ -12,8 +12,7 @@ from tests.cli.conftest import GENERATIONS, post_run
 
 from leakline.cli import gates
 from leakline.cli.asking import Asker
-from leakline.cli.gates import Check, check_run
-from leakline.report.junit import Case, junit
+from leakline.cli.gates import Case, Check, check_run, junit
 
 MEMORY = "memory: 1.90 GiB of its limit of 2.00 GiB at the last reading"
 NAMES = ("leaking", "oom", "killed", "failed", "refuted")

@@ -214,16 +214,16 @@ def test_the_report_of_a_hostile_spool_is_plain(leakline: Any, tmp_path: Path) -
 def test_the_answers_of_a_hostile_server_are_plain(
     ask: Any, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    get = Asker.get
+    request = Asker._request
 
-    def hostile(self: Asker, path: str, query: Any = None) -> Any:
+    def hostile(self: Asker, path: str, query: Any, base: str) -> Any:
         evil = json.dumps(EVIL)[1:-1]
-        answer = json.dumps(get(self, path, query)).replace("Environment", evil)
+        answer = json.dumps(request(self, path, query, base)).replace("Environment", evil)
         for start in ('"summary": "', '"state": "finished'):
             answer = answer.replace(start, start + evil)
         return json.loads(answer)
 
-    monkeypatch.setattr(Asker, "get", hostile)
+    monkeypatch.setattr(Asker, "_request", hostile)
     said = ask(*command.split())
     assert (said.status, said.errors) == (0, "")
     assert "Evil" in said.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from leakline.analysis.results import Interval, OomForecast, Verdict, to_json
-from leakline.cli.verdict import told
+from leakline.report.document import verdict_lines
 from leakline.report.frame import Shown, frame
 from leakline.text_format import with_forecast
 from leakline_server.alerts.lifecycle import oom_alert
@@ -29,7 +29,7 @@ def test_the_list_shows_the_sentence() -> None:
 
 
 def test_the_terminal_shows_the_sentence() -> None:
-    assert f"forecast: {SAID}, high risk" in list(told(JSON))
+    assert f"forecast: {SAID}, high risk" in list(verdict_lines(JSON))
     run = {
         "project": "p", "name": "n", "state": "running", "generations": 20, "total": 1_000, "unit": "generation",
         "rss_bytes": None, "peak_bytes": None, "sparkline": [],

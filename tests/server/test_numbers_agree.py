@@ -195,7 +195,7 @@ def renderings(
         "Markdown": markdown.partition("### 2.")[0].replace("`", "").replace("\\", ""),
         "leakline verdict": call("verdict", run).partition("\n2. ")[0],
         "leakline top": call("top", run, "--once").partition("\nmemory ")[0],
-        "report": render(build(recording)).partition("VERDICT")[2].partition("\n   [")[0],
+        "report": render(build(recording)).partition("VERDICT")[2].partition("\n2. ")[0],
         "Slack": slack.replace("\\n", " ").replace("*", " "),
     }  # fmt: skip
 

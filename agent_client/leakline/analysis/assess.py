@@ -10,30 +10,40 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from .assertions.breaches import with_budgets
+from .assertions.declared import KEPT_BY_PHASE, KEPT_BY_RUN, Amounts, declared_budgets, kept_amounts
+from .assertions.words import broken_budget_evidence
 from .attribution import Cause, find_causes
-from .candidates import OF_OTHERS, Candidate, find_candidates
-from .counts import WINDOW, come_together
-from .early import exploded, with_surplus
+from .candidates import NOWHERE, OF_OTHERS, Candidate, Place, describe, find_candidates
+from .contracts import Violation
+from .counts import WINDOW, CountGrowth, come_together
 from .evidence import Rise, Scale
 from .handles import with_handles
 from .onset import Start
 from .outside import native_growth, other_channels, retained, with_garbage
+from .results import Assertion
 from .seldom_counted import with_seldom_counted
+from .series import top_level
 from .sharing import share_out
 from .stores import grows_while_a_store_fills, is_stored
 from .study import (
     Assessed,
     LaneStudy,
     Moment,
+    first_generation,
     last_row_of,
     memory_since,
     window_since,
 )
+from .trend import Slope
 
 _MIN_FOR_NATIVE: Final = 8
 # As what is known of a study.
 MOMENT: Final = "moment"
+# Within the first few generations: a count of tensors this many times larger and memory this much larger,
+# in a phase that had run before.
+_EXPLOSION_COUNT: Final = 5.0
+_EXPLOSION_MEMORY: Final = 0.4
+_YOUNG: Final = 4
 
 
 def moment_of(study: LaneStudy, upto: int) -> Moment:
@@ -167,3 +177,109 @@ def _witnesses(cause: Cause) -> frozenset[str]:
     if cause.measured is not None and cause.measured >= 0.5 * max(cause.rate.estimate, 1.0):
         found.add("measured")
     return frozenset(found)
+
+
+def with_surplus(study: LaneStudy, upto: int, candidates: Sequence[Candidate]) -> list[Candidate]:
+    violations = study.facts.violations(last_row_of(study, upto))
+    found = []
+    for candidate in candidates:
+        broken = violations.pop(candidate.name, None) if candidate.role == "type" else None
+        found.append(replace(candidate, violation=broken) if broken else candidate)
+    for name, violation in violations.items():
+        growth = _growth_since_violation(study, name, violation, upto)
+        found.append(
+            describe(study.facts, f"type.{name}.count", name, "type", growth, upto, violation)
+        )
+    return found
+
+
+def _growth_since_violation(
+    study: LaneStudy, name: str, violation: Violation, upto: int
+) -> CountGrowth:
+    """How a broken count moved, from the last reading that held to the newest: two readings are enough."""
+    lane = study.lane
+    begin = float(lane.generation[violation.first_row] or first_generation(lane))
+    held = None if violation.row_before is None else lane.generation[violation.row_before]
+    until = lane.generation[: last_row_of(study, upto) + 1]
+    newest = float(max((g for g in until if g is not None), default=begin))
+    if violation.count_before is None:
+        # It never held: what it gained since its first reading is all that is known to have grown.
+        gained = violation.count - violation.first_count
+        span = max(1.0, newest - begin)
+    else:
+        gained, span = violation.count - violation.count_before, newest - begin + 1
+    low = begin if held is None else min(begin, float(held))
+    each = gained / span
+    return CountGrowth("irregular", each, each, each, begin, low, begin, 1, span, gained)
+
+
+def exploded(study: LaneStudy, upto: int, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Tensors that multiply within a phase which ran before, while memory leaps: too early for any trend."""
+    lane = study.lane
+    if upto >= _YOUNG or upto < 2 or len(lane.private) < 2 or candidates:
+        return []
+    if lane.private[upto - 1] < (1 + _EXPLOSION_MEMORY) * lane.private[upto - 2]:
+        return []
+    found = []
+    for series, name, role in study.facts.count_series:
+        if name.rsplit(".", 1)[-1] not in ("Tensor", "ndarray"):
+            continue
+        x, counts = lane.points(series, upto)
+        if len(x) < 2 or counts[-2] <= 0 or counts[-1] < _EXPLOSION_COUNT * counts[-2]:
+            continue
+        gained = counts[-1] - counts[-2]
+        growth = CountGrowth(
+            "irregular", gained, gained, gained, x[-1], x[-1], x[-1], 1, 1.0, gained
+        )
+        candidate = describe(study.facts, series, name, role, growth, upto)
+        if candidate.family in ("tensor", "graph"):
+            found.append(candidate)
+    return found
+
+
+def with_budgets(study: LaneStudy, upto: int, found: Sequence[Assessed]) -> list[Assessed]:
+    """Add each broken budget to the cause that explains it, or as a finding of its own."""
+    result = list(found)
+    for budget in declared_budgets(study.history):
+        if budget.leak is None:
+            continue
+        amounts = kept_amounts(study, budget, upto)
+        if not amounts or amounts[-1][1] < budget.leak:
+            continue
+        generation, kept = amounts[-1]
+        if generation != study.lane.generations[upto - 1]:
+            continue
+        said = broken_budget_evidence(budget, study.history.unit, kept)
+        index = _explained_by(budget, result)
+        if index is None:
+            result.append(_alone(study, upto, budget, amounts, said))
+        else:
+            a = result[index]
+            note = f"{a.note} {said}" if a.note else said
+            result[index] = replace(a, witnesses=a.witnesses | {"budget"}, note=note)
+    return result
+
+
+def _explained_by(budget: Assertion, found: Sequence[Assessed]) -> int | None:
+    """Return the position of the first cause that matters, within the phase of the budget if it has one."""
+    for i, a in enumerate(found):
+        theirs = budget.metric != KEPT_BY_PHASE or a.cause.place.phase == budget.name
+        if theirs and a.scale.is_material(a.cause.rate.estimate, a.window):
+            return i
+    return None
+
+
+def _alone(study: LaneStudy, upto: int, budget: Assertion, amounts: Amounts, said: str) -> Assessed:
+    kept, leak = amounts[-1][1], budget.leak or 0.0
+    generation = float(amounts[-1][0])
+    place = NOWHERE
+    if budget.metric == KEPT_BY_PHASE:
+        place = Place(top_level(budget.name), budget.name, 1.0)
+    elif budget.metric == KEPT_BY_RUN:
+        kept /= len(amounts)
+        generation = float(next(g for g, amount in amounts if amount >= leak))
+    cause = Cause("native", place, (), None, Slope(kept, 0.0, kept, 1))
+    start = (generation, generation, generation)
+    return Assessed(
+        cause, start, 1.0, Rise(), frozenset({"budget"}), study.scale(upto), study.lane.name, note=said
+    )  # fmt: skip

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from .results import AssertionCheck, Finding, FixEffect, Interval
 
 Outcome = Literal["fixed", "improved", "no_effect", "worse", "undecided"]
+# A change of growth smaller than this is within what two runs of the same program differ by.
+SAME: Final = 0.20
+_NO_PERCENT: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +130,22 @@ class Comparison:
     memory_after: MemoryAfter | None = None
     # As that of a verdict.
     generations_passed: int | None = None
+
+
+def change_of(
+    before: Interval | None, after: Interval | None
+) -> tuple[float | None, Interval | None]:
+    """(percent, difference). Both err independently, so their intervals add up as squares."""
+    if before is None or after is None:
+        return None, None
+    middle = after.estimate - before.estimate
+    down = math.hypot(after.estimate - after.low, before.high - before.estimate)
+    up = math.hypot(after.high - after.estimate, before.estimate - before.low)
+    difference = Interval(middle, middle - down, middle + up)
+    return percent_of(before.estimate, after.estimate), difference
+
+
+def percent_of(before: float | None, after: float | None) -> float | None:
+    if before is None or after is None or abs(before) < _NO_PERCENT:
+        return None
+    return round(100 * (after - before) / abs(before), 1)

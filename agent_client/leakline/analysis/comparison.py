@@ -8,11 +8,12 @@ from itertools import compress
 from statistics import median
 from typing import Final
 
-from ..text_format import format_bytes, format_change, seen_of
+from ..text_format import format_bytes, format_change, format_interval, seen_of
 from . import gauges
 from .books import NO_PHASE
 from .candidates import family_of
 from .compared import (
+    SAME,
     Change,
     Comparison,
     FindingChanges,
@@ -20,9 +21,12 @@ from .compared import (
     MemoryAfter,
     Outcome,
     PhaseChange,
+    Survival,
+    SurvivalChange,
     TypeChange,
+    change_of,
+    percent_of,
 )
-from .differences import SAME, change_of, percent_of
 from .effects import effects_of_comparison
 from .evidence import MATERIAL, Scale
 from .growth import type_growth, with_verdict
@@ -36,7 +40,6 @@ from .series import Lane, lanes_of
 from .spans import Spans, union
 from .stretch import Stretch
 from .study import LaneStudy
-from .survival import survival_change, survival_of
 from .units import passed
 from .verdict import examine
 
@@ -387,3 +390,27 @@ def _flat(environment: Mapping[str, object]) -> dict[str, object]:
         else:
             flat[name] = value
     return flat
+
+
+def survival_of(history: RunHistory, verdict: Verdict) -> Survival:
+    known = [lane.generations[-1] for lane in lanes_of(history) if lane.generations]
+    return Survival(max(known, default=None), history.ended, verdict.oom.generation)
+
+
+def survival_change(
+    before: Survival, after: Survival, unit: str, unit_after: str
+) -> SurvivalChange:
+    told = f"Before: {_told(before, unit)}. After: {_told(after, unit_after)}."
+    return SurvivalChange(before, after, told)
+
+
+def _told(side: Survival, unit: str) -> str:
+    """``memory runs out about episode 1,004 (990 to 1,020); it ended at episode 998``"""
+    if side.last_generation is None:
+        return f"no {unit} was seen"
+    stands = f"{'ended' if side.ended else 'has come'} {'at' if side.ended else 'to'} {unit} {side.last_generation:,}"
+    out = side.runs_out_at_generation
+    if out is None:
+        return f"nothing says that memory runs out; it {stands}"
+    when = format_interval(out.estimate, out.low, out.high, lambda value: f"{round(value):,}")
+    return f"memory runs out about {unit} {when}; it {stands}"

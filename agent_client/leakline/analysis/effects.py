@@ -19,7 +19,7 @@ from ..text_format import (
 )
 from .assertions.declared import COUNT
 from .assertions.fixes import Fix, declared_fixes
-from .differences import SAME, change_of
+from .compared import SAME, change_of
 from .history import RunHistory
 from .results import EffectMeasure, EffectOutcome, FixEffect, Interval
 from .stretch import Stretch

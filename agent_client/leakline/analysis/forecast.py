@@ -16,7 +16,6 @@ from .channels import CHILDREN, SHARED, Channel, device_of
 from .counts import WINDOW
 from .history import RunHistory
 from .ladder import ACTIVE, MIN_GENERATIONS, Standing
-from .limits import Limit, newest
 from .outlook import (
     Outlook,
     generations_to,
@@ -28,7 +27,7 @@ from .outlook import (
 from .priority import OF_DEVICES, Ahead
 from .results import Interval, OomForecast, Risk
 from .results import Moment as When
-from .study import PRIVATE, LaneStudy, Moment
+from .study import PRIVATE, LaneStudy, Limit, Moment, read_newest
 from .trend import NO_GROWTH, Z_90, Slope, floor_slope
 
 # A rise that no finding rests on is followed no further than twice the generations it was seen in.
@@ -167,7 +166,7 @@ def _used_series(channels: Sequence[Channel]) -> str:
 
 def _used_on_device(study: LaneStudy, channels: Sequence[Channel], upto: int) -> float:
     """Return the bytes in use on a device, by all processes if that was read."""
-    used = newest(study.lane, _used_series(channels))
+    used = read_newest(study.lane, _used_series(channels))
     if used is not None:
         return used
     at = {each: each.stands(upto) - 1 for each in channels}
@@ -446,7 +445,7 @@ def _headroom(known: Sequence[Known], limit: Limit, shared: float = 0.0) -> floa
     """Bytes left at the peaks of a generation, not at its quiet end: peaks are what gets a process killed."""
     over = sum(_peak_over_floor(s, m) for s, m in known)
     if limit.source == "system":
-        available = newest(known[0][0].lane, "system.available_bytes")
+        available = read_newest(known[0][0].lane, "system.available_bytes")
         if available is not None:
             return available - over
     return limit.bytes - sum(level_of(s, m.upto) for s, m in known) - shared - over

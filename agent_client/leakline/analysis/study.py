@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 from .attribution import Cause, Memory
 from .books import (
@@ -23,7 +23,6 @@ from .facts import Facts
 from .garbage import Waiting, waiting_of
 from .history import RunHistory
 from .known import Known
-from .limits import limit_of
 from .onset import Start, bend_of
 from .series import Lane
 from .trend import NO_GROWTH, Slope, floor_slope
@@ -233,3 +232,28 @@ def position_of(lane: Lane, generation: float | None, upto: int) -> int:
     else:
         first = next((i for i, g in enumerate(lane.generations) if g >= generation), 0)
     return max(0, min(first, upto - 2), upto - RATE_WINDOW)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    bytes: float
+    source: Literal["cgroup", "system", "user"]
+
+
+def limit_of(history: RunHistory, lane: Lane) -> Limit | None:
+    """The smallest limit that holds; the machine's own memory only when nothing smaller is set."""
+    if history.limit_bytes:
+        return Limit(float(history.limit_bytes), "user")
+    system = read_newest(lane, "system.total_bytes")
+    group = read_newest(lane, "cgroup.limit_bytes")
+    if group and (system is None or group < system):
+        return Limit(group, "cgroup")
+    return Limit(system, "system") if system else None
+
+
+def read_newest(lane: Lane, series: str) -> float | None:
+    """The last reading of a series, in any kind of snapshot."""
+    for value in reversed(lane.series.get(series, ())):
+        if value is not None:
+            return float(value)
+    return None

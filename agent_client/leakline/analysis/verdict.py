@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median, quantiles
 from typing import Final
 
-from ..text_format import format_bytes, format_count, format_share
+from ..text_format import (
+    format_bytes,
+    format_count,
+    format_estimated_seconds,
+    format_interval,
+    format_share,
+)
 from .advice import with_counters
 from .assertions.checks import check_assertions
-from .attempt_growth import attempt_growth
 from .attempts import Told, judged
 from .books import NO_PHASE, live_bytes_by_phase, phase_executions, phase_slopes, unread_phases
 from .candidates import BORN, OF_OTHERS, born_in
 from .carried_over import active_by_seconds, minutes_carried, studies_by_seconds
 from .channels import CHILDREN, SHARED
 from .checklist import check_list
-from .duration import duration_of
 from .effects import effects_within
 from .findings import build_finding, merge_alike, worth_telling
 from .forecast import ahead, first_end, forecast, of_devices, unread
@@ -27,22 +32,39 @@ from .ladder import ACTIVE, GROWING, MIN_GENERATIONS, walk
 from .locations import located
 from .priority import DEFAULTS, Priorities, raised
 from .processes import measured, of_how_many, process_growth
-from .results import SEVERITY, Finding, Interval, RuledOut, Status, Verdict
+from .results import (
+    SEVERITY,
+    AttemptGrowth,
+    Finding,
+    GenerationSpan,
+    Interval,
+    RuledOut,
+    RunDuration,
+    Status,
+    Verdict,
+)
 from .score import score_of
-from .series import END, MAIN, lanes_of, top_level, with_its_generations
+from .series import END, MAIN, Lane, lanes_of, top_level, with_its_generations
 from .settling import settled
+from .since import added
 from .spans import union
-from .study import LaneStudy, Moment
+from .study import LaneStudy, Moment, memory_since
 from .summary import nothing_yet, summary_sentence
 from .thinning import PLANS, thinned
 from .trend import theil_sen
-from .units import passed
+from .units import UNITS_OF_TIME, passed
 
 _MAX_FINDINGS: Final = 20
 _MAX_HARMLESS: Final = 5
 _UNKNOWN: Final = 0.20
 _SAME: Final = "memory stays the same after it"
 _FREES: Final = "it gives back more memory than it takes"
+_SECONDS: Final = "generation.seconds"
+# Readings before anything is said; and the newest that say how long the next ones take.
+_FIRST: Final = 3
+_RECENT: Final = 16
+# At most so many attempts are reported, the newest.
+MAX_ATTEMPTS: Final = 50
 
 
 def examine(
@@ -328,3 +350,96 @@ def _phases_with_births(study: LaneStudy, moment: Moment, first: int) -> set[str
     live = live_bytes_by_phase(study.lane, first, moment.upto) or {}
     total = sum(live.values())
     return found | {phase for phase, size in live.items() if size >= BORN * total > 0}
+
+
+def duration_of(history: RunHistory, lanes: Sequence[Lane]) -> RunDuration | None:
+    """None of a run that has ended, or come to its end, or says no ``total``, and before three generations were timed.
+
+    Of several processes the slowest counts: the others wait for it, or will.
+    """
+    if history.ended or not history.total:
+        return None
+    each = [found for lane in lanes if (found := _of_lane(lane, history.total)) is not None]
+    if not each:
+        return None
+    if max(whole.estimate for _, _, whole in each) < 1:
+        # "All 8 take about 0 s" says nothing.
+        return None
+    of_one, left, whole = max(each, key=lambda found: found[2].estimate)
+    return RunDuration(of_one, left, whole, _duration_sentence(left, whole, history))
+
+
+def _of_lane(lane: Lane, total: int) -> tuple[Interval, Interval, Interval] | None:
+    """Seconds of a generation, of all to come, and of the whole run."""
+    read = (
+        [float(v) for v in lane.readings(_SECONDS) if v is not None] if lane.has(_SECONDS) else []
+    )
+    done = len(lane.generations) + len(lane.left_out.generations)
+    if len(read) < _FIRST or done >= total:
+        return None
+    newest = read[-_RECENT:]
+    usual = median(newest)
+    # Nine in ten generations lie between; so does the mean of those to come, be it that all are fast or all slow.
+    cuts = quantiles(newest, n=20, method="inclusive")
+    of_one = Interval(usual, min(cuts[0], usual), max(cuts[-1], usual))
+    # A generation without a reading took as long as usual, for all that is known.
+    passed, to_come = sum(read) + median(read) * (done - len(read)), total - done
+    ends = (of_one.estimate, of_one.low, of_one.high)
+    left = Interval(*(to_come * seconds for seconds in ends))
+    return of_one, left, Interval(*(passed + to_come * seconds for seconds in ends))
+
+
+def _duration_sentence(left: Interval, whole: Interval, history: RunHistory) -> str:
+    write = format_estimated_seconds
+    whole_time = format_interval(whole.estimate, whole.low, whole.high, write)
+    return f"All {history.total:,} {history.unit}s take about {whole_time}, {write(left.estimate)} of them to come."
+
+
+def attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
+    """One for each attempt that ended a generation, in order; none where there is but one, or where time is counted."""
+    numbers = sorted({process.attempt for process in history.processes if len(process)})
+    if len(numbers) < 2 or history.unit in UNITS_OF_TIME:
+        return ()
+    found: list[AttemptGrowth] = []
+    before: GenerationSpan | None = None
+    for number in numbers:
+        mine = tuple(p for p in history.processes if p.attempt == number)
+        own = replace(history, processes=mine)
+        lanes = [lane for lane in with_its_generations(lanes_of(own)) if len(lane)]
+        if not lanes:
+            continue
+        did = _generations(lanes)
+        growth = _growth_of_attempt(own, lanes) if number in numbers[-MAX_ATTEMPTS:] else None
+        found.append(AttemptGrowth(number, did, growth, _both(before, did)))
+        before = did if before is None else _together(before, did)
+    return tuple(found[-MAX_ATTEMPTS:])
+
+
+def _generations(lanes: Sequence[Lane]) -> GenerationSpan:
+    """Of lanes that have ended some each."""
+    # What is left out of a very long one it has ended as well.
+    ended = union(lane.lived for lane in lanes).spans
+    return GenerationSpan(ended[0][0], ended[-1][1])
+
+
+def _growth_of_attempt(history: RunHistory, lanes: Sequence[Lane]) -> Interval | None:
+    """Of all processes together; a part of the sum would be taken for it."""
+    each = [_growth_of_lane(LaneStudy(history, lane)) for lane in lanes]
+    known = [growth for growth in each if growth is not None]
+    return added(known) if len(known) == len(each) else None
+
+
+def _growth_of_lane(study: LaneStudy) -> Interval | None:
+    upto = len(study.lane)
+    return measured(memory_since(study, study.residual(upto), None, upto).total)
+
+
+def _together(a: GenerationSpan, b: GenerationSpan) -> GenerationSpan:
+    return GenerationSpan(min(a.first, b.first), max(a.last, b.last))
+
+
+def _both(a: GenerationSpan | None, b: GenerationSpan) -> GenerationSpan | None:
+    """The generations that are in both."""
+    if a is None or a.last < b.first or b.last < a.first:
+        return None
+    return GenerationSpan(max(a.first, b.first), min(a.last, b.last))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from ..delivery import request_json
+from ..delivery import API, request_json
 from ..errors import LeaklineError, ServerRefused
 from ..settings import resolve
 
@@ -21,9 +21,18 @@ class Asker:
         self._ca_file = settings.ca_file
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> dict[str, Any]:
+        return self._request(path, query, API)
+
+    def markdown(self, path: str, query: Mapping[str, object] | None = None) -> str:
+        """Return a report of the server, whose ``path`` is not below the API."""
+        return str(self._request(path, query, "").get("markdown", ""))
+
+    def _request(self, path: str, query: Mapping[str, object] | None, base: str) -> dict[str, Any]:
         known = {name: value for name, value in (query or {}).items() if value is not None}
         asked = f"{path}?{urlencode(known)}" if known else path
-        return request_json(self.server, "GET", asked, token=self._token, ca_file=self._ca_file)
+        return request_json(
+            self.server, "GET", asked, token=self._token, ca_file=self._ca_file, base=base
+        )
 
     def run_id(self, wanted: str) -> str:
         """``wanted`` is an id, or ``project/name`` for the newest run of that name."""

@@ -15,23 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final, get_args
 from urllib.parse import quote
 
 from ..analysis.compared import Outcome
-from ..analysis.units import UNITS_OF_TIME
-from ..report.comparison import ComparisonTold, SideTold, comparison_markdown
-from ..report.facts import (
-    change_interval,
-    change_rows,
-    finding_line,
-    gauge_rows,
-    survival_line,
-)
-from ..text_format import count_of, worded
+from ..report.comparison import comparison_lines
+from ..text_format import worded
 from .asking import Asker, add_server
 from .gates import (
     OF_A_RUN,
@@ -44,9 +34,6 @@ from .gates import (
     with_gate,
     write_junit,
 )
-from .report import made_now
-from .runs import table
-from .verdict import checked
 
 CONDITIONS: Final = (*OF_A_RUN, *get_args(Outcome))
 
@@ -72,10 +59,10 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(with_gate(comparison, options, checks), indent=2))
     elif options.markdown:
-        print(_markdown(comparison, asker), end="")
+        print(asker.markdown("/compare/report.md", {"before": before, "after": after}), end="")
     else:
         unit = asker.get(f"/runs/{quote(before, safe='')}")["unit"]
-        print("\n".join(_told(comparison, unit)))
+        print("\n".join(comparison_lines(comparison, unit)))
         print(f"\n{_page(asker, before, after)}")
     if options.junit:
         findings = [*comparison["findings"]["new"], *comparison["findings"]["still"]]
@@ -99,33 +86,6 @@ def _page(asker: Asker, before: str, after: str) -> str:
     return f"{asker.server}/compare?before={quote(before)}&after={quote(after)}"
 
 
-def _markdown(comparison: Mapping[str, Any], asker: Asker) -> str:
-    before, after = (
-        asker.get(f"/runs/{quote(comparison[s], safe='')}") for s in ("before", "after")
-    )
-    origin = made_now(asker.server, _page(asker, before["id"], after["id"]))
-    told = ComparisonTold(comparison, _side(before), _side(after), origin, before["unit"])
-    return comparison_markdown(told)
-
-
-def _side(run: Mapping[str, Any]) -> SideTold:
-    return SideTold(run["project"], run["name"], run["id"], _progress(run))
-
-
-def _progress(run: Mapping[str, Any]) -> str:
-    """How many generations; of a program that counts none, for how long."""
-    unit = run["unit"]
-    if unit not in UNITS_OF_TIME:
-        return count_of(run["generations"], unit)
-    began, until = (
-        datetime.fromisoformat(each).timestamp()
-        for each in (run["started_at"], run["ended_at"] or run["last_seen_at"])
-    )
-    if until - began < UNITS_OF_TIME[unit]:
-        unit = "second"
-    return count_of(int((until - began) / UNITS_OF_TIME[unit]), unit)
-
-
 def _checks(
     asked: Sequence[str], comparison: Mapping[str, Any], asker: Asker, after: str
 ) -> Iterator[Check]:
@@ -138,30 +98,3 @@ def _checks(
             yield check_run(condition, verdict, run, comparison.get("assertions"))
         else:
             yield Check(condition, outcome == condition, worded(outcome, comparison["summary"]))
-
-
-def _told(comparison: Mapping[str, Any], unit: str) -> Iterator[str]:
-    yield worded(comparison["outcome"], comparison["summary"])
-    yield ""
-    rows = (*change_rows(comparison, unit), *gauge_rows(comparison))
-    yield table([("", "BEFORE", "AFTER", "CHANGE"), *rows])
-    difference = comparison["growth_bytes_per_generation"].get("difference")
-    if difference is not None:
-        yield f"difference: {change_interval(difference, f' per {unit}')}"
-    if survival := survival_line(comparison):
-        yield survival
-    for title in ("gone", "still", "new"):
-        yield from (f"{title}: {finding_line(each)}" for each in comparison["findings"][title])
-    for name, (old, new) in comparison["environment_changes"].items():
-        # Two runs always differ in it, and it is longer than all else; --json has it.
-        if name != "command_line":
-            yield f"environment: {name} {_had(old, name, new)} -> {_had(new, name, old)}"
-    yield from checked(comparison, unit)
-
-
-def _had(value: object, name: str, other: object) -> object:
-    """A version that one side lacks is that of a package; of anything else nothing was recorded."""
-    if value is not None:
-        return value
-    is_package = name != "python" and re.match(r"\d+\.\d", str(other)) is not None
-    return "not installed" if is_package else "not recorded"

@@ -6,15 +6,16 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ..errors import LeaklineError
 from ..kills import death_of
 from ..markup import escape
 from ..report.facts import finding_line
-from ..report.junit import Case, junit
-from ..text_format import count_of, worded
+from ..text_format import count_of, printable, worded
 from .asking import Asker
 
 GATE_STATUS: Final = 3
@@ -204,3 +205,40 @@ def _conditions(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
         return wanted
 
     return read
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``failed``: the sentence, where the condition holds; ``details`` stand below it."""
+
+    name: str
+    failed: str = ""
+    details: Sequence[str] = ()
+
+
+def junit(suite: str, cases: Sequence[Case], properties: Mapping[str, object]) -> str:
+    """One suite; ends with a line end."""
+    failures = sum(bool(case.failed) for case in cases)
+    root = Element("testsuites")
+    told = SubElement(
+        root, "testsuite", name="leakline", tests=str(len(cases)), failures=str(failures), errors="0", skipped="0"
+    )  # fmt: skip
+    known = {name: value for name, value in properties.items() if value is not None}
+    if known:
+        listed = SubElement(told, "properties")
+        for name, value in known.items():
+            SubElement(listed, "property", name=name, value=_xml(str(value)))
+    for case in cases:
+        one = SubElement(
+            told, "testcase", classname=_xml(f"leakline.{suite}"), name=_xml(case.name)
+        )
+        if case.failed:
+            failure = SubElement(one, "failure", message=_xml(case.failed), type=case.name)
+            failure.text = _xml("\n".join([case.failed, *case.details]))
+    indent(root)
+    return tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _xml(text: str) -> str:
+    """Without what XML has no place for."""
+    return printable(text, "\n")

@@ -32,11 +32,11 @@ from ..importing.log import ImportRefused
 from ..importing.reading import found_in
 from ..importing.recording import digest_of, moved_to, run_id_of
 from ..importing.sizes_told import factor_of
+from ..report.document import verdict_lines
 from ..settings import UNITS, Settings, checked_name, resolve
 from ..snapshot import DEFAULT_PROJECT
 from ..uploading import upload
 from .asking import add_server
-from .verdict import told
 
 TIMEOUT_SECONDS = 30.0
 NOT_FOUND = 404
@@ -196,7 +196,7 @@ def _told(path: Path, log: Log, imported: Imported, verdict: Verdict, where: str
     yield from (f"   {note}" for note in log.notes)
     yield ""
     # Its checklist is about a training that goes on.
-    yield from told({**to_json(verdict), "checklist": None})
+    yield from verdict_lines({**to_json(verdict), "checklist": None})
     yield ""
     yield where
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..report import report_items, report_markdown, report_text
-from ..report.markdown import Origin
+from ..report.document import Origin
 from ..text_format import format_utc
 
 
@@ -36,13 +36,8 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"items": report_items(options.path)}, indent=2))
     elif options.markdown:
-        print(report_markdown(options.path, made_now()), end="")
+        origin = Origin(format_utc(time.time()), __version__)
+        print(report_markdown(options.path, origin), end="")
     else:
         print(report_text(options.path, options.since))
     return 0
-
-
-def made_now(server: str = "", link: str = "") -> Origin:
-    """What a report in Markdown says of itself."""
-    made_at = format_utc(time.time())
-    return Origin(made_at, __version__, server, link)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ..analysis.results import SEVERITY
 from ..analysis.units import UNITS_OF_TIME
+from ..report.blocks import columns_text
 from ..text_format import format_bytes, format_change
 from .asking import Asker, add_server
 
@@ -41,19 +42,10 @@ def main(options: argparse.Namespace) -> int:
     elif not answer["items"]:
         print(f"no runs on {asker.server}")
     else:
-        print(table([HEADINGS, *map(_row, answer["items"])]))
+        print(columns_text([HEADINGS, *map(_row, answer["items"])]))
         if answer.get("next"):
             print("there are more; list them with a larger --limit")
     return 0
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned to the left, two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
 
 
 def _limit(text: str) -> int:

@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadArgument, LeaklineError
-from .runs import table
+from ..report.blocks import columns_text
 
 if TYPE_CHECKING:
     from leakline_server.issuing import Wish
@@ -117,7 +117,7 @@ def _list(options: argparse.Namespace, engine: Engine, _: None) -> int:
     elif not items:
         print("no tokens; make one with: leakline token create")
     else:
-        print(table([_HEADINGS, *map(_row, items)]))
+        print(columns_text([_HEADINGS, *map(_row, items)]))
     return 0
 
 

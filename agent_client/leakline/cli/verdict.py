@@ -20,25 +20,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from ..analysis.assertions.words import assertion_lines
 from ..analysis.results import SEVERITY
-from ..analysis.summary import check_lines, course_lines, effect_lines
 from ..kills import ended_as
-from ..report.facts import (
-    beside_finding,
-    finding_facts,
-    forecast,
-    interval,
-    is_forecast_known,
-    seen,
-)
+from ..report.document import verdict_lines
 from ..report.frame import plain
-from ..report.markdown import RunTold, run_markdown
-from ..text_format import worded
 from .asking import Asker, add_server
 from .gates import (
     OF_A_RUN,
@@ -51,7 +40,6 @@ from .gates import (
     with_gate,
     write_junit,
 )
-from .report import made_now
 
 CONDITIONS: Final = (*OF_A_RUN, *SEVERITY)
 
@@ -80,9 +68,9 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(with_gate(verdict, options, checks), indent=2))
     elif options.markdown:
-        print(_markdown(asker, run, verdict), end="")
+        print(asker.markdown(f"/runs/{quote(run, safe='')}/report.md"), end="")
     else:
-        print("\n".join(told(verdict)))
+        print("\n".join(verdict_lines(verdict)))
         print(f"\n{_whose(state)}\n{asker.server}/runs/{run}")
     if options.junit:
         growth = verdict["growth_bytes_per_generation"]
@@ -104,77 +92,3 @@ def _check(condition: str, verdict: Mapping[str, Any], run: Mapping[str, Any]) -
     if condition in OF_A_RUN:
         return check_run(condition, verdict, run, verdict.get("assertions"))
     return Check(condition, verdict["status"] == condition, f"the verdict is {verdict['status']}")
-
-
-def _markdown(asker: Asker, run_id: str, verdict: Mapping[str, Any]) -> str:
-    address = f"/runs/{quote(run_id, safe='')}"
-    run = asker.get(address)
-    return run_markdown(
-        RunTold(
-            project=run["project"], name=run["name"], id=run["id"], state=run["state"],
-            progress=seen(verdict),
-            started=run["started_at"], verdict=verdict, books=asker.get(f"{address}/books"),
-            types=asker.get(f"{address}/types")["items"], environment=run["environment"],
-            origin=made_now(asker.server, f"{asker.server}{address}"), unit=verdict["unit"],
-        )
-    )  # fmt: skip
-
-
-def told(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of a verdict, as the API gives it."""
-    yield worded(verdict["status"], verdict["summary"])
-    growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
-    if growth is not None:
-        yield f"after {seen(verdict)}: {interval(growth)} per {unit}{beside_finding(verdict)}"
-    for number, finding in enumerate(verdict["findings"], 1):
-        yield ""
-        yield from _finding(number, finding, unit)
-    if verdict["ruled_out"]:
-        yield ""
-    for line in verdict["ruled_out"]:
-        yield f"ruled out: {line['phase']}, {line['reason']}"
-    yield from _forecast(verdict["oom"], unit)
-    yield from _course(verdict, unit)
-    yield from checked(verdict, unit)
-    yield from _checklist(verdict.get("checklist"))
-
-
-def checked(answer: Mapping[str, Any], unit: str) -> Iterator[str]:
-    """Yield what fixes have done and what became of each expectation, of a verdict or of a comparison's run after."""
-    # The answer of an older server lacks some.
-    for title, lines in (
-        ("what each fix has done:", effect_lines(answer.get("effects") or ())),
-        ("expectations:", assertion_lines(answer.get("assertions") or (), unit)),
-    ):
-        found = list(lines)
-        if found:
-            yield from ("", title, *(f"   {line}" for line in found))
-
-
-def _course(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
-    lines = list(course_lines(verdict, unit))
-    if lines:
-        yield ""
-        yield from lines
-
-
-def _checklist(items: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
-    # A verdict of a server before there was one has none.
-    if items:
-        yield ""
-        yield "checklist:"
-        yield from (f"   {line}" for line in check_lines(items))
-
-
-def _finding(number: int, finding: Mapping[str, Any], unit: str) -> Iterator[str]:
-    yield f"{number}. {finding['status']}, {finding['kind']}"
-    yield from (f"   {title:<9} {fact}" for title, fact in finding_facts(finding, unit))
-    for title in ("evidence", "advice"):
-        for sentence in finding[title]:
-            yield f"   {title:<9} {sentence}"
-
-
-def _forecast(oom: Mapping[str, Any], unit: str) -> Iterator[str]:
-    if is_forecast_known(oom):
-        yield ""
-        yield f"forecast: {forecast(oom, unit)}"

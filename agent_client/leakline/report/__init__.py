@@ -13,7 +13,7 @@ from ..kills import said_at_end
 from ..snapshot import Batch
 from ..spool import BATCH, GENERATION_END, Record, read_batches, read_end, read_header, read_records
 from .build import Recording, build, examined, load, told
-from .markdown import Origin, run_markdown
+from .document import Origin, run_markdown
 from .render import render
 
 # Reading a longer spool whole would hold up the end of a program; generation ends are enough for a verdict.

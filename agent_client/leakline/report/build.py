@@ -17,8 +17,8 @@ from ..kills import death_of, said_at_end
 from ..snapshot import DEFAULT_PROJECT, Batch, LargeObject, ProcessIdentity, RunHeader
 from ..spool import read_batches, read_header, read_holdings
 from ..text_format import format_utc, seen_of
+from .document import Origin, RunTold
 from .endings import Ending, ending_of
-from .markdown import Origin, RunTold
 
 if TYPE_CHECKING:
     from ..analysis.results import ChangeRating

@@ -1,20 +1,33 @@
-"""Two runs compared as Markdown, whole, or as the few lines that people paste into an issue.
+"""A comparison of two runs as a document, as the few lines that people paste into an issue, and as CSV.
 
-Of the JSON that `GET /api/v1/compare` answers, for the server and for `leakline compare --markdown` alike.
+The JSON that `GET /api/v1/compare` answers is shown, by the server and by `leakline compare` alike.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..analysis.assertions.words import assertion_lines
-from ..analysis.summary import effect_lines
-from ..markup import NOTHING, bullets, code, escape, headline, table
 from ..text_format import format_count
+from .blocks import (
+    MARKDOWN,
+    TERMINAL,
+    Block,
+    Facts,
+    Heading,
+    Headline,
+    Sentence,
+    Style,
+    Table,
+    markdown_text,
+    section,
+    terminal_lines,
+)
+from .document import Origin, checked, made
 from .facts import (
     change_interval,
     change_rows,
@@ -26,16 +39,14 @@ from .facts import (
     percent,
     survival_line,
 )
-from .markdown import Origin, made, titled
 
 Json = Mapping[str, Any]
 
 PHASES_SHOWN: Final = 40
 TYPES_SHOWN: Final = 20
 DIFFERENCES_SHOWN: Final = 40
-# Beside what is still there and what is new.
 _CHANGES: Final = (("gone", "Gone"), ("still", "Still there"), ("new", "New"))
-# Always another one, and longer than all else.
+# Differs between any two runs, and is longer than everything else; the JSON has it.
 _LEFT_OUT: Final = ("command_line",)
 
 
@@ -59,27 +70,29 @@ class ComparisonTold:
 
 
 def comparison_markdown(told: ComparisonTold) -> str:
-    """Ends with a line end."""
-    found, unit = told.comparison, escape(told.unit)
-    heads = ("", "#before", "#after", "#change")
-    parts = [
-        [f"# {escape(told.before.name)} → {escape(told.after.name)}", "", _headline(found), ""],
-        table(heads, _changes(told, unit)),
-        [_support(found, unit), "", *_survival(found)],
-        _findings(found["findings"]),
-        titled("What each fix has done", bullets(effect_lines(found.get("effects") or ()))),
-        titled("Expectations", bullets(assertion_lines(found.get("assertions") or (), unit))),
-        titled("By phase", _phases(found["by_phase"], unit)),
-        titled("By type", _types(found["by_type"], unit)),
-        titled("Beside memory", _gauges(found)),
-        titled("Environment", _environment(found["environment_changes"])),
-        [made(told.origin)],
+    name, text, *_ = MARKDOWN
+    before, after = told.before, told.after
+    sides = [
+        (
+            "project / name",
+            *(name(f"{side.project} / {side.name}") for side in (before, after)),
+            "",
+        ),
+        ("run", name(before.id), name(after.id), ""),
+        ("progress", text(before.progress), text(after.progress), ""),
     ]
-    return "\n".join(line for part in parts for line in part) + "\n"
+    title = Heading(1, f"{text(before.name)} → {text(after.name)}")
+    blocks = _blocks(told.comparison, told.unit, MARKDOWN, sides)
+    return markdown_text([title, *blocks, made(told.origin)])
+
+
+def comparison_lines(comparison: Json, unit: str) -> Iterator[str]:
+    """Yield the lines of a comparison for a terminal."""
+    return terminal_lines(_blocks(comparison, unit, TERMINAL))
 
 
 def comparison_csv(comparison: Json, unit: str) -> str:
-    """The table of before and after as numbers: growth, memory, peak, time and gauges, below a head.
+    """Return growth, memory, peak, time and gauges of both runs as numbers below a head.
 
     What was not measured stays empty, never zero.
     """
@@ -104,50 +117,61 @@ def _measured(comparison: Json, unit: str) -> Iterator[tuple[str, str, Json]]:
 
 
 def _plain(value: Any) -> float | None:
-    """Of an estimate its middle."""
+    """Return a number, or the middle of an estimate."""
     found: float | None = value["estimate"] if isinstance(value, Mapping) else value
     return found
 
 
 def comparison_issue_text(told: ComparisonTold) -> str:
-    """A dozen lines, which read as plain text as well."""
-    found, unit = told.comparison, escape(told.unit)
-    lines = [_headline(found), ""]
+    """Return a dozen lines, which read as plain text as well."""
+    found, (name, text, _, nothing) = told.comparison, MARKDOWN
+    unit = text(told.unit)
+    facts = []
     for title, side in (("Before", told.before), ("After", told.after)):
-        lines.append(f"- {title}: {_side(side)}")
+        who = f"{name(f'{side.project} / {side.name}')} ({name(side.id)})"
+        facts.append((title, f"{who}, {text(side.progress)}"))
     for what, before, after, change in change_rows(found, unit):
-        between = f"{before or NOTHING} → {after or NOTHING}"
-        lines.append(f"- {what.capitalize()}: {between}{f' ({change})' if change else ''}")
+        between = f"{before or nothing} → {after or nothing}"
+        facts.append((what.capitalize(), f"{between}{f' ({change})' if change else ''}"))
     difference = found["growth_bytes_per_generation"].get("difference")
     if difference is not None:
-        lines.append(f"- Difference: {change_interval(difference, f' per {unit}')}")
+        facts.append(("Difference", change_interval(difference, f" per {unit}")))
     for key, title in _CHANGES:
-        lines += [f"- {title}: {finding_line(each, code)}" for each in found["findings"][key][:3]]
+        facts += [(title, finding_line(each, name)) for each in found["findings"][key][:3]]
     if told.origin.link:
-        lines.append(f"- Page: {told.origin.link}")
-    return "\n".join(lines) + "\n"
+        facts.append(("Page", told.origin.link))
+    return markdown_text([Headline(found["outcome"], found["summary"]), Facts(facts)])
 
 
-def _headline(found: Json) -> str:
-    return headline(str(found["outcome"]).replace("_", " ").capitalize(), found["summary"])
-
-
-def _side(side: SideTold) -> str:
-    name = code(f"{side.project} / {side.name}")
-    return f"{name} ({code(side.id)}), {escape(side.progress)}"
-
-
-def _changes(told: ComparisonTold, unit: str) -> Iterator[tuple[str, ...]]:
-    for title, of in (("project / name", "name"), ("run", "id"), ("progress", "progress")):
-        yield title, *(_of(side, of) for side in (told.before, told.after)), ""
-    for what, before, after, change in change_rows(told.comparison, unit):
-        yield what, before or NOTHING, after or NOTHING, change or NOTHING
-
-
-def _of(side: SideTold, what: str) -> str:
-    if what == "name":
-        return code(f"{side.project} / {side.name}")
-    return code(side.id) if what == "id" else escape(side.progress)
+def _blocks(
+    found: Json, declared_unit: str, style: Style, sides: Sequence[tuple[str, ...]] = ()
+) -> Iterator[Block]:
+    unit = style.text(declared_unit)
+    heads = ("", "#before", "#after", "#change")
+    changes = [
+        (what, *(cell or style.nothing for cell in cells))
+        for what, *cells in change_rows(found, unit)
+    ]
+    gauges = [
+        (style.name(gauge), *(cell or style.nothing for cell in cells))
+        for gauge, *cells in gauge_rows(found)
+    ]
+    findings = [
+        (title, line)
+        for key, title in _CHANGES
+        for line in [finding_line(each, style.name) for each in found["findings"][key]]
+        or ["nothing"]
+    ]
+    yield Headline(found["outcome"], found["summary"])
+    yield Table(heads, [*sides, *changes])
+    yield Sentence(_support(found, unit))
+    yield Sentence(style.text(survival_line(found)))
+    yield from section("Findings", Facts(findings))
+    yield from checked(found, declared_unit)
+    yield from section("By phase", _phases(found["by_phase"], unit, style))
+    yield from section("By type", _types(found["by_type"], unit, style))
+    yield from section("Gauges", Table(("gauge", *heads[1:]), gauges))
+    yield from section("Environment", _environment(found["environment_changes"], style))
 
 
 def _support(found: Json, unit: str) -> str:
@@ -160,62 +184,48 @@ def _support(found: Json, unit: str) -> str:
     return f"{over}; the difference is {change_interval(difference, f' per {unit}')}."
 
 
-def _findings(found: Json) -> Iterator[str]:
-    yield from ("## Findings", "")
-    for key, title in _CHANGES:
-        told = [finding_line(each, code) for each in found[key]]
-        yield from ((f"- {title}: {each}" for each in told) if told else (f"- {title}: nothing",))
-    yield ""
-
-
-def _survival(found: Json) -> tuple[str, ...]:
-    line = survival_line(found)
-    return (escape(line), "") if line else ()
-
-
-def _gauges(found: Json) -> Iterator[str]:
-    rows = [
-        (code(name), before or NOTHING, after or NOTHING, change or NOTHING)
-        for name, before, after, change in gauge_rows(found)
-    ]
-    yield from table(("gauge", "#before", "#after", "#change"), rows)
-
-
-def _phases(changes: Sequence[Json], unit: str) -> Iterator[str]:
+def _phases(changes: Sequence[Json], unit: str, style: Style) -> Table:
     heads = ("phase", f"#before, per {unit}", f"#after, per {unit}", "#difference", "#change")
     rows = [
         (
-            code(each["phase"]),
-            *(interval(each[side]) if each[side] else NOTHING for side in ("before", "after")),
+            style.name(each["phase"]),
+            *(
+                interval(each[side]) if each[side] else style.nothing
+                for side in ("before", "after")
+            ),
             change_interval(each["difference"]),
-            percent(each["change_percent"]) or NOTHING,
+            percent(each["change_percent"]) or style.nothing,
         )
         for each in changes[:PHASES_SHOWN]
     ]
-    yield from table(heads, rows)
+    return Table(heads, rows)
 
 
-def _types(changes: Sequence[Json], unit: str) -> Iterator[str]:
+def _types(changes: Sequence[Json], unit: str, style: Style) -> Table:
     heads = ("type", f"#before, per {unit}", f"#after, per {unit}", "#last before", "#last after")
+    names = ("before_per_generation", "after_per_generation", "before_last", "after_last")
     rows = [
         (
-            code(each["type"]),
-            *(_number(each[name]) for name in ("before_per_generation", "after_per_generation")),
-            *(_number(each[name]) for name in ("before_last", "after_last")),
+            style.name(each["type"]),
+            *(style.nothing if each[of] is None else format_count(each[of]) for of in names),
         )
         for each in changes[:TYPES_SHOWN]
     ]
-    yield from table(heads, rows)
+    return Table(heads, rows)
 
 
-def _number(value: float | None) -> str:
-    return NOTHING if value is None else format_count(value)
-
-
-def _environment(changes: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+def _environment(changes: Mapping[str, Sequence[Any]], style: Style) -> Table:
     rows = [
-        (code(name), *(NOTHING if value is None else code(value) for value in pair))
-        for name, pair in changes.items()
+        (style.name(name), _version(old, name, new, style), _version(new, name, old, style))
+        for name, (old, new) in changes.items()
         if name not in _LEFT_OUT
     ]
-    yield from table(("what", "before", "after"), rows[:DIFFERENCES_SHOWN])
+    return Table(("what", "before", "after"), rows[:DIFFERENCES_SHOWN])
+
+
+def _version(value: object, name: str, other: object, style: Style) -> str:
+    """Return the value; without one, "not installed" for a package and "not recorded" for anything else."""
+    if value is not None:
+        return style.name(value)
+    is_package = name != "python" and re.match(r"\d+\.\d", str(other)) is not None
+    return "not installed" if is_package else "not recorded"

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from ..analysis.assertions.words import assertion_lines
 from ..analysis.results import to_json
-from ..analysis.summary import check_lines, course_lines, effect_lines
 from ..banner import OBJECT_ROWS, ObjectCount, banner, snapshot_lines
 from ..snapshot import DEFAULT_PROJECT, LargeObject
-from ..text_format import format_bytes, format_gib, format_number, format_share, worded
+from ..text_format import format_bytes, format_gib, format_number, format_share
 from .build import SECONDS, ObjectChange, ProcessReport, Report, TrendRow
-from .facts import forecast, of_process
+from .document import verdict_lines
 
 TREND_ROWS: Final = 60
 PEAK_ROWS: Final = 16
@@ -40,9 +38,6 @@ def render(report: Report) -> str:
     lines += _large(report.large_objects)
     lines += _endings(report)
     lines += _verdict(report)
-    lines += _effects(report)
-    lines += _checklist(report)
-    lines += _expectations(report)
     return "\n".join(lines)
 
 
@@ -155,35 +150,8 @@ def _endings(report: Report) -> Iterator[str]:
 
 
 def _verdict(report: Report) -> Iterator[str]:
-    verdict = report.verdict
     yield from banner("VERDICT")
-    yield worded(verdict.status, verdict.summary)
-    for finding in verdict.findings:
-        where = f" in {finding.phase}" if finding.phase else ", in no single phase"
-        yield f"   [{finding.status}] {finding.kind}{where}{of_process(finding.process)}"
-        yield from (f"      {line}" for line in (*finding.evidence, *finding.advice))
-    for ruled in verdict.ruled_out:
-        yield f"   ruled out: {ruled.phase}, {ruled.reason}"
-    yield f"   forecast: {forecast(to_json(verdict.oom), verdict.unit)}"
-    yield from (f"   {line}" for line in course_lines(to_json(verdict), verdict.unit))
+    yield from verdict_lines(to_json(report.verdict), banners=True)
     if report.lost:
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(report.lost.items()))
-        yield f"Not recorded or not sent: {counts}"
-
-
-def _checklist(report: Report) -> Iterator[str]:
-    yield from banner("CHECKLIST")
-    yield from check_lines(to_json(report.verdict.checklist))
-
-
-def _effects(report: Report) -> Iterator[str]:
-    if report.verdict.effects:
-        yield from banner("WHAT EACH FIX HAS DONE")
-        yield from effect_lines(to_json(report.verdict.effects))
-
-
-def _expectations(report: Report) -> Iterator[str]:
-    verdict = report.verdict
-    if verdict.assertions:
-        yield from banner("EXPECTATIONS")
-        yield from assertion_lines(to_json(verdict.assertions), verdict.unit)
+        yield from ("", f"Not recorded or not sent: {counts}")

@@ -18,7 +18,7 @@ from leakline.report.comparison import (
     comparison_issue_text,
     comparison_markdown,
 )
-from leakline.report.markdown import Origin, RunTold, issue_text, run_markdown
+from leakline.report.document import Origin, RunTold, issue_text, run_markdown
 
 from ..store import findings, snapshots
 from . import formats

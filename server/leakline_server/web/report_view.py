@@ -9,7 +9,7 @@ from leakline.analysis.growth import with_verdict
 from leakline.analysis.results import to_json
 from leakline.kills import ended_as
 from leakline.report.comparison import ComparisonTold, SideTold
-from leakline.report.markdown import Origin, RunTold
+from leakline.report.document import Origin, RunTold
 
 from . import formats
 from .derived import Derived
