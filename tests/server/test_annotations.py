@@ -1,4 +1,4 @@
-"""Marks on the trend: what happened, where, and what a fix has done."""
+"""Marks on the trend: events, incidents, alerts, and the effect of a fix; and which memory is accounted for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links that a training gives, and links to its code: only into the web, only where they say they lead."""
+"""Links that a run gives, and links to its code: only to web addresses and known forges."""
 
 from __future__ import annotations
 
