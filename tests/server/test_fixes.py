@@ -1,4 +1,4 @@
-"""From a declared fix to the pages: each promise with what was measured, on the run and on the comparison."""
+"""Declared fixes on the pages: promises, effects, and the list of ticks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from leakline.analysis.compared import Comparison
 from leakline.analysis.results import Verdict
+from leakline_server.web.checklist import ticks
 
 MIB = 2**20
 PROMISES = {
@@ -19,27 +20,40 @@ PROMISES = {
     "generations": 25, "possible_generations": 12,
 }  # fmt: skip
 Send = Callable[..., None]
+Fixed = Callable[..., None]
 
 
 @pytest.fixture
-def send(api: TestClient, make_run: Any) -> Send:
-    """Twelve generations of a run with a fix; it leaks 10 MiB in each."""
+def fixed(api: TestClient, make_run: Any) -> Fixed:
+    """Twelve generations of a run with these fixes, declared as it begins; it leaks 10 MiB in each."""
 
-    def send(run_id: str = "r1", promised: Any = None, phase: str = "evolve<b>") -> None:
+    def fixed(run_id: str, fixes: dict[str, dict[str, Any]], later: float = 0.0) -> None:
         run = make_run(id=run_id, instance=f"process of {run_id}")
+        run.started += later
         run.create(api)
         wire = run.wire(0, 36)
-        data = {"phase": phase, "location": "app.py:7", "promises": promised or PROMISES}
-        row = {
+        event = {
             "sequence": 0,
             "time": run.started,
             "kind": "fix",
-            "name": "let them go",
-            "data": data,
+            "generation": None,
+            "phase": None,
         }
-        wire["events"] = [{"generation": None, "phase": None, **row}, *wire["events"]]
+        told = [{**event, "name": name, "data": data} for name, data in fixes.items()]
+        wire["events"] = [*told, *wire["events"]]
         answer = api.post(f"/api/v1/runs/{run_id}/batches", json=wire)
         assert answer.status_code == 200, answer.text
+
+    return fixed
+
+
+@pytest.fixture
+def send(fixed: Fixed) -> Send:
+    """A run with one fix."""
+
+    def send(run_id: str = "r1", promised: Any = None) -> None:
+        data = {"phase": "evolve<b>", "location": "app.py:7", "promises": promised or PROMISES}
+        fixed(run_id, {"let them go": data})
 
     return send
 
@@ -127,39 +141,17 @@ def test_a_promise_that_is_none_is_shown_and_breaks_no_page(
     assert rows["peak memory"][:2] == ["undecided", "not measured"]
 
 
-def fixed(
-    api: TestClient,
-    make_run: Any,
-    run_id: str,
-    fixes: dict[str, dict[str, Any]],
-    later: float = 0.0,
-) -> None:
-    """Twelve generations with these fixes, declared as the run begins."""
-    run = make_run(id=run_id, instance=f"process of {run_id}")
-    run.started += later
-    run.create(api)
-    wire = run.wire(0, 36)
-    told = [
-        {"sequence": 0, "time": run.started, "kind": "fix", "name": name, "data": data, "generation": None,
-         "phase": None}
-        for name, data in fixes.items()
-    ]  # fmt: skip
-    wire["events"] = [*told, *wire["events"]]
-    answer = api.post(f"/api/v1/runs/{run_id}/batches", json=wire)
-    assert answer.status_code == 200, answer.text
-
-
 def test_each_of_several_fixes_has_its_effect_in_the_comparison_and_what_was_rejected(
-    api: TestClient, make_run: Any
+    api: TestClient, fixed: Fixed
 ) -> None:
-    fixed(api, make_run, "r1", {})
+    fixed("r1", {})
     fixes = {
         "drop them": {"phase": "evolve", "rejected": "pickling <b>them</b>: too slow"},
         "close them": {"promises": {"count:app.Env": 2}},
         "upload less": {"phase": "upload"},
         "everything": {},
     }
-    fixed(api, make_run, "r2", fixes)
+    fixed("r2", fixes)
     answer = api.get("/api/v1/compare?before=r1&after=r2").json()
     effects = {each["fix"]: each for each in answer["effects"]}
     assert set(effects) == set(fixes)
@@ -178,11 +170,11 @@ def test_each_of_several_fixes_has_its_effect_in_the_comparison_and_what_was_rej
 
 
 def test_fixes_declared_at_the_start_are_told_against_the_baseline_at_their_marks(
-    api: TestClient, make_run: Any, eventually: Any
+    api: TestClient, fixed: Fixed, eventually: Any
 ) -> None:
-    fixed(api, make_run, "r1", {})
+    fixed("r1", {})
     api.patch("/api/v1/runs/r1", json={"tags": ["baseline"]})
-    fixed(api, make_run, "r2", {"everything": {}}, later=60.0)
+    fixed("r2", {"everything": {}}, later=60.0)
     eventually(lambda: verdict_of(api, "r2").get("effects"))
     (own,) = verdict_of(api, "r2")["effects"]
     assert own["outcome"] == "undecided" and "a comparison with a run without it" in own["sentence"]
@@ -191,3 +183,85 @@ def test_fixes_declared_at_the_start_are_told_against_the_baseline_at_their_mark
     assert "no effect" in section and "/compare?before=r1&amp;after=r2" in section
     # At its mark on the trend, which is drawn before.
     assert "against " in page.split('id="effects"')[0]
+
+
+GIB = 2**30
+
+
+def listed(page: str) -> dict[str, tuple[str, str, str]]:
+    """question -> (shape, word, evidence), as they stand on the page."""
+    (part,) = re.findall(r'<ul class="panel-body ticks">.*?</ul>', page, re.DOTALL)
+    pattern = r'#(\w+)"/>.*?<b>(.*?)</b> <span class="word">(.*?)</span><br>(.*?)</p>'
+    return {
+        question: (shape, word, re.sub(r"<.*?>", "", evidence).replace("\xa0", " "))
+        for shape, question, word, evidence in re.findall(pattern, part, re.DOTALL)
+    }
+
+
+def test_the_page_lists_four_questions_with_their_evidence(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    run = make_run()
+    run.create(api)
+    wire = run.wire(0, 36)
+    data = {"before_bytes": 9000, "after_bytes": 9000, "freed_bytes": 0, "seconds": 0.5}
+    event = {
+        "sequence": 4,
+        "time": run.started,
+        "kind": "cleanup",
+        "name": "agent<b>",
+        "data": data,
+    }
+    wire["events"] = [*wire["events"], {"generation": 1, "phase": None, **event}]
+    assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
+    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"] == 12)
+    page = api.get("/runs/r1").text
+    found = listed(page)
+    assert [(shape, word) for shape, word, _ in found.values()] == [
+        ("absent", "not measured"), ("confirmed", "failed"), ("learning", "not yet"), ("confirmed", "failed"),
+    ]  # fmt: skip
+    assert (
+        "12 generations complete, held against the 25"
+        in found["Every planned generation has run"][2]
+    )
+    assert (
+        "agent&lt;b&gt; ran once and freed nothing." in found["Cleanups run and free something"][2]
+    )
+    # After what was found, and named in the contents.
+    assert page.index('id="findings"') < page.index('id="checklist"') < page.index('id="books"')
+    assert 'href="#checklist"' in page
+
+
+def test_a_healthy_run_shows_four_ticks_on_its_page(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    """Level memory here and on its device, past where a fix promised, and a cleanup that gives GPU memory back."""
+    device = {"cuda.0.allocated_bytes": lambda _: GIB, "cuda.0.reserved_bytes": lambda _: 2 * GIB}
+    run = make_run(leak_bytes=0, extra=device)
+    run.create(api)
+    wire = run.wire(0, 60)
+    freed = {
+        "before_bytes": 9000, "after_bytes": 9000, "freed_bytes": 0, "seconds": 0.5,
+        "devices": {"cuda.0.allocated_bytes": [GIB, GIB], "cuda.0.reserved_bytes": [9 * GIB, 2 * GIB]},
+    }  # fmt: skip
+    wire["events"] = [
+        *(each for each in wire["events"] if each["kind"] != "expect"),
+        {"sequence": 0, "time": run.started, "kind": "fix", "name": "detach losses", "generation": 0,
+         "phase": None, "data": {"promises": {"generations": 12}}},
+        {"sequence": 4, "time": run.started, "kind": "cleanup", "name": "agent GPU", "generation": 1,
+         "phase": None, "data": freed},
+    ]  # fmt: skip
+    answer = api.post("/api/v1/runs/r1/batches", json=wire)
+    assert answer.status_code == 200, answer.text
+    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"] == 20)
+    found = listed(api.get("/runs/r1").text)
+    assert [(shape, word) for shape, word, _ in found.values()] == [("ok", "done")] * 4, found
+    evidence = [said for _, _, said in found.values()]
+    assert "the most on one device was 2.00 GiB" in evidence[0]
+    assert "held against the 12 that the fix promised" in evidence[2]
+    assert "agent GPU ran once and freed 7.00 GiB of GPU memory." in evidence[3]
+
+
+def test_a_verdict_of_before_there_was_a_checklist_has_none() -> None:
+    assert ticks(None) == ()
+    assert ticks({"status": "ok"}) == ()
