@@ -1,4 +1,4 @@
-"""Names that would become one without their control characters stay two, in whatever company each of them comes."""
+"""Control characters and marks in names: removed, with names kept distinct."""
 
 from __future__ import annotations
 
