@@ -1,4 +1,4 @@
-"""Clocks that lie are put right and told of, ahead or behind; a recording that comes late is no lie."""
+"""Clocks that are ahead or behind are corrected and reported; a late recording is not a wrong clock."""
 
 from __future__ import annotations
 

@@ -43,14 +43,10 @@ RECORDED = {
 NEVER_THE_LAST = {"0011_intake"}
 # Those that are made by going back from 0004, below, and from today, in test_migrations.py.
 GONE_BACK_TO = {
-    "0001_runs_and_samples",
-    "0002_incidents_and_alerts",
-    "0003_acknowledgements_and_rules",
-    "0005_keys_begin_with_the_run",
-    "0006_several_servers",
-    "0007_removals_and_sizes",
+    "0001_runs_and_samples", "0002_incidents_and_alerts", "0003_acknowledgements_and_rules",
+    "0005_keys_begin_with_the_run", "0006_several_servers", "0007_removals_and_sizes",
     "0008_segments_to_compact",
-}
+}  # fmt: skip
 
 
 def unpacked(schema: str, kind: str) -> bytes:
