@@ -1,4 +1,4 @@
-"""The analysis has a process of its own: it says the same, may die at any moment, and never outlives the server."""
+"""The analysis has a process of its own: it gives the same verdict, may die at any moment, and ends with the server."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.stored import engine_of
 
 from leakline_server.store import damage
-from leakline_server.store.engine import Engine, writing
+from leakline_server.store.engine import writing
 from leakline_server.store.history import NoSuchRun
 from leakline_server.store.tables import batches, runs
 from leakline_server.workers import apart as module
@@ -26,29 +27,15 @@ pytestmark = pytest.mark.long
 
 NOW = 1_760_000_500.0
 
-
 ONCE = Examiner.once
 
 
 @pytest.fixture
-def standing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application's own examiner."""
-    monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
-
-
-@pytest.fixture
 def apart(standing_back: None, api: Any, make_run: Any) -> Iterator[Apart]:
-    run = make_run()
-    run.create(api)
-    run.send(api, 0, 90)
-    apart = Apart(api.app.state.services.engine)
+    make_run().begin(api, 90)
+    apart = Apart(engine_of(api))
     yield apart
     apart.close()
-
-
-def engine_of(api: Any) -> Engine:
-    engine: Engine = api.app.state.services.engine
-    return engine
 
 
 def is_there(pid: int) -> bool:
