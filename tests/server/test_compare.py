@@ -1,4 +1,4 @@
-"""Two very long runs are compared by a part of each, in which they have enough of the same; others by all they have."""
+"""Comparisons of runs: which part of very long runs is read, and the growth without warm-up."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def two(shared_api: TestClient, make_run: Any) -> TestClient:
         "process.rss_bytes": lambda i: SPIKE if i == SPIKE_AT else 2**30 + i // 3 * 4096
     }
     for number, (leak, extra) in enumerate(((4096, spike), (0, {}))):
-        run = make_run(id=f"r{number}", instance=f"p{number}", leak_bytes=leak, extra=extra)
-        run.create(shared_api)
-        run.send(shared_api, 0, 3 * (GENERATIONS - 300 * number))
+        make_run(id=f"r{number}", instance=f"p{number}", leak_bytes=leak, extra=extra).begin(
+            shared_api, 3 * (GENERATIONS - 300 * number)
+        )
     return shared_api
 
 
@@ -102,9 +102,7 @@ def test_a_long_run_of_few_generations_is_compared_by_all_of_them(
     """With what the other run has, nothing of it is left out."""
     monkeypatch.setattr(process_history, "COMPARED_WHOLE", 1_000)
     for name, generations in (("few", 800), ("half", 400)):
-        run = make_run(id=name, instance=name)
-        run.create(shared_api)
-        run.send(shared_api, 0, 3 * generations)
+        make_run(id=name, instance=name).begin(shared_api, 3 * generations)
     (few, _), (half, _) = history.load_to_compare(engine_of(shared_api), "few", "half")
     assert (len(set(few.processes[0].generation)), len(set(half.processes[0].generation))) == (
         800,
@@ -119,3 +117,34 @@ def test_a_run_without_snapshots_is_compared_with_a_long_one(two: TestClient) ->
     assert answer.status_code == 200
     with pytest.raises(history.NoSuchRun):
         history.load_to_compare(engine_of(two), "r0", "nobody")
+
+
+@pytest.fixture(scope="module")
+def pages(shared_api: TestClient, make_run: Any) -> TestClient:
+    """Runs of 4, 5 and 20 generations that take 1 GiB in the first two, and nothing after."""
+    for generations in (4, 5, 20):
+        for side in ("a", "b"):
+            memory = {"process.anon_bytes": lambda i: 2**30 + min(i // 3, 2) * 2**29}
+            make_run(
+                id=f"{side}{generations}",
+                instance=f"{side}{generations}",
+                leak_bytes=0,
+                extra=memory,
+            ).begin(shared_api, 3 * generations)
+    return shared_api
+
+
+@pytest.mark.parametrize(
+    ("generations", "said"),
+    [(4, None), (5, "without the first for warm-up"), (20, "without the first 2 for warm-up")],
+)
+def test_what_is_left_out_is_said_where_the_figure_stands(
+    generations: int, said: str | None, pages: TestClient
+) -> None:
+    address = f"before=a{generations}&after=b{generations}"
+    page = pages.get(f"/compare?{address}").text
+    assert f"Compared over {generations} generations that both runs have." in page
+    assert (said in page) if said else ("warm-up" not in page)
+    growth = pages.get(f"/api/v1/compare?{address}").json()["growth_bytes_per_generation"]["before"]
+    # With the first two, it would be far above.
+    assert (growth["estimate"] == 0) == (generations == 20)

@@ -1,4 +1,4 @@
-"""The list of runs in each of its orders, page by page: every run once, ties by id, and what has no value last."""
+"""The list of runs in each order, page by page: every run once, ties by id, and runs without a value last."""
 
 from __future__ import annotations
 
@@ -143,9 +143,7 @@ def test_the_verdict_says_by_what_a_run_is_sorted(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
     for run_id, leak in (("slow", 2**20), ("fast", 2**27)):
-        run = make_run(id=run_id, instance=f"{run_id}-1", leak_bytes=leak)
-        run.create(api)
-        run.send(api, 0, 60)
+        make_run(id=run_id, instance=f"{run_id}-1", leak_bytes=leak).begin(api, 60)
 
     def stored() -> list[float | None]:
         with engine_of(api).connect() as connection:
@@ -285,23 +283,14 @@ def test_runs_are_grouped_by_project_by_tag_or_not_at_all(api: TestClient, read_
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        ('project:"my project"', ["a"]),
-        ("project:my project", []),
-        ('project:"my project" second', []),
-        ('"first try"', ["a"]),
-        ("try first", ["a"]),
-        ('"try first"', []),
-        ("nothing:here", ["c"]),
-        ('tag:"say \\"x\\""', ["b"]),
-        ("tag:one tag:two", ["b"]),
-        ("tag:one", ["a", "b"]),
-        ("STATUS:Running project:other", ["b", "c"]),
-        ('project:"my proj', []),
-        ('project:""', ["a", "b", "c"]),
-        ("status:nonsense", []),
-        ("", ["a", "b", "c"]),
+        ('project:"my project"', ["a"]), ("project:my project", []),
+        ('project:"my project" second', []), ('"first try"', ["a"]), ("try first", ["a"]),
+        ('"try first"', []), ("nothing:here", ["c"]), ('tag:"say \\"x\\""', ["b"]),
+        ("tag:one tag:two", ["b"]), ("tag:one", ["a", "b"]),
+        ("STATUS:Running project:other", ["b", "c"]), ('project:"my proj', []),
+        ('project:""', ["a", "b", "c"]), ("status:nonsense", []), ("", ["a", "b", "c"]),
     ],
-)
+)  # fmt: skip
 def test_words_and_quotes(query: str, found: list[str], words: TestClient) -> None:
     assert sorted(listed(words.get("/", params={"q": query}).text)) == found
 
@@ -331,9 +320,7 @@ def test_pages_of_the_list_follow_each_other(api: TestClient, read_list: Any) ->
 def test_progress_is_drawn_where_there_is_a_plan(
     api: TestClient, make_run: Any, read_list: Any
 ) -> None:
-    run = make_run()
-    run.create(api)
-    run.send(api, 0, 12)
+    make_run().begin(api, 12)
     create(api, id="open", name="open")
     text = read_list()
     assert text.count("<progress") == 1

@@ -1,4 +1,4 @@
-"""Up to ten runs on one axis: the page, the lines of a stretch of it, and what it refuses."""
+"""Up to ten runs on one axis: the page, the lines of a range of it, and what it refuses."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def test_devices_of_a_process_are_added_up(api: TestClient, make_run: Any) -> No
     def at(device: int) -> Any:
         return lambda n: (device + 1) * 2**30 + n if n % 3 == 2 else None
 
-    run = make_run(extra={f"cuda.{device}.allocated_bytes": at(device) for device in range(2)})
-    run.create(api)
-    run.send(api, 0, 9)
+    make_run(extra={f"cuda.{device}.allocated_bytes": at(device) for device in range(2)}).begin(
+        api, 9
+    )
     line = chart(read(api, "run=r1&series=gpu"))["lines"][0]
     assert line["y"] == [3 * 2**30 + 2 * n for n in (2, 5, 8)]
 

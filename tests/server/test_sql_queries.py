@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import inspect, text
 from starlette.testclient import TestClient
-from tests.server.stored import LATER, make_idle
+from tests.server.stored import LATER, engine_of, seal
 
 from leakline_server.paths import MIGRATIONS
-from leakline_server.store import sealing, sizes
+from leakline_server.store import sizes
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.migrate import FORMER_VIEWS, upgrade
 
@@ -29,13 +29,9 @@ def queries() -> list[str]:
 @pytest.fixture
 def engine_of_run(api: TestClient, make_run: Any) -> Engine:
     """Sealed snapshots of 200 numbers, and some that wait."""
-    run = make_run(id=RUN)
-    run.create(api)
-    run.send(api, 0, 200)
-    engine: Engine = api.app.state.services.engine  # type: ignore[attr-defined]
-    make_idle(engine)
-    for key in sealing.due(engine, LATER):
-        sealing.seal_one(engine, key, LATER)
+    run = make_run(id=RUN).begin(api, 200)
+    engine = engine_of(api)
+    seal(engine)
     run.send(api, 200, 10)
     api.patch(f"/api/v1/runs/{RUN}", json={"state": "finished"})
     sizes.measure(engine, LATER)
