@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.everything import NamedByOthers, open_all
 from tests.browser.hostile_labels import ALIVE
 from tests.browser.patience import eventually, until
-from tests.browser.test_axe_finds_nothing import violations
+from tests.browser.test_accessibility import violations
 from tests.browser.training import MadeTraining, patch
 
 from leakline.delivery import request_json

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 from tests.browser.conftest import serving
-from tests.browser.test_axe_finds_nothing import violations
+from tests.browser.test_accessibility import violations
 
 PASSWORD = "correct horse battery"
 

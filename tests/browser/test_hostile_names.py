@@ -1,7 +1,8 @@
 """Whatever a training or a person can send is text wherever it is told: more than fifty payloads in every field.
 
 A server answers for each payload with all that it tells of a run, which is read as browsers, readers of Markdown and
-spreadsheets read it. One run that has them all is opened in a real browser, and so is the file that is saved of it.
+spreadsheets read it. One run that has them all is opened in a real browser, and so are the file that is saved of it
+and the pages of runs, projects and types that are called like that.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import pytest
 from markdown_it import MarkdownIt
 from playwright.sync_api import Page
 from tests.browser.conftest import serving
-from tests.browser.everything import open_all
+from tests.browser.everything import NamedByOthers, add_hostile, open_all
 from tests.browser.hostile_labels import ALIVE, LABELS
-from tests.browser.test_a_report_travels import open_far_away  # noqa: F401
+from tests.browser.test_saved_reports import open_far_away  # noqa: F401
 from tests.browser.training import patch, post
 
 from leakline_server.texts import without_control
@@ -175,8 +176,13 @@ class Browser(HTMLParser):
             self.alive.append(f"{self._in}: {data[:200]}")
 
 
+def without_blanks(text: str) -> str:
+    return "".join(text.split())
+
+
 def kept(text: str) -> str:
-    return "".join(without_control(text).split())
+    """What is stored of a name: without what turns the text around it."""
+    return without_blanks(without_control(text))
 
 
 NUMBERS = range(len(LABELS))
@@ -191,7 +197,7 @@ def test_in_every_field_of_a_run_it_is_text(told: str, number: int) -> None:
         page.feed(answered(told, path.format(run)))
         assert page.alive == [], path
         if path == "/runs/{0}":
-            text = "".join("".join(page.said).split())
+            text = without_blanks("".join(page.said))
             assert text.count(kept(label)) >= ONCE_AT_LEAST
     for path in MARKDOWN + MARKDOWN_OF_TWO * also:
         found = MarkdownIt("commonmark").enable("table").parse(answered(told, path.format(run)))
@@ -240,7 +246,7 @@ def test_a_run_that_has_them_all_is_opened(
     page = open_page(path, address=told)
     must_be_text(page)
     if path == "/runs/all":
-        text = "".join(page.locator("main").evaluate("main => main.textContent").split())
+        text = without_blanks(page.locator("main").evaluate("main => main.textContent"))
         assert not [label for label in LABELS if text.count(kept(label)) < 3]
 
 
@@ -252,3 +258,82 @@ def test_and_so_is_the_file_that_is_saved_of_it(
     file = tmp_path / "report.html"
     file.write_text(answered(told, "/runs/all/report.html"))
     must_be_text(open_far_away(file))
+
+
+Open = Callable[..., Page]
+# What a page says, folded or not, without the numbers that its charts are drawn from.
+SAID = """() => {
+  const copy = document.querySelector("main").cloneNode(true);
+  for (const each of copy.querySelectorAll("script, noscript")) each.remove();
+  return copy.textContent;
+}"""
+ALL_OF_THEM = ("/runs/hostile", "/compare", "/alerts", "/settings")
+LEAKS = (
+    "/runs/hostile-leak",
+    "/compare?before=hostile-leak&after=hostile",
+    "/overlay?run=hostile-leak&run=hostile",
+    "/incidents",
+)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(Path(tmp_path_factory.mktemp("hostile"))) as (address, _):
+        add_hostile(address)
+        yield address
+
+
+def said(page: Page) -> str:
+    return without_blanks(page.evaluate(SAID))
+
+
+def opened(open_page: Open, address: str, path: str) -> Page:
+    """A page on which everything was drawn, and on which nothing has come to life."""
+    page = open_page(path, address=address)
+    must_be_text(page)
+    return page
+
+
+def test_there_are_fifty(hostile: str) -> None:
+    assert len(set(LABELS)) > 50
+
+
+@pytest.mark.parametrize("path", ALL_OF_THEM)
+def test_every_name_is_on_the_page_as_it_was_given(
+    hostile: str, open_page: Open, path: str
+) -> None:
+    text = said(opened(open_page, hostile, path))
+    wanted = [label for label in LABELS if path != "/alerts" or label.isprintable()]
+    assert len(wanted) >= 50
+    assert not [label for label in wanted if kept(label) not in text]
+
+
+def test_every_run_is_in_the_list_by_its_name(hostile: str, open_page: Open) -> None:
+    page = opened(open_page, hostile, "/")
+    text = said(page)
+    while page.locator(".pager a").count():
+        page = opened(open_page, hostile, str(page.locator(".pager a").get_attribute("href")))
+        text += said(page)
+    assert not [label for label in LABELS if kept(label) not in text]
+
+
+@pytest.mark.parametrize("path", LEAKS)
+def test_a_leak_of_a_type_that_is_called_like_markup(
+    hostile: str, open_page: Open, path: str
+) -> None:
+    text = said(opened(open_page, hostile, path))
+    if "overlay" not in path:
+        assert without_blanks(NamedByOthers.type_name) in text
+
+
+@pytest.mark.parametrize("number", range(0, len(LABELS), 6))
+def test_a_search_for_a_name_shows_it_as_it_was_typed(
+    hostile: str, open_page: Open, number: int
+) -> None:
+    page = opened(open_page, hostile, "/")
+    page.get_by_role("searchbox").fill(LABELS[number])
+    page.get_by_role("searchbox").press("Enter")
+    page.wait_for_load_state()
+    assert page.evaluate(f"window.{ALIVE}") is None
+    assert page.locator(f".{ALIVE}").count() == 0
+    assert page.get_by_role("searchbox").input_value() == without_control(LABELS[number])

@@ -1,4 +1,4 @@
-"""The live mark and the list tell what a run is: one that ended, was killed or fell silent is not called live."""
+"""What a run is, by live mark, list and open page: one that ended, was killed or fell silent is not called live."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tests.browser.test_a_run_page_is_live import wait_for_points, zoom
-from tests.browser.test_the_page_tells_how_it_ended import ends
+from tests.browser.test_live_pages import wait_for_points, zoom
 from tests.browser.training import MadeTraining, patch
-
-pytestmark = pytest.mark.long
 
 Train = Callable[..., MadeTraining]
 Open = Callable[..., Page]
@@ -26,6 +23,7 @@ def mark(page: Page, state: str) -> Locator:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("state", "reason", "word"),
     [
@@ -60,6 +58,7 @@ def test_a_page_opened_afterwards_never_says_live(
     assert not {"Live", "Not connected"} & set(said)
 
 
+@pytest.mark.long
 def test_a_run_that_is_presumed_killed_is_live_again_when_it_speaks(
     train: Train, open_page: Open
 ) -> None:
@@ -79,6 +78,7 @@ def test_a_run_that_is_presumed_killed_is_live_again_when_it_speaks(
     wait_for_points(page, 4)
 
 
+@pytest.mark.long
 def test_a_silent_run_says_since_when_and_is_live_again_when_it_speaks(
     train: Train, open_page: Open
 ) -> None:
@@ -91,6 +91,7 @@ def test_a_silent_run_says_since_when_and_is_live_again_when_it_speaks(
     expect(mark(page, "live")).to_have_text("Live")
 
 
+@pytest.mark.long
 def test_a_paused_page_tells_that_its_run_was_killed(train: Train, open_page: Open) -> None:
     training = train("killed-while-paused", 4)
     page = open_page("/runs/killed-while-paused")
@@ -105,6 +106,7 @@ def test_a_paused_page_tells_that_its_run_was_killed(train: Train, open_page: Op
     expect(mark(page, "paused")).to_contain_text("new")
 
 
+@pytest.mark.long
 def test_the_last_verdict_is_shown_on_a_page_of_a_run_that_has_just_ended(
     train: Train, open_page: Open
 ) -> None:
@@ -126,6 +128,7 @@ def test_the_last_verdict_is_shown_on_a_page_of_a_run_that_has_just_ended(
     assert page.evaluate("window.same")
 
 
+@pytest.mark.long
 def test_the_open_list_follows_how_its_runs_stand(train: Train, open_page: Open) -> None:
     training = train("listed", 2)
     page = open_page("/?q=listed")
@@ -142,6 +145,7 @@ def test_the_open_list_follows_how_its_runs_stand(train: Train, open_page: Open)
     expect(state).to_have_text("running", timeout=PATIENCE_MS)
 
 
+@pytest.mark.long
 def test_since_when_a_run_is_silent_stays_within_its_column(train: Train, open_page: Open) -> None:
     ends(train("silent-in-the-list", 2), "silent")
     page = open_page("/?q=silent-in-the-list", width=1000)
@@ -153,3 +157,60 @@ def test_since_when_a_run_is_silent_stays_within_its_column(train: Train, open_p
     assert told is not None
     assert column is not None
     assert told["x"] + told["width"] <= column["x"] + column["width"]
+
+
+HOSTILE = "<img src=x onerror=\"document.title='broken'\">"
+
+
+def says(training: MadeTraining, *lines: str) -> None:
+    event = training._event("log", "log", {"lines": list(lines)})
+    training._send([training._snapshot("manual", None, "checkpoint", events=(event,))])
+
+
+def ends(training: MadeTraining, state: str, reason: str = "") -> None:
+    told = {"state": state, "reason": reason, "ended_at": training.clock + 2}
+    patch(
+        f"{training.server}/api/v1/runs/{training.run}",
+        told | ({} if state == "running" else {"instance": f"{training.run}-1"}),
+    )
+
+
+def test_a_run_that_speaks_again_is_not_called_silent_any_more(
+    train: Train, open_page: Open
+) -> None:
+    training = train("speaks-again", 3)
+    page = open_page("/runs/speaks-again")
+    expect(page.locator("#end")).to_have_count(0)
+    ends(training, "silent")
+    expect(page.locator("#end")).to_contain_text("stopped sending", timeout=PATIENCE_MS)
+    expect(page.locator(".facts .state")).to_contain_text("silent since")
+    ends(training, "running")
+    expect(page.locator("#end")).to_have_count(0, timeout=PATIENCE_MS)
+    expect(page.locator(".facts .state")).to_have_text("running")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_killed_run_shows_its_last_reading_and_its_last_line(
+    train: Train, open_page: Open, width: int, scheme: str
+) -> None:
+    run = f"killed-{width}-{scheme}"
+    training = train(run, 3)
+    says(
+        training,
+        *(f"step {i}: loss {1 / (i + 1):.3f}" for i in range(48)),
+        HOSTILE,
+        "the very last line",
+    )
+    ends(training, "killed", "memory: 191.20 GiB of its limit of 192.00 GiB at the last reading")  # fmt: skip
+    page = open_page(f"/runs/{run}", width=width, color_scheme=scheme)
+    expect(page.locator(".facts .state")).to_have_text("killed for memory")
+    expect(page.locator("#end")).to_contain_text("191.20 GiB of its limit of 192.00 GiB")
+    page.locator("#lines").scroll_into_view_if_needed()
+    # The table begins at its end, without a script.
+    expect(page.get_by_text("the very last line")).to_be_in_viewport()
+    expect(page.locator("#lines code", has_text="onerror")).to_have_text(HOSTILE)
+    assert "broken" not in page.title()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.goto(f"{training.server}/")
+    expect(page.get_by_text("killed for memory").first).to_be_visible()

@@ -1,13 +1,13 @@
-"""An open page follows its run without a reload: points, verdict, sections; and says when it does not."""
+"""An open page, or seven of one browser, follow their runs without a reload, and say when they do not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.browser.conftest import OwnServer, serving
 from tests.browser.patience import until
 from tests.browser.training import MadeTraining
@@ -206,3 +206,51 @@ def hide(page: Page, *, hidden: bool) -> None:
         }""",
         hidden,
     )
+
+
+# A browser has six connections to a server.
+WINDOWS = 7
+
+
+@pytest.fixture
+def one_browser(chromium: Browser) -> Iterator[BrowserContext]:
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    yield context
+    context.close()
+
+
+def told_by(page: Page) -> str | None:
+    return page.locator("#live").get_attribute("data-by")
+
+
+@pytest.mark.long
+def test_the_seventh_window_loads_and_all_follow_the_run(
+    one_browser: BrowserContext, server: str, train: Callable[..., MadeTraining]
+) -> None:
+    trainings = [train(f"window-{i}", 2) for i in range(WINDOWS)]
+    pages = []
+    for i in range(WINDOWS):
+        page = one_browser.new_page()
+        page.goto(f"{server}/runs/window-{i}")
+        expect(page.locator("#live")).to_have_attribute(
+            "data-live", "live", timeout=2 * PATIENCE_MS
+        )
+        pages.append(page)
+    assert not any(page.evaluate("document.hidden") for page in pages)
+    by = [told_by(page) for page in pages]
+    assert by.count("stream") <= 4 and by.count("looks") >= 3
+
+    for training in trainings:
+        training.run_generation()
+    for page in pages:
+        page.locator("#chart-trend").scroll_into_view_if_needed()
+        expect(page.locator("#chart-trend")).to_have_attribute(
+            "data-points", "3", timeout=2 * PATIENCE_MS
+        )
+
+    # A window that closes leaves its stream to one that had none.
+    pages[0].close()
+    until(pages[-1], lambda: sum(told_by(page) == "looks" for page in pages[1:]) == 2)
+
+    trainings[-1].finish()
+    expect(pages[-1].locator("#live")).to_have_text("Ended", timeout=2 * PATIENCE_MS)
