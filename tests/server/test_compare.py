@@ -1,4 +1,4 @@
-"""Comparisons of runs: which part of very long runs is read, and the growth without warm-up."""
+"""Comparisons of runs: which part of very long runs is read, the growth without warm-up, and what the tiles show."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from leakline.analysis.results import to_json
 from leakline.analysis.thinning import WHOLE, generations_to_compare, positions_to_read
 from leakline_server.store import history, process_history
 from leakline_server.store.engine import Engine
+from leakline_server.web.compare_view import _changes
+from leakline_server.web.verdict_view import status_of, verdict_view
 
 GENERATIONS = 2_000
 SPIKE_AT, SPIKE = 3 * 777 + 1, 50 * 2**30
@@ -148,3 +150,45 @@ def test_what_is_left_out_is_said_where_the_figure_stands(
     growth = pages.get(f"/api/v1/compare?{address}").json()["growth_bytes_per_generation"]["before"]
     # With the first two, it would be far above.
     assert (growth["estimate"] == 0) == (generations == 20)
+
+
+def interval(estimate: float, reach: float = 1.0) -> dict[str, float]:
+    return {"estimate": estimate, "low": estimate - reach, "high": estimate + reach}
+
+
+@pytest.mark.parametrize(
+    ("difference", "status"),
+    [(interval(-90), "ok"), (interval(90), "confirmed"), (interval(-90, 100), None), (None, None)],
+)
+def test_a_tile_has_a_colour_only_with_an_interval_off_zero(
+    difference: dict[str, float] | None, status: str | None
+) -> None:
+    percent = 90.0 if status == "confirmed" else -90.0
+    growth = {
+        "before": interval(100), "after": interval(10), "change_percent": percent, "difference": difference,
+    }  # fmt: skip
+    time = {"before": 1.0, "after": 0.8, "change_percent": -17.1}
+    comparison = {
+        "growth_bytes_per_generation": growth, "peak_bytes": time, "seconds_per_generation": time,
+        "memory_after": {**time, "generation": 9, "generations": 10},
+    }  # fmt: skip
+    tiles = {tile.label: tile.status for tile in _changes(comparison, "generation")}
+    assert tiles == {"GROWTH": status, "AFTER 10": None, "PEAK": None, "TIME": None}
+
+
+def test_a_suspected_leak_of_an_ended_run_says_what_decides_it() -> None:
+    verdict = {
+        "status": "suspected", "unit": "epoch", "summary": "s", "generations": 14, "explained_share": None,
+        "ruled_out": [], "findings": [],
+    }  # fmt: skip
+    assert "a few more epochs will settle it" in verdict_view(verdict).support
+    support = verdict_view(verdict, over=True).support
+    assert "growth over 24 epochs decides it" in support and "settle" not in support
+    # The tooltip of its mark is the same in each list, of runs that go on and of those that have ended.
+    assert "settle" not in status_of("suspected").meaning
+
+
+def test_a_run_that_ended_without_a_snapshot_waits_for_none() -> None:
+    view = verdict_view(None, over=True)
+    assert "Waiting" not in view.sentence and "arrives" not in view.support
+    assert "Waiting" in verdict_view(None).sentence
