@@ -102,13 +102,13 @@ def test_an_interrupt_ends_everything_and_leaves_nothing(
 
 MEASURE = """
 import json, psutil, sys
-from training import LEAKS
+from training import Trainer
 
-own, leak = psutil.Process(), LEAKS[sys.argv[1]]()
+own, grow = psutil.Process(), getattr(Trainer(sys.argv[1]), sys.argv[1])
 for _ in range(3):
-    leak.grow()
+    grow()
 before = own.memory_full_info().uss
-planted = sum(leak.grow() for _ in range(10))
+planted = sum(grow() for _ in range(10))
 print(json.dumps([planted, own.memory_full_info().uss - before]))
 """
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import IO, Final
+from typing import IO, Any, Final
+
+from ..errors import LeaklineError, ServerRefused
+from .asking import Asker
 
 # Ctrl-C promises two seconds for everything; what has not ended by then is killed.
 END_SECONDS: Final = 1.5
 LAST_WORDS_BYTES: Final = 4096
+READY_SECONDS: Final = 30.0
+VERDICT_SECONDS: Final = 20.0
+POLL_SECONDS: Final = 0.1
 
 
 @contextmanager
@@ -126,3 +134,50 @@ class Children:
                 child.process.wait()
         for child in self._children:
             child.close()
+
+
+def start_server(
+    children: Children,
+    port: int,
+    environment: Mapping[str, str] | None = None,
+    *,
+    errors_shown: bool = False,
+) -> Asker:
+    """Start `leakline serve` on loopback. Raises LeaklineError when it does not start."""
+    command = [
+        sys.executable, "-P", "-m", "leakline", "serve", "--host", "127.0.0.1", "--port", str(port)
+    ]  # fmt: skip
+    server = children.start("server", command, environment, errors_shown=errors_shown)
+    # It says its address in its first line, or ends; what does neither is ended.
+    patience = threading.Timer(READY_SECONDS, server.process.kill)
+    patience.start()
+    try:
+        said = next(server.lines(), "")
+    finally:
+        patience.cancel()
+    if "http://" not in said:
+        server.wait()
+        raise LeaklineError(f"the server did not start: {server.last_words()}")
+    return Asker(said[said.index("http://") :].split()[0])
+
+
+def examined(asker: Asker, run: str, generations: int) -> dict[str, Any]:
+    """Return an ended run with its verdict over all generations; the newest of both when that takes too long.
+
+    Raises LeaklineError when there is no verdict at all.
+    """
+    deadline = time.monotonic() + VERDICT_SECONDS
+    while True:
+        found, is_late = asker.get(f"/runs/{run}"), time.monotonic() > deadline
+        try:
+            verdict = asker.get(f"/runs/{run}/verdict")
+        except ServerRefused as refused:
+            if refused.status != 404:
+                raise
+            if is_late:
+                raise LeaklineError(f"the server has no verdict on {run}") from None
+        else:
+            is_whole = found["state"] != "running" and verdict["generations"] >= generations
+            if is_whole or is_late:
+                return {**found, "verdict": verdict}
+        time.sleep(POLL_SECONDS)

@@ -18,7 +18,6 @@ import os
 import secrets
 import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -26,18 +25,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..analysis.assertions.declared import GROWTH, PHASE_GROWTH
-from ..errors import LeaklineError, ServerUnreachable
+from ..errors import LeaklineError
 from ..text_format import join_words, worded
 from .asking import Asker
-from .children import Children, ends_by_signals
+from .children import Children, ends_by_signals, examined, start_server
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8765
 PROJECT: Final = "erl-trading"
 GENERATIONS: Final = 16
-READY_SECONDS: Final = 30.0
-VERDICT_SECONDS: Final = 20.0
-POLL_SECONDS: Final = 0.1
 NEEDED: Final = ("torch", "numpy")
 INSTALL: Final = "pip install 'leakline[server,examples]' torch"
 # The demo decides these for its trainings; what the shell says about other trainings must not get in.
@@ -128,19 +124,9 @@ def _serve(children: Children, wanted_port: int) -> Asker:
         print(f"port {wanted_port} is taken; using {port}")
     # The secret of a webhook is made once and shown once: it must not be lost with the rest of stderr.
     shown = not os.environ.keys().isdisjoint(("LEAKLINE_WEBHOOK_URL", "LEAKLINE_WEBHOOK_URL_FILE"))
-    command = [sys.executable, "-m", "leakline", "serve", "--host", HOST, "--port", str(port)]
-    server = children.start("server", command, errors_shown=shown)
-    asker = Asker(f"http://{HOST}:{port}")
-    deadline = time.monotonic() + READY_SECONDS
-    while True:
-        try:
-            asker.get("/runs", {"limit": 1})
-            print(f"the dashboard is at {asker.server}", flush=True)
-            return asker
-        except ServerUnreachable:
-            if server.ended or time.monotonic() > deadline:
-                raise LeaklineError(f"the server did not start: {server.last_words()}") from None
-            time.sleep(POLL_SECONDS)
+    asker = start_server(children, port, errors_shown=shown)
+    print(f"the dashboard is at {asker.server}", flush=True)
+    return asker
 
 
 def _free_port(wanted: int) -> int:
@@ -175,7 +161,9 @@ def _train(
     _show_progress(child.lines())
     if child.wait() != 0:
         raise LeaklineError(f"the training {training.name} failed: {child.last_words()}")
-    return _examined(asker, run, generations)
+    found = examined(asker, run, generations)
+    print(f"  {worded(found['verdict']['status'], found['verdict']['summary'])}", flush=True)
+    return found
 
 
 def _show_progress(lines: Iterator[str]) -> None:
@@ -191,19 +179,6 @@ def _show_progress(lines: Iterator[str]) -> None:
         print(text.ljust(width), end="\r", flush=True)
     if terminal and width:
         print()
-
-
-def _examined(asker: Asker, run: str, generations: int) -> dict[str, Any]:
-    """The run once the server has examined all of it; the newest it knows when that takes too long."""
-    deadline = time.monotonic() + VERDICT_SECONDS
-    while True:
-        found = asker.get(f"/runs/{run}")
-        verdict = asker.get(f"/runs/{run}/verdict")
-        whole = found["state"] != "running" and verdict["generations"] >= generations
-        if whole or time.monotonic() > deadline:
-            print(f"  {worded(verdict['status'], verdict['summary'])}", flush=True)
-            return {**found, "verdict": verdict}
-        time.sleep(POLL_SECONDS)
 
 
 def _tell(asker: Asker, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:

@@ -11,31 +11,28 @@ example: leakline drill
 from __future__ import annotations
 
 import argparse
+import base64
+import json
 import os
 import secrets
-import shutil
-import signal
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final, NamedTuple
 
-from ..drill.receiver import Receiver
-from ..errors import BadArgument, LeaklineError, ServerRefused
+from ..errors import BadArgument, LeaklineError
 from ..text_format import format_bytes, worded
 from .asking import Asker
-from .children import Children, ends_by_signals
+from .children import Children, ends_by_signals, examined, start_server
 
 GENERATIONS: Final = 30
 MAX_GENERATIONS: Final = 200
-READY_SECONDS: Final = 30.0
-VERDICT_SECONDS: Final = 20.0
 ALERT_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.1
 # How far off a right answer may be: the growth, the first leaking generation, the place of the right name.
@@ -62,16 +59,16 @@ class Kind(NamedTuple):
 
 KINDS: Final = {
     "objects": Kind(
-        "environments that a registry keeps", "collect", ("objects", "container"),
-        ("Environment", "Registry.environments"),
+        "environments that are never let go", "collect", ("objects", "container"),
+        ("Environment", "Trainer.environments"),
     ),
     "graph": Kind(
         "losses kept as torch tensors with their graph", "train", ("graph",),
-        ("Tensor", "MseLossBackward0", "Losses.losses"),
+        ("Tensor", "MseLossBackward0", "Trainer.losses"),
     ),
     "container": Kind(
         "a history of records that is never cut", "collect", ("container", "objects"),
-        ("dict", "bytes", "History.records"),
+        ("dict", "bytes", "Trainer.records"),
     ),
 }  # fmt: skip
 
@@ -82,36 +79,90 @@ class Answer(NamedTuple):
     text: str
 
 
+class Alert(NamedTuple):
+    """What a message said, and whether its signature holds."""
+
+    event: str
+    run: str
+    signature_valid: bool
+
+
+class Receiver(ThreadingHTTPServer):
+    """Receive webhooks on loopback while it is open, and check them with ``secret``."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}/drill"
+        self.secret = "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+        self.alerts: list[Alert] = []
+
+    def __enter__(self) -> Receiver:
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        # A dependency of the server, which runs by now.
+        from standardwebhooks import Webhook, WebhookVerificationError
+
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        try:
+            Webhook(self.server.secret).verify(body, dict(self.headers))
+            valid = True
+        except (WebhookVerificationError, ValueError):
+            valid = False
+        try:
+            said = json.loads(body)
+            self.server.alerts.append(Alert(said["type"], said["data"]["run"]["id"], valid))
+        except (ValueError, KeyError, TypeError):
+            valid = False
+        self.send_response(204 if valid else 401)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing: the drill prints what came."""
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
+    kinds = ", ".join(KINDS)
+    parser.add_argument("kind", metavar="KIND", nargs="?", help=f"{kinds}; default: all of them")
     parser.add_argument(
-        "kind", metavar="KIND", nargs="?", help=f"{', '.join(KINDS)}; default: all of them"
-    )
-    parser.add_argument(
-        "--generations",
-        type=int,
-        default=GENERATIONS,
+        "--generations", type=int, default=GENERATIONS,
         help=f"generations to train (default {GENERATIONS})",
-    )
+    )  # fmt: skip
 
 
 def main(options: argparse.Namespace) -> int:
     """Start server and receiver, drill one kind after the other, and print the answers."""
     kinds = _chosen(options)
-    with (
-        ends_by_signals(),
-        _folder() as folder,
-    ):
-        try:
-            with Receiver() as receiver, Children() as children:
-                asker = _serve(children, receiver, folder)
-                drills = [
-                    _drill(kind, options.generations, asker, receiver, children, folder)
-                    for kind in kinds
-                ]
-        except KeyboardInterrupt:
-            print("\nstopped", file=sys.stderr, flush=True)
-            return 130
-    return 0 if all(drills) else 1
+    try:
+        with (
+            ends_by_signals(), tempfile.TemporaryDirectory(prefix="leakline-drill-") as folder,
+            Receiver() as receiver, Children() as children,
+        ):  # fmt: skip
+            environment = _environment(
+                LEAKLINE_DATABASE_URL=f"sqlite:///{folder}/leakline.db", LEAKLINE_WEBHOOK_URL=receiver.url,
+                LEAKLINE_WEBHOOK_SECRET=receiver.secret, LEAKLINE_WEBHOOK_ALLOW="127.0.0.0/8", TMPDIR=folder,
+            )  # fmt: skip
+            asker = start_server(children, 0, environment)
+            passed = [
+                _drill(kind, options.generations, asker, receiver, children, folder)
+                for kind in kinds
+            ]
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr, flush=True)
+        return 130
+    return 0 if all(passed) else 1
 
 
 def _chosen(options: argparse.Namespace) -> list[str]:
@@ -119,32 +170,15 @@ def _chosen(options: argparse.Namespace) -> list[str]:
     if options.kind is not None and options.kind not in KINDS:
         raise BadArgument("KIND", options.kind, f"must be one of {', '.join(KINDS)}")
     if not 0 < options.generations <= MAX_GENERATIONS:
-        raise BadArgument(
-            "--generations", options.generations, f"must be from 1 to {MAX_GENERATIONS}"
-        )
-    if options.kind not in (None, "graph"):
-        return [options.kind]
-    if find_spec("torch") is not None:
-        return [options.kind] if options.kind else list(KINDS)
-    if options.kind == "graph":
-        raise LeaklineError("a drill of graphs needs torch: pip install torch")
-    print("graph: skipped, needs torch\n", flush=True)
-    return [kind for kind in KINDS if kind != "graph"]
-
-
-@contextmanager
-def _folder() -> Iterator[str]:
-    """Make a folder for the database and the spools, and remove it in the end."""
-    path = tempfile.mkdtemp(prefix="leakline-drill-")
-    try:
-        yield path
-    finally:
-        # A second signal must not leave half of it.
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-        shutil.rmtree(path, ignore_errors=True)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        wanted = f"must be from 1 to {MAX_GENERATIONS}"
+        raise BadArgument("--generations", options.generations, wanted)
+    kinds = [options.kind] if options.kind else list(KINDS)
+    if "graph" in kinds and find_spec("torch") is None:
+        if options.kind:
+            raise LeaklineError("a drill of graphs needs torch: pip install torch")
+        print("graph: skipped, needs torch\n", flush=True)
+        kinds.remove("graph")
+    return kinds
 
 
 def _environment(**more: str) -> dict[str, str]:
@@ -154,29 +188,6 @@ def _environment(**more: str) -> dict[str, str]:
         if name in KEPT or not (name.startswith("LEAKLINE_") or name in RANKS)
     }  # fmt: skip
     return {**kept, **more}
-
-
-def _serve(children: Children, receiver: Receiver, folder: str) -> Asker:
-    """Start a server on a free port that alerts the receiver. Raises LeaklineError when it does not start."""
-    environment = _environment(
-        LEAKLINE_DATABASE_URL=f"sqlite:///{folder}/leakline.db", LEAKLINE_WEBHOOK_URL=receiver.url,
-        LEAKLINE_WEBHOOK_SECRET=receiver.secret, LEAKLINE_WEBHOOK_ALLOW="127.0.0.0/8", TMPDIR=folder,
-    )  # fmt: skip
-    command = [
-        sys.executable, "-P", "-m", "leakline", "serve", "--host", "127.0.0.1", "--port", "0"
-    ]  # fmt: skip
-    server = children.start("server", command, environment)
-    # It says its address in its first line, or ends; what does neither is ended.
-    patience = threading.Timer(READY_SECONDS, server.process.kill)
-    patience.start()
-    try:
-        said = next(server.lines(), "")
-    finally:
-        patience.cancel()
-    if "http://" not in said:
-        server.wait()
-        raise LeaklineError(f"the server did not start: {server.last_words()}")
-    return Asker(said[said.index("http://") :].split()[0])
 
 
 def _drill(
@@ -195,7 +206,7 @@ def _drill(
     planted = [int(line) for line in training.lines()]
     if training.wait() != 0:
         raise LeaklineError(f"the training failed: {training.last_words()}")
-    verdict = _last_verdict(asker, run, generations)
+    verdict = examined(asker, run, generations)["verdict"]
     answers = [*_answers(kind, mean(planted), verdict), _alert(receiver, run, verdict)]
     for answer in answers:
         mark = "right" if answer.right else "WRONG"
@@ -204,28 +215,6 @@ def _drill(
     seconds = time.monotonic() - began
     print(f"  {'passed' if passed else 'FAILED'} after {seconds:.0f} s\n", flush=True)
     return passed
-
-
-def _last_verdict(asker: Asker, run: str, generations: int) -> dict[str, Any]:
-    """Return the verdict over all generations of a run that has ended; the newest one when that takes too long."""
-    verdict = None
-    deadline = time.monotonic() + VERDICT_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            verdict = asker.get(f"/runs/{run}/verdict")
-        except ServerRefused as refused:
-            if refused.status != 404:
-                raise
-        else:
-            ended = asker.get(f"/runs/{run}")["state"] != "running"
-            if ended and verdict["generations"] >= generations:
-                break
-        time.sleep(POLL_SECONDS)
-    if verdict is None:
-        raise LeaklineError(
-            f"the server has no verdict on the training after {VERDICT_SECONDS:.0f} s"
-        )
-    return verdict
 
 
 def _answers(kind: Kind, planted: float, verdict: Mapping[str, Any]) -> Iterator[Answer]:
@@ -267,11 +256,17 @@ def _place(kind: Kind, finding: Mapping[str, Any]) -> int | None:
 
 def _alert(receiver: Receiver, run: str, verdict: Mapping[str, Any]) -> Answer:
     """Wait for the alert on the status of a verdict."""
-    seconds = ALERT_SECONDS if verdict["status"] in RAISED else 0.0
-    came = receiver.wait_for(run, f"incident.{verdict['status']}", seconds)
+
     # An alert on the end of the run says nothing of the leak.
-    alerts = [alert for alert in came if alert.event.startswith("incident.")]
-    if not alerts:
+    def came() -> list[Alert]:
+        found = list(receiver.alerts)
+        return [each for each in found if each.run == run and each.event.startswith("incident.")]
+
+    deadline = time.monotonic() + (ALERT_SECONDS if verdict["status"] in RAISED else 0.0)
+    wanted = f"incident.{verdict['status']}"
+    while all(each.event != wanted for each in came()) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    if not (alerts := came()):
         return Answer("alert", False, "none came")
     right = all(alert.signature_valid for alert in alerts)
     signed = "correctly signed" if right else "WRONGLY signed"
