@@ -43,8 +43,10 @@ class _Seen:
     channels = (Channel("children.uss_bytes", "children", (0.0,)),)
     lane = lanes_of(history_of([0.0] * 40))[0]
 
-    def __init__(self, strict: Callable[[int], int], of_channel: int = 0) -> None:
-        self._strict, self._of_channel = strict, of_channel
+    def __init__(
+        self, strict: Callable[[int], int], of_channel: int = 0, counted: float = 0.0
+    ) -> None:
+        self._strict, self._of_channel, self._counted = strict, of_channel, counted
 
     def rise(self, upto: int) -> Rise:
         return Rise(strict=self._strict(upto))
@@ -59,17 +61,20 @@ class _Seen:
     def counted_in(self, cause: Cause) -> None:
         """It is not said in which series: how long a count was not read is tested on histories."""
 
-    def times_counted(self, cause: Cause, first: int, upto: int) -> int:
-        return upto - first
+    def counts_between(self, cause: Cause, first: int, upto: int) -> list[float]:
+        return [self._counted * at for at in range(first, upto)]
 
     def channel_rise(self, channel: Channel, upto: int) -> Rise:
         assert channel is self.channels[0]
         return Rise(strict=self._of_channel)
 
 
-def _study(strict: int | Callable[[int], int] = 0, of_channel: int = 0) -> LaneStudy:
+def _study(
+    strict: int | Callable[[int], int] = 0, of_channel: int = 0, counted: float = 0.0
+) -> LaneStudy:
+    """``counted``: by how much a count rises in each generation."""
     seen = strict if callable(strict) else lambda upto: strict
-    return cast(LaneStudy, _Seen(seen, of_channel))
+    return cast(LaneStudy, _Seen(seen, of_channel, counted))
 
 
 def _moment(upto: int, *causes: Assessed) -> Moment:
@@ -309,6 +314,13 @@ def test_memory_that_rises_in_steps_keeps_the_alarm_between_two_steps() -> None:
     for upto in range(24, 49):
         _, standings = walk(study, range(1, upto))
         assert "recovered" not in {s.status for s in standings}, upto
+
+
+@pytest.mark.parametrize(("upto", "status"), [(27, "suspected"), (28, "recovered")])
+def test_readings_of_a_count_that_rises_are_no_quiet_moments(upto: int, status: Status) -> None:
+    memory = _active("counts")
+    _quiet(_study(counted=2.0), memory, _moment(upto), assessed(cause_of(ENVS)), "ok")
+    assert memory.status == status
 
 
 def test_a_count_that_still_rises_keeps_the_alarm() -> None:

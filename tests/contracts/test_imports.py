@@ -44,7 +44,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "leakline.importing": ("leakline.snapshot", "leakline.spool", "leakline.batches", "leakline.names",
                            "leakline.text_format", "leakline.errors",
                            "leakline.analysis"),
-    "leakline.cli": ("leakline", "leakline_server", "uvicorn"),
+    "leakline.cli": ("leakline", "leakline_server", "uvicorn", "standardwebhooks"),
     "leakline_server.store": ("sqlalchemy", "alembic", "msgspec", "numpy", "zstandard", "leakline.snapshot",
                               "leakline.accounts", "leakline.analysis", "leakline.kills", "leakline_server.limits",
                               "leakline_server.store"),

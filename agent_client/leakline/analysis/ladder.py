@@ -181,7 +181,9 @@ def _is_shown_quiet(study: LaneStudy, a: Assessed, active: int, upto: int) -> bo
         return False
     read = study.readings(a.channel)
     memory = _read_between(read, active, upto)
-    counted = "counts" in a.witnesses and study.times_counted(a.cause, active, upto) >= _HOLD_COUNTS
+    counts = study.counts_between(a.cause, active, upto) if "counts" in a.witnesses else []
+    # A count that rises on shows no end, whatever memory does.
+    counted = len(counts) >= _HOLD_COUNTS and counts[-1] <= counts[0]
     if counted or memory >= _HOLD_MEMORY or _has_ended_unread(study, a, upto):
         return True
     return (

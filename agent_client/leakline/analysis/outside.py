@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -71,8 +72,10 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
         at = study.channel_stands(channel, upto)
         bend = bend_of(lane, channel.values[:at], at)
         first = position_of(lane, bend[0] - lane.spacing(at) if bend else None, at)
-        x = [float(g) for g in lane.generations[first:at]]
-        rate = floor_slope(x, channel.values[first:at])
+        known = channel.positions(at)
+        known = known[min(bisect_left(known, first), max(0, len(known) - 2)) :]
+        x = [float(lane.generations[i]) for i in known]
+        rate = floor_slope(x, [channel.values[i] for i in known])
         members = tuple(c for c in candidates if c.family in ("graph", "tensor"))
         cause = Cause(
             channel.kind, _channel_place(lane, channel, members, bend, upto),

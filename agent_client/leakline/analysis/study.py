@@ -114,11 +114,11 @@ class LaneStudy:
         owner = cause.owner
         return None if owner is None else self.facts.series_of(owner.name, owner.role)
 
-    def times_counted(self, cause: Cause, first: int, upto: int) -> int:
-        """Return how often the owner of a cause was counted in the generations between two positions."""
+    def counts_between(self, cause: Cause, first: int, upto: int) -> list[float]:
+        """Return the counts of the owner of a cause that were read between two positions."""
         series = self.counted_in(cause)
         values = [] if series is None else self.lane.values(series)[first:upto]
-        return len(values) - values.count(None)
+        return [value for value in values if value is not None]
 
     def bend(self, upto: int) -> Start | None:
         """Where private memory begins to rise; asked for by several."""
@@ -174,10 +174,11 @@ class LaneStudy:
         return self.known.once(upto, channel.name, lambda: self._channel_rise(channel, upto))
 
     def _channel_rise(self, channel: Channel, upto: int) -> Rise:
-        x = [float(g) for g in self.lane.generations[:upto]]
         lane = self.lane
         scale = channel.scale(lane.private, upto, self.remaining(upto), lane.spacing(upto))
-        rise = lasting_rise(x, channel.values[:upto], scale)
+        known = channel.positions(upto)
+        x = [float(lane.generations[i]) for i in known]
+        rise = lasting_rise(x, [channel.values[i] for i in known], scale)
         if rise.slope and rise.slope.estimate * rise.generations < channel.noise_bytes:
             return Rise(visible=True)
         return rise

@@ -89,9 +89,7 @@ def test_each_collector_has_its_series_and_the_one_that_grows_is_named(
     verdict = server.verdict("collectors", GENERATIONS)
     finding, *others = (f for f in verdict["findings"] if f["status"] in ("suspected", "confirmed"))
     assert finding["kind"] == "children"
-    # Looks at each generation of a small program settle late: of the parent as much may be told as that, and no more.
-    rate, *rest = (f["growth_bytes_per_generation"]["estimate"] for f in (finding, *others))
-    assert all(each < 0.02 * rate for each in rest), json.dumps(others, indent=1)
+    assert not others, json.dumps(others, indent=1)
     named = [s["name"] for s in finding["suspects"] if s["role"] == "process"]
     assert named == ["collector-1"]
     assert "(collector-1)" in verdict["summary"]
