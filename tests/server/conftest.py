@@ -211,6 +211,12 @@ class Run:
     def create(self, client: Any) -> None:
         assert client.post("/api/v1/runs", json=self.header).status_code in (200, 201)
 
+    def begin(self, client: Any, count: int, size: int = 200) -> Run:
+        """Create it and send its first snapshots."""
+        self.create(client)
+        self.send(client, 0, count, size)
+        return self
+
 
 @pytest.fixture
 def standing_back(monkeypatch: pytest.MonkeyPatch) -> None:

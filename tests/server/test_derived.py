@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.server.stored import engine_of
 
 from leakline import analysis
 from leakline.analysis.results import to_json
 from leakline.analysis.thinning import thinned
 from leakline_server.store import history, process_history
 from leakline_server.web import derived
-from leakline_server.workers.examine import Examiner
 
 
 @pytest.fixture
@@ -30,24 +30,17 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-@pytest.fixture
-def without_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A verdict, which comes when it comes, has a say in rates and ratings."""
-    monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
-
-
 def without_rating(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "change_rating"}
 
 
-def test_new_batches_are_seen_at_once(
-    without_verdict: None, api: TestClient, make_run: Any
-) -> None:
+# A verdict, which comes when it comes, has a say in rates and ratings.
+def test_new_batches_are_seen_at_once(standing_back: None, api: TestClient, make_run: Any) -> None:
     run = make_run()
     run.create(api)
     for generation in range(1, 4):
         run.send(api, 3 * (generation - 1), 3)
-        past = history.load_history(api.app.state.services.engine, "r1")  # type: ignore[attr-defined]
+        past = history.load_history(engine_of(api), "r1")
         for path, derive in (("types", analysis.type_growth), ("stores", analysis.store_fill)):
             shown = api.get(f"/api/v1/runs/r1/{path}").json()["items"]
             # The route rates changes with the verdict.
@@ -60,9 +53,7 @@ def test_new_batches_are_seen_at_once(
 def test_a_run_that_rests_is_read_once(
     api: TestClient, make_run: Any, loads: list[str], eventually: Any
 ) -> None:
-    run = make_run()
-    run.create(api)
-    run.send(api, 0, 30)
+    make_run().begin(api, 30)
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
     api.get("/runs/r1")
 
@@ -78,11 +69,6 @@ def test_a_run_that_rests_is_read_once(
     assert len(loads) <= 2
 
 
-def test_a_run_that_is_not_there_is_never_kept(api: TestClient) -> None:
-    for path in ("/api/v1/runs/nobody/books", "/api/v1/compare?before=nobody&after=nobody"):
-        assert api.get(path).status_code == 404
-
-
 GENERATIONS = 1_500
 
 
@@ -96,15 +82,14 @@ def long_run(shared_api: TestClient, make_run: Any) -> TestClient:
             "phase.evaluate.executions": lambda i: 2 if i % 3 == 2 else None,
         }
     )  # fmt: skip
-    run.create(shared_api)
-    run.send(shared_api, 0, 3 * GENERATIONS)
+    run.begin(shared_api, 3 * GENERATIONS)
     return shared_api
 
 
 def test_the_books_of_a_run_that_is_read_in_part_are_those_of_all_its_generations(
     long_run: TestClient,
 ) -> None:
-    engine = long_run.app.state.services.engine  # type: ignore[attr-defined]
+    engine = engine_of(long_run)
     whole = analysis.books(history.load_history(engine, "r1"))
     shown = analysis.books(history.load_for_pages(engine, "r1")[0])
     assert len(shown.generations) < 800
@@ -136,13 +121,11 @@ def test_an_answer_that_takes_long_is_worked_out_anew_while_the_one_before_is_sh
     eventually: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = make_run()
-    run.create(api)
-    run.send(api, 0, 30)
+    run = make_run().begin(api, 30)
     waiting: list[Callable[[], None]] = []
     monkeypatch.setattr(derived, "SLOW_SECONDS", 0.0)
     monkeypatch.setattr(derived, "REST_FACTOR", 0.0)
-    derivations = derived.Derivations(api.app.state.services.engine, waiting.append)  # type: ignore[attr-defined]
+    derivations = derived.Derivations(engine_of(api), waiting.append)
     assert derivations.of("r1").books.count() == 10
     run.send(api, 30, 30)
     # The examiner reads it too.
@@ -171,7 +154,7 @@ def test_an_answer_that_takes_long_is_worked_out_anew_while_the_one_before_is_sh
 def test_a_run_that_is_read_in_part_is_what_thinning_makes_of_all_of_it(
     long_run: TestClient,
 ) -> None:
-    engine = long_run.app.state.services.engine  # type: ignore[attr-defined]
+    engine = engine_of(long_run)
     read = history.load_for_examination(engine, "r1")[0]
     assert read.processes[0].left_out.generations
     assert to_json(thinned(history.load_history(engine, "r1")).processes) == to_json(read.processes)
@@ -193,7 +176,7 @@ def test_a_long_run_is_the_same_read_in_blocks(
     # A batch that comes late lies behind its place.
     for first, last in ((0, 900), (930, 3_000), (900, 930)):
         run.send(shared_api, first, last - first)
-    engine = shared_api.app.state.services.engine  # type: ignore[attr-defined]
+    engine = engine_of(shared_api)
     monkeypatch.setattr(process_history, "SNAPSHOTS_AT_ONCE", 10**9)
     whole = to_json(load(engine, id_)[0].processes)
     monkeypatch.setattr(process_history, "SNAPSHOTS_AT_ONCE", 150)
@@ -208,7 +191,7 @@ def test_the_books_of_ranks_of_other_lengths_add_up(shared_api: TestClient, make
         if not rank:
             run.create(shared_api)
         run.send(shared_api, 0, 3 * generations)
-    engine = shared_api.app.state.services.engine  # type: ignore[attr-defined]
+    engine = engine_of(shared_api)
     whole = analysis.books(history.load_history(engine, "ranks"))
     read = history.load_for_pages(engine, "ranks")[0]
     kept = [set(each.generation) for each in read.processes]

@@ -29,17 +29,11 @@ NASTY = """# <script>alert(1)</script>
 @pytest.mark.parametrize(
     "path",
     [
-        "/docs/nothing",
-        "/docs/../README",
-        "/docs/..%2f..%2fpyproject.toml",
-        "/docs/%2fetc%2fpasswd",
-        "/docs/images/take.py",
-        "/docs/reference/generate.py",
-        "/docs/reference/generate",
-        "/docs/a%00b",
-        "/docs/settings.md.md",
+        "/docs/nothing", "/docs/../README", "/docs/..%2f..%2fpyproject.toml", "/docs/%2fetc%2fpasswd",
+        "/docs/images/take.py", "/docs/reference/generate.py", "/docs/reference/generate",
+        "/docs/a%00b", "/docs/settings.md.md",
     ],
-)
+)  # fmt: skip
 def test_what_is_no_document_is_not_found_in_one_line(api: TestClient, path: str) -> None:
     answer = api.get(path, follow_redirects=True)
     assert answer.status_code == 404
@@ -50,19 +44,8 @@ def test_html_of_a_document_is_text() -> None:
     made = write(NASTY, "nasty.md")
     tags = set(re.findall(r"<(\w+)", made.body))
     assert tags <= {
-        "h1",
-        "p",
-        "a",
-        "div",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "pre",
-        "code",
-    }
+        "h1", "p", "a", "div", "table", "thead", "tbody", "tr", "th", "td", "pre", "code",
+    }  # fmt: skip
     assert made.title == "<script>alert(1)</script>"
     assert not re.search(r"<[^>]* (on\w+|style)=", made.body)
     assert 'href="javascript' not in made.body

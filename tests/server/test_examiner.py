@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import select
 from starlette.testclient import TestClient
+from tests.server.access.people import Clock
+from tests.server.stored import count_of, engine_of
 
 from leakline import analysis
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
@@ -21,39 +23,20 @@ from leakline_server.workers.examine import Examiner, Wakes
 NOW = 1_760_000_000.0
 
 
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-class Woken:
-    def __init__(self) -> None:
-        self.runs: list[str] = []
-        self.deliveries = 0
-
-    def wake_deliveries(self) -> None:
-        self.deliveries += 1
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOW)
 
 
 @pytest.fixture
-def woken() -> Woken:
-    return Woken()
+def woken() -> list[str]:
+    """Runs whose examination was announced."""
+    return []
 
 
 @pytest.fixture
-def examiner(engine: Engine, clock: Clock, woken: Woken) -> Examiner:
-    wakes = Wakes(woken.runs.append, woken.wake_deliveries)
-    examiner = Examiner(engine, 60.0, wakes, clock=clock, now=lambda: NOW + clock() - 1000.0)
+def examiner(engine: Engine, clock: Clock, woken: list[str]) -> Examiner:
+    examiner = Examiner(engine, 60.0, Wakes(woken.append, lambda: None), clock=clock, now=clock)
     # It looks for what a server before it left undone; there is nothing yet.
     examiner.once()
     for name in ("r1", "r2"):
@@ -83,11 +66,11 @@ def test_a_run_nobody_knows_is_no_verdict(examiner: Examiner) -> None:
         examiner.examine("nobody")
 
 
-def test_news_of_a_run_that_is_gone_stops_nothing(examiner: Examiner, woken: Woken) -> None:
+def test_news_of_a_run_that_is_gone_stops_nothing(examiner: Examiner, woken: list[str]) -> None:
     examiner.news("nobody")
     examiner.news("r1")
     assert examiner.once() == examiner.once() == 0.0
-    assert woken.runs == ["r1"]
+    assert woken == ["r1"]
 
 
 def test_a_run_without_snapshots_is_learning(examiner: Examiner, engine: Engine) -> None:
@@ -98,38 +81,40 @@ def test_a_run_without_snapshots_is_learning(examiner: Examiner, engine: Engine)
 
 
 def test_one_run_is_examined_at_most_twice_a_second(
-    examiner: Examiner, clock: Clock, woken: Woken
+    examiner: Examiner, clock: Clock, woken: list[str]
 ) -> None:
     examiner.news("r1")
     examiner.once()
     examiner.news("r1")
     assert 0 < examiner.once() <= 0.5
-    assert woken.runs == ["r1"]
-    clock.seconds += 0.5
+    assert woken == ["r1"]
+    clock.now += 0.5
     examiner.once()
-    assert woken.runs == ["r1", "r1"]
+    assert woken == ["r1", "r1"]
 
 
 def test_a_run_that_has_just_ended_is_examined_without_a_rest(
-    examiner: Examiner, woken: Woken
+    examiner: Examiner, woken: list[str]
 ) -> None:
     """Somebody waits at the end of the training for what it says."""
     examiner.news("r1")
     examiner.once()
     examiner.news("r1", ended=True)
     examiner.once()
-    assert woken.runs == ["r1", "r1"]
+    assert woken == ["r1", "r1"]
     examiner.news("r1")
     assert examiner.once() > 0
 
 
-def test_a_run_that_waits_does_not_keep_others_waiting(examiner: Examiner, woken: Woken) -> None:
+def test_a_run_that_waits_does_not_keep_others_waiting(
+    examiner: Examiner, woken: list[str]
+) -> None:
     examiner.news("r1")
     examiner.once()
     examiner.news("r1")
     examiner.news("r2")
     examiner.once()
-    assert woken.runs == ["r1", "r2"]
+    assert woken == ["r1", "r2"]
 
 
 def test_findings_become_incidents_whose_changes_are_told_once(
@@ -142,11 +127,8 @@ def test_findings_become_incidents_whose_changes_are_told_once(
     assert save(engine, verdict(), NOW + 4) == []
     assert save(engine, verdict(finding()), NOW + 5) == [(None, "suspected")]
     (incident,) = findings.list_incidents(engine, "r1")
-    assert (incident["status"], incident["kind"], incident["phase"]) == (
-        "suspected",
-        "objects",
-        "evaluate",
-    )
+    found = (incident["status"], incident["kind"], incident["phase"])
+    assert found == ("suspected", "objects", "evaluate")
     assert incident["first_seen_at"] < incident["changed_at"]
     assert incident["finding"]["evidence"] == ["16 Env"]
 
@@ -257,16 +239,8 @@ def test_what_fails_half_way_leaves_neither_verdict_nor_alert(
     monkeypatch.setattr("leakline_server.workers.examine.alerts.add", fail)
     with pytest.raises(RuntimeError):
         examiner.examine("r1")
-    with engine.connect() as connection:
-        for table in (incidents, alerts):
-            assert connection.execute(select(func.count()).select_from(table)).scalar_one() == 0
+    assert count_of(engine, incidents) == count_of(engine, alerts) == 0
     assert findings.current_verdict(engine, "r1")["status"] == "learning"  # type: ignore[index]
-
-
-@pytest.fixture
-def standing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application's own examiner, of one that starts after this."""
-    monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
 
 
 def test_each_verdict_is_the_one_of_a_first_look(
@@ -275,7 +249,7 @@ def test_each_verdict_is_the_one_of_a_first_look(
     """Batches come in the wrong order and twice, and the server starts anew in between."""
     run = make_run()
     run.create(api)
-    engine = api.app.state.services.engine  # type: ignore[attr-defined]
+    engine = engine_of(api)
     wakes = Wakes(lambda run_id: None, lambda: None)
     examiner = Examiner(engine, 60.0, wakes)
     for first in (0, 10, 30, 20, 30, 40, 70, 50, 60, 80):
@@ -296,12 +270,15 @@ def test_of_few_runs_is_more_kept_than_is_stored(
 
 
 def test_a_silent_run_is_marked_and_the_next_batch_makes_it_running_again(
-    examiner: Examiner, engine: Engine, clock: Clock, woken: Woken
+    examiner: Examiner, engine: Engine, clock: Clock, woken: list[str]
 ) -> None:
-    clock.seconds += 61
+    clock.now += 59
+    examiner.once()
+    assert runs.get_summary(engine, "r1")["state"] == "running"  # type: ignore[index]
+    clock.now += 2
     examiner.once()
     # Where other servers may have heard of them, one is looked at besides.
-    assert {"r1", "r2"} == set(woken.runs)
+    assert {"r1", "r2"} == set(woken)
     assert runs.get_summary(engine, "r1")["state"] == "silent"  # type: ignore[index]
 
 
@@ -318,7 +295,7 @@ def test_a_rank_that_failed_is_told_when_the_others_have_vanished(
         joining.join_run(engine, header, NOW, ProcessIdentity(f"p{rank}", rank, 1, "host"))
     failed = runs.Changes(state="failed", reason="ValueError", instance="p1", ended_at=NOW + 1)
     runs.change_run(engine, "r3", failed, NOW + 1)
-    clock.seconds += 62
+    clock.now += 62
     examiner.once()
     assert runs.get_summary(engine, "r3")["state"] == "failed"  # type: ignore[index]
     assert told_of(engine, "r3") == ["run.finished"]
@@ -337,15 +314,9 @@ def test_an_end_is_told_once_when_an_earlier_attempt_is_heard_of_late(
     assert told_of(engine, "r3") == ["run.killed"]
 
 
-def test_a_run_that_speaks_is_not_silent(examiner: Examiner, engine: Engine, clock: Clock) -> None:
-    clock.seconds += 59
-    examiner.once()
-    assert runs.get_summary(engine, "r1")["state"] == "running"  # type: ignore[index]
-
-
 def test_a_run_that_ended_is_not_silent(examiner: Examiner, engine: Engine, clock: Clock) -> None:
     runs.change_run(engine, "r1", runs.Changes(state="finished"), NOW)
-    clock.seconds += 600
+    clock.now += 600
     examiner.once()
     assert runs.get_summary(engine, "r1")["state"] == "finished"  # type: ignore[index]
 
@@ -353,7 +324,7 @@ def test_a_run_that_ended_is_not_silent(examiner: Examiner, engine: Engine, cloc
 def test_a_batch_ends_the_silence(api: Any, make_run: Any) -> None:
     run = make_run()
     run.create(api)
-    engine = api.app.state.services.engine
+    engine = engine_of(api)
     found = ends.suspects(engine, ends.Silence(4e9, 4e9))
     with writing(engine) as connection:
         assert ends.conclude(connection, found, found.runs).runs == ("r1",)

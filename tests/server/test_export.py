@@ -31,9 +31,7 @@ def run(api: TestClient, make_run: Any) -> Any:
             " @1+2": lambda i: 9,
             "time": lambda i: -i,
         }
-    )
-    made.create(api)
-    made.send(api, 0, 100, size=50)
+    ).begin(api, 100, size=50)
     made.send(api, 150, 50)
     seal(engine_of(api))
     made.send(api, 100, 30)
@@ -210,9 +208,7 @@ def test_steps_are_small_and_lose_nothing_while_rows_move_between_them(
 ) -> None:
     """What waits is sealed in the middle of the export."""
     monkeypatch.setattr(exporting, "ROWS_PER_STEP", 60)
-    run = make_run()
-    run.create(api)
-    run.send(api, 0, 300, size=20)
+    make_run().begin(api, 300, size=20)
     engine = engine_of(api)
     found: list[int] = []
     for part in exporting.parts(engine, "r1", exporting.names(engine, "r1")):
@@ -226,9 +222,7 @@ def test_a_run_that_is_removed_meanwhile_breaks_the_export_off(
     api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporting, "ROWS_PER_STEP", 60)
-    run = make_run()
-    run.create(api)
-    run.send(api, 0, 300, size=20)
+    make_run().begin(api, 300, size=20)
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
     engine = engine_of(api)
     pieces = exporting_room.export(engine, "r1", "csv")

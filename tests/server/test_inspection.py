@@ -1,24 +1,26 @@
-"""A server that starts names what is damaged or missing in its database, and nothing of what is stored."""
+"""The check at the start of a server: damage of its database is named and counted; and intervals of stored numbers."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sqlite3
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from tests.server.stored import engine_of, seal
 
 from leakline_server.store.damage import count
 from leakline_server.store.inspection import inspect
+from leakline_server.store.intervals import Intervals
 
 
 @pytest.fixture
 def run(api: TestClient, make_run: Any) -> Any:
-    run = make_run()
-    run.create(api)
-    run.send(api, 0, 300)
+    run = make_run().begin(api, 300)
     seal(engine_of(api))
     run.send(api, 300, 20)
     return run
@@ -78,3 +80,24 @@ def test_what_sqlite_finds_in_its_file_is_told_once(
     lines = [line for line in caplog.messages if "a part of the file" in line]
     assert lines and len(lines) == len(set(lines)) == count(engine)
     assert all(line.startswith("stored data of the database is damaged") for line in lines)
+
+
+stretch = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda s: (s[0], s[0] + s[1]))
+
+
+@given(st.lists(stretch, max_size=12), stretch)
+def test_missing_is_what_a_set_would_miss(
+    added: list[tuple[int, int]], asked: tuple[int, int]
+) -> None:
+    known, numbers = Intervals(added), set[int]()
+    for first, last in added:
+        numbers |= set(range(first, last + 1))
+    gaps = known.missing(*asked)
+    found = [n for first, last in gaps for n in range(first, last + 1)]
+    assert found == sorted(set(range(asked[0], asked[1] + 1)) - numbers)
+
+
+@given(st.lists(stretch, max_size=12))
+def test_stretches_stay_sorted_and_apart(added: list[tuple[int, int]]) -> None:
+    stretches = list(Intervals(added))
+    assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(stretches))

@@ -1,4 +1,4 @@
-"""A live page is told what is new, once, in order, and misses nothing when it comes back."""
+"""The live stream of a run: each message once, in order, and none lost after a reconnect."""
 
 from __future__ import annotations
 

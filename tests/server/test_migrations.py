@@ -1,6 +1,6 @@
 """Whatever schema a database is at, the server brings it to its own with all its data, or leaves it whole.
 
-Databases that servers of before wrote are in `test_a_database_of_before_reads_the_same.py`.
+Databases that servers of before wrote are in `test_old_databases.py`.
 """
 
 from __future__ import annotations

@@ -305,7 +305,9 @@ def test_what_the_proxy_answers_itself_is_in_the_form_of_the_servers_and_nothing
     check(status, headers, text, "server_unreachable")
 
 
-def test_one_address_has_so_many_requests_under_way_and_others_go_on(site: Site) -> None:
+def test_one_address_has_so_many_requests_under_way_and_others_go_on(
+    site: Site, eventually: Any
+) -> None:
     def trickles() -> socket.socket:
         held = socket.create_connection(("127.0.0.1", site.port), 20)
         held.sendall(
@@ -316,7 +318,8 @@ def test_one_address_has_so_many_requests_under_way_and_others_go_on(site: Site)
     with contextlib.ExitStack() as held:
         for _ in range(256):
             held.enter_context(trickles())
-        time.sleep(1)
+        # Once nginx has read them all.
+        eventually(lambda: asked(site.port, "GET", "/healthz")[0] == 429)
         status, headers, text = asked(site.port, "GET", "/healthz")
         assert (status, json.loads(text)["error"]["code"]) == (429, "too_busy"), text
         assert int(headers["retry-after"]) >= 1

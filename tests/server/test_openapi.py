@@ -23,9 +23,7 @@ from leakline_server.web.ingest_api import PATH
 @pytest.fixture(scope="module")
 def api(shared_api: TestClient, make_run: Any) -> TestClient:
     for name in ("r1", "r2"):
-        run = make_run(id=name)
-        run.create(shared_api)
-        run.send(shared_api, 0, 60)
+        make_run(id=name).begin(shared_api, 60)
     engine = shared_api.app.state.services.engine  # type: ignore[attr-defined]
     shared_api.post("/api/v1/rules", json={"series": "gauge.queue", "above": 5})
     webhook_changes.make(engine, "chat", "http://127.0.0.1:9/", "standard", make_secret(), 0.0)

@@ -1,4 +1,4 @@
-"""The pages as HTML: what they say, what they never say, and that templates and contexts agree."""
+"""The pages as HTML: templates and contexts agree, and what the page of a run shows."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from leakline_server.web import (
     contexts,
     deletion_pages,
     formats,
+    incidents_view,
     inventory,
     overlay_view,
     sections,
@@ -32,11 +33,12 @@ from leakline_server.web.sparklines import sparkline
 from leakline_server.web.templating import VIEWER, breakable, environment
 
 DATA = Path(__file__).resolve().parents[1] / "data"
+DEVICE_LINE = re.compile(r"(?:GPU \d+|Metal) [a-z][a-z, ]+")
 PAGES = {
     "runs.html": contexts.RunsPage, "run.html": contexts.RunPage, "_run.html": contexts.RunPage,
     "compare.html": compare_view.ComparePage, "pick.html": contexts.PickPage, "error.html": contexts.ErrorPage,
     "alerts.html": alerts_view.AlertsPage, "settings.html": settings_view.SettingsPage,
-    "overlay.html": overlay_view.OverlayPage,
+    "overlay.html": overlay_view.OverlayPage, "incidents.html": incidents_view.IncidentsPage,
     "deleted.html": deletion_pages.DeletedPage, "sign_in.html": sign_in_pages.SignInPage,
 }  # fmt: skip
 
@@ -65,15 +67,13 @@ def test_a_context_carries_nothing_that_no_template_shows(template: str) -> None
     assert {field.name for field in fields(PAGES[template])} <= variables(template)
 
 
-@pytest.mark.parametrize("name", ["count", "seconds"])
-def test_numbers_read_the_same_in_python_and_javascript(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("count", formats.count), ("seconds", formats.seconds), ("bytes", formats.size)],
+)
+def test_numbers_read_the_same_in_python_and_javascript(name: str, write: Any) -> None:
     for value, text in json.loads((DATA / "formats.json").read_text())[name]:
-        assert getattr(formats, name)(value) == text
-
-
-def test_sizes_read_the_same_in_python_and_javascript() -> None:
-    for value, text in json.loads((DATA / "formats.json").read_text())["bytes"]:
-        assert formats.size(value) == text
+        assert write(value) == text
 
 
 def test_a_change_has_its_sign_and_an_interval_its_ends() -> None:
@@ -90,25 +90,18 @@ def test_a_change_has_its_sign_and_an_interval_its_ends() -> None:
 
 def test_colours_are_written_in_one_file() -> None:
     colour = re.compile(r"[\"':\s]#[0-9a-f]{3,8}[\"';\s]|\brgba?\(\s*\d", re.IGNORECASE)
-    files = [
-        *STATIC.glob("css/*.css"),
-        *STATIC.glob("*.json"),
-        *TEMPLATES.glob("*.html"),
-        *STATIC.glob("js/*.js"),
-    ]
+    files = [*TEMPLATES.glob("*.html")]
+    for pattern in ("css/*.css", "*.json", "js/*.js"):
+        files += STATIC.glob(pattern)
     assert len(files) > 15
-    wrong = [
-        path.name
-        for path in files
-        if path.name != "variables.css" and colour.search(path.read_text())
-    ]
-    assert not wrong
+    wrong = {path.name for path in files if colour.search(path.read_text())}
+    assert wrong <= {"variables.css"}
 
 
 def test_nothing_is_inline_and_nothing_comes_from_another_host() -> None:
     for path in TEMPLATES.glob("*.html"):
         text = path.read_text()
-        assert not re.search(r"\sstyle=|\son[a-z]+=|<style", text), path.name
+        assert not re.search(r"\sstyle=|\son[a-z]+\s*=|<style|javascript:", text), path.name
         assert not re.search(r"(?:src|href)=\"(?:https?:)?//", text), path.name
         assert not re.search(r"<script(?![^>]*(?:src=|type=\"application/json\"))", text), path.name
 
@@ -195,19 +188,10 @@ def test_a_run_that_only_joined_is_a_page_without_numbers(
 
 
 def test_a_run_shows_its_evidence(api: TestClient, make_run: Any, read_page: Any) -> None:
-    run = make_run()
-    run.create(api)
-    run.send(api, 0, 36)
+    make_run().begin(api, 36)
     text = read_page("/runs/r1")
-    for section in (
-        "trend",
-        "memory",
-        "types",
-        "holders",
-        "large-objects",
-        "events",
-        "processes",
-    ):
+    names = "trend memory types holders large-objects events processes"
+    for section in names.split():
         assert f'id="{section}"' in text, section
     assert "app.<wbr>Env" in text and "mark 0" in text and "GiB" in text
 
@@ -218,9 +202,7 @@ def test_the_page_tells_the_highest_peak_of_a_phase_and_who_saw_it(
     peaks: dict[str, Any] = {
         "process.phase_peak_bytes": lambda n: {0: 3 * 2**30, 1: 4 * 2**30}.get(n % 3)
     }
-    run = make_run(extra=peaks)
-    run.create(api)
-    run.send(api, 0, 36)
+    make_run(extra=peaks).begin(api, 36)
     text = read_page("/runs/r1")
     assert "Highest inside a phase: 4.00 GiB in train (as seen by background readings" in text
 
@@ -231,15 +213,13 @@ def test_what_other_threads_took_is_told_after_the_phases_and_has_no_colour_of_t
     def at_ends(value: int) -> Any:
         return lambda n: value if n % 3 == 2 else None
 
-    run = make_run(
+    make_run(
         extra={
             "phase.other_threads.bytes": at_ends(7 * 2**20),
             "phase.between.bytes": at_ends(2**20),
             "phase.leakline.bytes": at_ends(4096),
         }
-    )
-    run.create(api)
-    run.send(api, 0, 36)
+    ).begin(api, 36)
     text = read_page("/runs/r1").replace("<wbr>", "")
     books = text[text.index('id="books"') :]
     rows = re.findall(r"<code>([\w/]+)</code>", books[: books.index("</table>")])
@@ -269,9 +249,7 @@ def test_of_a_short_run_the_share_that_measuring_takes_is_not_known_yet() -> Non
 def test_the_fragments_are_the_page_without_its_frame(
     api: TestClient, make_run: Any, read_page: Any, eventually: Any
 ) -> None:
-    run = make_run()
-    run.create(api)
-    run.send(api, 0, 36)
+    make_run().begin(api, 36)
     # What has been found has sections of its own.
     eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"] == 12)
     whole, fragments = read_page("/runs/r1"), read_page("/runs/r1/fragments")
@@ -296,9 +274,7 @@ def test_names_from_a_training_are_text_not_markup(
 def test_ranks_have_a_view_each_and_attempts_share_one(
     api: TestClient, make_run: Any, read_page: Any
 ) -> None:
-    first = make_run()
-    first.create(api)
-    first.send(api, 0, 9)
+    make_run().begin(api, 9)
     make_run(instance="p2", rank=1).send(api, 0, 9)
     make_run(instance="p3", attempt=2).send(api, 0, 9)
     text = read_page("/runs/r1?process=rank+1+main")
@@ -329,9 +305,7 @@ def test_two_runs_are_compared_and_the_older_of_two_picked_is_before(
     api: TestClient, make_run: Any, read_page: Any
 ) -> None:
     for name, leak, started in (("r1", 2**26, 1.7e9), ("r2", 0, 1.8e9)):
-        run = make_run(id=name, leak_bytes=leak, started=started)
-        run.create(api)
-        run.send(api, 0, 30)
+        make_run(id=name, leak_bytes=leak, started=started).begin(api, 30)
     text = read_page("/compare?pick=r2&pick=r1")
     assert text.index('href="/runs/r1"') < text.index('href="/runs/r2"')
     assert 'id="chart-overlay"' in text and "By type" in text
@@ -350,3 +324,75 @@ def test_the_page_says_what_looks_at_the_heap(native: object, said: str) -> None
     section = sections.cost({"client.seconds": 1.0}, 100.0, native)
     assert section is not None
     assert said in section.how
+
+
+AHEAD = re.compile(r'<link rel="modulepreload" href="/static/js/([\w-]+\.js)">')
+SCRIPT = re.compile(r'<script type="module" src="/static/js/([\w-]+\.js)"></script>')
+IMPORT = re.compile(r'^\s*import\b.*?"\./([\w-]+\.js)"', re.MULTILINE | re.DOTALL)
+
+
+def needed_modules(name: str, found: set[str]) -> set[str]:
+    if name not in found:
+        found.add(name)
+        for other in IMPORT.findall((STATIC / "js" / name).read_text()):
+            needed_modules(other, found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def scripted_api(shared_api: TestClient, make_run: Any) -> TestClient:
+    for number in (1, 2):
+        make_run(id=f"r{number}", instance=f"p{number}").begin(shared_api, 30)
+    return shared_api
+
+
+@pytest.mark.parametrize(
+    ("path", "entry"),
+    [
+        ("/runs/r1", "run.js"),
+        ("/compare?before=r1&after=r2", "compare.js"),
+        ("/overlay?run=r1&run=r2", "overlay.js"),
+    ],
+)
+def test_what_a_script_needs_is_named_ahead_of_it(
+    path: str, entry: str, scripted_api: TestClient
+) -> None:
+    page = scripted_api.get(path).text
+    assert entry in SCRIPT.findall(page)
+    assert page.index("modulepreload") < page.index(f'/static/js/{entry}"></script>')
+    named = AHEAD.findall(page)
+    assert len(named) == len(set(named)) > 5
+    assert set(named) == needed_modules(entry, set())
+    for name in named:
+        assert scripted_api.get(f"/static/js/{name}").status_code == 200
+
+
+def test_a_page_of_lists_loads_no_charts(scripted_api: TestClient) -> None:
+    assert not AHEAD.findall(scripted_api.get("/").text)
+
+
+def page_with_devices(api: TestClient, make_run: Any, machine: str) -> str:
+    told = json.loads((DATA / f"gpu_{machine}.json").read_text(encoding="utf-8"))["expected"]
+    run = make_run(
+        extra={name: lambda _, value=value: value for name, value in told.items()}
+    ).begin(api, 12)
+    answer = api.get(f"/runs/{run.id}")
+    assert answer.status_code == 200
+    return answer.text
+
+
+def test_a_page_shows_each_device_and_what_could_not_be_given(
+    api: TestClient, make_run: Any
+) -> None:
+    page = page_with_devices(api, make_run, "two_h200")
+    for device in (0, 1):
+        for what in ("allocated", "reserved", "active", "outside torch", "this process, driver"):
+            assert f"GPU {device} {what}" in DEVICE_LINE.findall(page)
+    assert "torch emptied its cache and tried again twice and ran out of memory once." in page
+    assert "None of them sees memory outside torch" in page
+
+
+def test_a_page_has_no_line_for_what_is_not_known(api: TestClient, make_run: Any) -> None:
+    lines = DEVICE_LINE.findall(page_with_devices(api, make_run, "rtx4090_in_a_container"))
+    assert "GPU 0 in use, driver" in lines
+    assert not any("outside torch" in line or "this process" in line for line in lines)

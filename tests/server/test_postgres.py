@@ -179,8 +179,7 @@ def test_a_server_on_a_silent_postgres_is_alive_not_ready_and_ends(
     assert server.request("POST", "/api/v1/runs", make_run().header)[0] == 201
     postgres.send(signal.SIGSTOP)
     # More than the pool has threads.
-    ask_in_vain(server.port, 45)
-    time.sleep(1)
+    ask_in_vain(server.port, 45, eventually)
     began = time.monotonic()
     assert server.request("GET", "/healthz")[0] == 200
     assert time.monotonic() - began < 1.5
@@ -192,21 +191,19 @@ def test_a_server_on_a_silent_postgres_is_alive_not_ready_and_ends(
     postgres.send(signal.SIGCONT)
     eventually(lambda: server.request("GET", "/readyz")[0] == 200, 20.0)
     postgres.send(signal.SIGSTOP)
-    ask_in_vain(server.port, 5)
-    time.sleep(0.5)
+    ask_in_vain(server.port, 5, eventually)
     _ends_within_its_bound(server)
 
 
 @pytest.mark.flow
 def test_a_server_on_a_silent_postgres_ends_though_nobody_reads_what_it_says(
-    serve: Any, postgres: Stoppable
+    serve: Any, postgres: Stoppable, eventually: Any
 ) -> None:
     server = serve(arguments=["--database-url", postgres.url])
     assert server.request("GET", "/readyz")[0] == 200
     postgres.send(signal.SIGSTOP)
     # Each is told with where it was when the end came: more than a pipe holds.
-    ask_in_vain(server.port, 100)
-    time.sleep(1)
+    ask_in_vain(server.port, 100, eventually)
     _ends_within_its_bound(server)
 
 
@@ -217,17 +214,29 @@ def _ends_within_its_bound(server: Any) -> None:
     assert time.monotonic() - began < 8
 
 
-def ask_in_vain(port: int, times: int) -> None:
-    def ask() -> None:
-        with (
-            contextlib.suppress(OSError),
-            socket.create_connection(("127.0.0.1", port), 30) as asked,
-        ):
-            asked.sendall(b"GET /api/v1/runs/r1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+def ask_in_vain(port: int, times: int, eventually: Any) -> None:
+    """Returns when the server has read all that was asked."""
+
+    def wait_for_answer(asked: socket.socket) -> None:
+        with contextlib.suppress(OSError), asked:
             asked.recv(1)
 
-    for _ in range(times):
-        threading.Thread(target=ask, daemon=True).start()
+    asking = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(times)]
+    here = {each.getsockname()[1] for each in asking}
+    for each in asking:
+        each.sendall(b"GET /api/v1/runs/r1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        threading.Thread(target=wait_for_answer, args=(each,), daemon=True).start()
+    eventually(lambda: not here & unread_at(port))
+
+
+def unread_at(port: int) -> set[int]:
+    """The ports of those who have sent this port something that is still to be read."""
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return {
+        int(there.rpartition(":")[2], 16)
+        for _, here, there, _, queues, *_ in rows
+        if int(here.rpartition(":")[2], 16) == port and int(queues.rsplit(":")[-1], 16)
+    }
 
 
 def started(url: str, program: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""Series for charts: few points, and no peak hidden by any of them."""
+"""Series for charts, with no peak hidden; events, censuses, large objects and holders as they were sent."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert
 from starlette.testclient import TestClient
-from tests.server.stored import LATER, engine_of, make_idle
+from tests.server.stored import LATER, R1, engine_of, seal_all
 
-from leakline_server.store import buckets, compaction, pieces, points, sealing
+from leakline_server.store import buckets, compaction, pieces, points
 from leakline_server.store.codec import CorruptChunk
 from leakline_server.store.columns import ChunkRows, Key
 from leakline_server.store.engine import Engine, writing
@@ -21,10 +21,7 @@ from leakline_server.store.points import downsample
 from leakline_server.store.tables import chunks
 
 
-@given(
-    st.lists(st.integers(0, 10**9), min_size=1, max_size=300),
-    st.integers(1, 50),
-)
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=300), st.integers(1, 50))
 def test_smallest_and_largest_survive_any_number_of_points(values: list[int], most: int) -> None:
     column = np.array(values)
     shown = downsample(np.arange(len(values)), column, column, column, column, most)
@@ -39,7 +36,7 @@ def test_smallest_and_largest_survive_any_number_of_points(values: list[int], mo
 @pytest.fixture(scope="module")
 def api(shared_api: TestClient, make_run: Any) -> TestClient:
     """A run of 500 generations with one spike and one dip of a single snapshot."""
-    run = make_run(
+    make_run(
         extra={
             "spike": lambda i: 10**12 if i == 777 else 7,
             "dip": lambda i: 1 if i == 1234 else 10**9,
@@ -47,9 +44,7 @@ def api(shared_api: TestClient, make_run: Any) -> TestClient:
             "float": lambda i: i / 8,
             "sparse": lambda i: i if i % 100 == 0 else None,
         }
-    )
-    run.create(shared_api)
-    run.send(shared_api, 0, 1500)
+    ).begin(shared_api, 1500)
     return shared_api
 
 
@@ -88,24 +83,17 @@ def test_a_spike_survives_when_chunks_are_not_opened(
 
 def store(engine: Engine, how: str) -> None:
     if how != "as it came":
-        make_idle(engine)
-        while sealing.seal_one(engine, Key("r1", 1), LATER).snapshots:
-            continue
+        seal_all(engine)
     if how == "compacted":
-        while compaction.compact(engine, Key("r1", 1), LATER):
+        while compaction.compact(engine, R1, LATER):
             continue
 
 
 def test_few_snapshots_are_shown_as_they_are(api: TestClient) -> None:
     (item,) = series(api, "name=float&x=sequence&from=10&to=14")
     assert item["x"] == [10, 11, 12, 13, 14]
-    assert (
-        item["first"]
-        == item["last"]
-        == item["min"]
-        == item["max"]
-        == [i / 8 for i in range(10, 15)]
-    )
+    for name in ("first", "last", "min", "max"):
+        assert item[name] == [i / 8 for i in range(10, 15)], name
 
 
 def test_a_range_on_the_generation_axis(api: TestClient) -> None:
@@ -176,9 +164,7 @@ def test_no_more_items_are_made_than_an_answer_holds(
     """``ratio``: read from the numbers of stretches, or snapshot by snapshot."""
     made, names = [], []
     for number in (1, 2):
-        run = make_run(id=f"many{number}of{ratio}")
-        run.create(api)
-        run.send(api, 0, 600)
+        make_run(id=f"many{number}of{ratio}").begin(api, 600)
         names.append(
             len(api.get(f"/api/v1/runs/many{number}of{ratio}/series?name=*").json()["items"])
         )
@@ -196,9 +182,7 @@ def test_no_more_items_are_made_than_an_answer_holds(
 
 def test_runs_are_laid_over_each_other_in_one_answer(shared_api: TestClient, make_run: Any) -> None:
     for number in (1, 2):
-        run = make_run(id=f"over{number}", extra={"own": lambda i, n=number: i * n})
-        run.create(shared_api)
-        run.send(shared_api, 0, 30)
+        make_run(id=f"over{number}", extra={"own": lambda i, n=number: i * n}).begin(shared_api, 30)
     found = shared_api.get("/api/v1/series?run=over2&run=over1&run=over2&name=own").json()
     assert [item["run"] for item in found["items"]] == ["over2", "over1"]
     assert found["units"] == {"over2": "generation", "over1": "generation"}
@@ -258,3 +242,67 @@ def test_records_of_other_pieces_are_damage() -> None:
     counts = np.array([2.0] * 4)
     with pytest.raises(CorruptChunk):
         pieces.spread(np.array([[2, 1, 2, 1, 2]] * 3, float), counts)
+
+
+@pytest.fixture(scope="module")
+def detailed(shared_api: TestClient, make_run: Any) -> TestClient:
+    """Details at the snapshots 2, 32, 62 and 92, which are the generations 0, 10, 20 and 30."""
+    make_run(id="details").begin(shared_api, 100, size=25)
+    return shared_api
+
+
+def get_details(detailed: TestClient, path: str) -> Any:
+    answer = detailed.get(f"/api/v1/runs/details/{path}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_events_come_in_order_of_time_with_their_data(detailed: TestClient) -> None:
+    events = get_details(detailed, "events")["items"]
+    assert [e["sequence"] for e in events] == [2, 2, 32, 32, 62, 62, 92, 92]
+    assert events[1] | {"time": 0} == {
+        "process": "p1", "sequence": 2, "time": 0, "kind": "expect", "name": "app.Env", "generation": 0,
+        "phase": None, "data": {"low": 2, "high": 2},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "generation"),
+    [
+        ("", 30),
+        ("?generation=30", 30),
+        ("?generation=29", 20),
+        ("?generation=0", 0),
+        ("?generation=999", 30),
+    ],
+)
+def test_a_census_is_the_newest_at_or_before_a_generation(
+    query: str, generation: int, detailed: TestClient
+) -> None:
+    census = get_details(detailed, f"census{query}")
+    assert census["generation"] == generation
+    assert census["types"] == [["dict", 900, 64_000], ["app.Env", 18 + generation, None]]
+    assert (census["mode"], census["coverage"], census["objects"]) == ("full", 1.0, 1000)
+
+
+def test_before_the_first_census_there_is_none(detailed: TestClient) -> None:
+    answer = detailed.get("/api/v1/runs/details/census?generation=-1")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "no_census"
+
+
+def test_large_objects_are_those_of_the_newest_look_largest_first(detailed: TestClient) -> None:
+    found = get_details(detailed, "large-objects")["items"]
+    assert [(o["sequence"], o["type"], o["bytes"]) for o in found] == [
+        (92, "torch.Tensor", 2**25 + 92),
+        (92, "numpy.ndarray", 2**24),
+    ]
+    assert found[1]["detail"] == "(2048, 1024) float64"
+
+
+def test_a_holder_is_told_once_with_its_newest_count(detailed: TestClient) -> None:
+    (holder,) = get_details(detailed, "holders")["items"]
+    assert holder == {
+        "process": "p1", "sequence": 92, "type": "app.Env", "path": "app.Trainer.history[*]", "count": 482,
+        "bytes_each": 4096,
+    }  # fmt: skip

@@ -1,0 +1,277 @@
+"""Pages are for everybody: axe-core finds nothing grave, and no script, mouse, light or wide screen is needed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.browser.everything import EMPTY, MISSING, PAGES, World, open_all
+from tests.browser.patience import until
+from tests.browser.training import MadeTraining
+
+Open = Callable[..., Page]
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+GRAVE = ("serious", "critical")
+VIEWS = {
+    "light": ({"width": 1280, "height": 900}, "light"),
+    "dark": ({"width": 1280, "height": 900}, "dark"),
+    "phone": ({"width": 390, "height": 844}, "light"),
+}
+
+
+def violations(page: Page) -> list[str]:
+    """What is wrong and where, one line each. The script is ours, so the page's policy has no say in it."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE.read_text())
+    found: dict[str, Any] = page.evaluate("axe.run({ resultTypes: ['violations'] })")
+    assert found["testEngine"]["name"] == "axe-core" and found["passes"]
+    return [
+        f"{each['impact']} {each['id']}: {' '.join(map(str, node['target']))}: {node['failureSummary']}"
+        for each in found["violations"]
+        if each["impact"] in GRAVE
+        for node in each["nodes"]
+    ]
+
+
+@pytest.mark.long
+def test_axe_is_the_one_that_was_released() -> None:
+    named = (AXE.parent / "README.txt").read_text().split("sha256: ")[1].strip()
+    assert hashlib.sha256(AXE.read_bytes()).hexdigest() == named
+
+
+@pytest.mark.long
+def test_axe_would_find_something(world: World, open_page: Open) -> None:
+    page = open_page("/settings", address=world.address)
+    page.evaluate("document.querySelector('main').append(document.createElement('button'))")
+    assert [line for line in violations(page) if line.startswith("critical button-name")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*PAGES, *EMPTY])
+def test_axe_finds_nothing_grave(world: World, open_page: Open, name: str) -> None:
+    if name == "live run":
+        # It would be silent by now.
+        world.live.run_generation()
+    page = open_page(
+        world.path_of(name), address=world.address_of(name), expect_failed_requests=name in MISSING
+    )
+    wrong = []
+    for view, (size, scheme) in VIEWS.items():
+        page.set_viewport_size(size)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        open_all(page)
+        wrong += [f"{view}: {line}" for line in violations(page)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.long
+def test_axe_finds_nothing_grave_in_the_list_of_keys(world: World, open_page: Open) -> None:
+    page = open_page("/", address=world.address)
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert violations(page) == []
+
+
+PATIENCE_MS = 30_000
+# What somebody without a mouse has to reach, wherever it stands.
+CONTROLS = "main :is(a[href], button, input, select, textarea, summary, [tabindex='0'])"
+# Of radio buttons the chosen one; what is hidden or not to be used is not reached, and plotly's own are for the mouse.
+REACHABLE = f"""() => [...document.querySelectorAll("{CONTROLS}")].filter((each) =>
+    each.checkVisibility({{ visibilityProperty: true }}) && !each.disabled && !each.closest(".modebar")
+    && each.type !== "hidden" && !(each.type === "radio" && !each.checked))"""
+# How what has the focus looks: whether a ring is around it, and where it lies.
+FOCUSED = """() => {
+  const at = document.activeElement, style = getComputedStyle(at), box = at.getBoundingClientRect();
+  return { ring: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1, name: at.outerHTML.slice(0, 120),
+           place: window.reachable.indexOf(at), seen: box.bottom > 0 && box.top < innerHeight && at.checkVisibility(),
+           top: at === document.body || at.matches(".skip") };
+}"""
+MAX_CONTROLS = 400
+
+
+@pytest.fixture(scope="module")
+def two_runs(server: str) -> None:
+    for run, leaking in (("wide-leak", True), ("wide-fix", False)):
+        training = MadeTraining(server, run, leaking)
+        training.start()
+        training.run_generations(8)
+        training.finish()
+
+
+def draw_everything(page: Page) -> None:
+    """Charts are drawn when they come into view."""
+    for chart in page.locator(".chart").all():
+        chart.scroll_into_view_if_needed()
+        expect(chart.locator("svg.main-svg").first).to_be_attached(timeout=PATIENCE_MS)
+
+
+def test_no_chart_has_a_share_button_or_a_logo(two_runs: None, open_page: Open) -> None:
+    page = open_page("/runs/wide-leak")
+    draw_everything(page)
+    titles = page.locator(".modebar-btn").evaluate_all(
+        "all => all.map((each) => each.ariaLabel || each.dataset.title || '')"
+    )
+    assert titles
+    assert not [
+        title for title in titles if re.search("share|cloud|plotly|studio", title, re.IGNORECASE)
+    ]
+    expect(page.locator(".modebar-btn--logo")).to_have_count(0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*PAGES, *EMPTY])
+def test_nothing_is_wider_than_a_phone(world: World, open_page: Open, name: str) -> None:
+    page = open_page(
+        world.path_of(name), address=world.address_of(name), width=390, height=844,
+        expect_failed_requests=name in MISSING,
+    )  # fmt: skip
+    draw_everything(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    open_all(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.evaluate("window.scrollTo(0, 0)")
+    # All pages are found without scrolling the bar.
+    expect(page.locator(".top nav a").last).to_be_in_viewport(ratio=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PAGES)
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(
+    world: World, open_page: Open, name: str
+) -> None:
+    page = open_page(
+        PAGES[name], address=world.address, expect_failed_requests=name in MISSING, color_scheme="dark",
+        reduced_motion="reduce",
+    )  # fmt: skip
+    draw_everything(page)
+    page.evaluate("window.scrollTo(0, 0)")
+    page.evaluate(f"window.reachable = ({REACHABLE})()")
+    wanted = set(range(page.evaluate("window.reachable.length")))
+    assert wanted
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    expect(page.locator(".skip")).to_be_in_viewport()
+    reached, unseen = set(), []
+    for _ in range(MAX_CONTROLS):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(FOCUSED)
+        if focused["top"]:
+            break
+        reached.add(focused["place"])
+        if not (focused["ring"] and focused["seen"]):
+            unseen.append(focused["name"])
+    assert not unseen
+    missed = [
+        page.evaluate(f"window.reachable[{at}].outerHTML.slice(0, 120)")
+        for at in sorted(wanted - reached)
+    ]
+    assert not missed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PAGES)
+def test_the_skip_link_leads_past_the_bar(world: World, open_page: Open, name: str) -> None:
+    page = open_page(PAGES[name], address=world.address, expect_failed_requests=name in MISSING)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('main') !== null")
+
+
+def test_the_pages_can_be_read_without_scripts(two_runs: None, open_page: Open) -> None:
+    page = open_page("/runs/wide-leak", java_script_enabled=False)
+    expect(page.locator("#verdict-sentence")).to_contain_text("evaluate_population")
+    expect(page.locator("#books table")).to_contain_text("train_population")
+    page.locator("#trend summary").click()
+    expect(page.locator("#trend table")).to_contain_text("GiB")
+    expect(page.get_by_role("button", name="Compare")).to_have_count(0)
+
+
+def test_two_runs_are_compared_from_the_list(two_runs: None, open_page: Open) -> None:
+    page = open_page("/?q=wide")
+    compare = page.get_by_role("button", name="Compare")
+    expect(compare).to_be_disabled()
+    page.get_by_label("Pick wide-leak").check()
+    page.get_by_label("Pick wide-fix").check()
+    compare.click()
+    expect(page).to_have_url(re.compile("before=wide-leak&after=wide-fix"))
+    expect(page.locator("#outcome-sentence")).to_be_visible()
+    draw_everything(page)
+    page.get_by_label("Swap before and after").click()
+    expect(page).to_have_url(re.compile("before=wide-fix&after=wide-leak"))
+
+
+def test_a_search_narrows_the_list(two_runs: None, open_page: Open) -> None:
+    page = open_page("/")
+    page.keyboard.press("/")
+    page.keyboard.type("wide-fix")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="wide-fix")).to_be_visible()
+    expect(page.get_by_role("link", name="wide-leak")).to_have_count(0)
+
+
+def test_the_dark_theme_reaches_the_charts(two_runs: None, open_page: Open) -> None:
+    page = open_page("/runs/wide-leak", color_scheme="light")
+    draw_everything(page)
+    paper = "document.getElementById('chart-trend').layout.paper_bgcolor"
+    light = page.evaluate(paper)
+    page.keyboard.press("d")
+    page.locator("#chart-trend").scroll_into_view_if_needed()
+    until(page, lambda: page.evaluate(paper) != light)
+    background = page.evaluate("getComputedStyle(document.getElementById('trend')).backgroundColor")
+    assert page.evaluate(paper) == background
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_the_system_theme_is_followed(two_runs: None, open_page: Open) -> None:
+    colours = {
+        open_page("/", color_scheme=scheme).evaluate(
+            "getComputedStyle(document.body).backgroundColor"
+        )
+        for scheme in ("light", "dark")
+    }
+    assert len(colours) == 2
+
+
+def test_the_keyboard_reaches_the_shortcuts_and_the_tiles(two_runs: None, open_page: Open) -> None:
+    page = open_page("/runs/wide-leak")
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    labels = page.locator(".tile .label").all_inner_texts()
+    assert labels == ["WHERE", "WHAT", "HOW MUCH", "WHEN", "FORECAST"]
+    # HOW MUCH leads to the books once there is a finding, and to the trend before.
+    places = ("#books", "#types", "#(books|trend)", "#trend", "#trend")
+    for tile, evidence in zip(page.locator(".tile").all(), places, strict=True):
+        tile.focus()
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile(f"{evidence}$"))
+        expect(page.locator(f"#{page.url.rpartition('#')[2]}")).to_be_visible()
+
+
+def test_the_numbers_of_a_chart_can_be_taken_away(
+    two_runs: None, open_page: Open, tmp_path: Path
+) -> None:
+    page = open_page("/runs/wide-leak", accept_downloads=True)
+    draw_everything(page)
+    for name, kind in (("CSV", "csv"), ("PNG", "png")):
+        with page.expect_download(timeout=PATIENCE_MS) as waiting:
+            page.locator("[data-tools=trend]").get_by_text(name).click()
+        assert waiting.value.suggested_filename == f"leakline-trend.{kind}"
+        waiting.value.save_as(tmp_path / kind)
+    assert (tmp_path / "csv").read_text().startswith("generation,")
+    assert (tmp_path / "png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_that_is_not_there_says_so(open_page: Open) -> None:
+    page = open_page("/runs/nobody", expect_failed_requests=True)
+    expect(page.get_by_role("heading", name="No such run")).to_be_visible()
+    expect(page.get_by_role("link", name="All runs")).to_be_visible()

@@ -1,0 +1,339 @@
+"""Whatever a training or a person can send is text wherever it is told: more than fifty payloads in every field.
+
+A server answers for each payload with all that it tells of a run, which is read as browsers, readers of Markdown and
+spreadsheets read it. One run that has them all is opened in a real browser, and so are the file that is saved of it
+and the pages of runs, projects and types that are called like that.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+from playwright.sync_api import Page
+from tests.browser.conftest import serving
+from tests.browser.everything import NamedByOthers, add_hostile, open_all
+from tests.browser.hostile_labels import ALIVE, LABELS
+from tests.browser.test_saved_reports import open_far_away  # noqa: F401
+from tests.browser.training import patch, post
+
+from leakline_server.texts import without_control
+
+pytestmark = pytest.mark.long
+
+NOW = 1_760_000_000.0
+HTML = ("/runs/{0}", "/runs/{0}/report.html")
+MARKDOWN = ("/runs/{0}/report.md",)
+TEXT = ("/runs/{0}/report.txt",)
+# Two runs side by side are told by the same macros: of every sixth.
+HTML_OF_TWO = (
+    "/compare?before=f-0&after={0}",
+    "/compare/report.html?before=f-0&after={0}",
+    "/overlay?run=f-0&run={0}",
+)
+MARKDOWN_OF_TWO = ("/compare/report.md?before=f-0&after={0}",)
+TEXT_OF_TWO = ("/compare/report.txt?before=f-0&after={0}",)
+# As the page of a run tells them.
+ONCE_AT_LEAST = 20
+
+
+def header(run: str, label: str, **more: Any) -> dict[str, Any]:
+    """What a process tells of its run, its machine and its build, each by this name."""
+    return {
+        "id": run, "project": label, "name": label, "unit": label, "started_at": NOW, "tags": [label[:64]],
+        "phases": [label], "config": {label: label, "nested": {label: [label, {label: label}]}},
+        "environment": {
+            "host": label, "commit": label, "repository": label, "command_line": [label, label], "dirty": label,
+            "packages": {label: label}, "python": label, "native": label, "branch": label, "cuda": label, label: label,
+        },
+        "process": {"instance": "p1", "host": label, "role": label}, **more,
+    }  # fmt: skip
+
+
+def events(label: str, sequence: int = 0) -> list[dict[str, Any]]:
+    """Each kind that a program can tell, with this name in all that it says."""
+    said = dict.fromkeys(
+        ("text", "link", "error", "because", "location", "phase", "rejected", "unit"), label
+    )
+    told: dict[str, dict[str, Any]] = {
+        "mark": {}, "note": {}, "exception": {}, "warning": {},
+        "fix": {"promises": {f"count:{label}": 3, label: 1}},
+        "cleanup": {"counts": {label: [5, 3]}, "freed_bytes": 5, "seconds": 1.0},
+        "register_cleanup": {"when": [label, label], "on_request": True},
+        "expect": {"low": 2, "high": 2, "after": label},
+        "track": {"capacity": 5}, "watch": {}, "gauge": {}, "collection": {},
+        "log": {"lines": [label]},
+    }  # fmt: skip
+    at = {"sequence": sequence, "time": NOW, "name": label, "generation": 1, "phase": label}
+    return [{**at, "kind": kind, "data": said | data} for kind, data in told.items()]
+
+
+def batch(label: str, instance: str = "p1", rank: int = 0, **more: Any) -> dict[str, Any]:
+    count = 4
+    column: dict[str, Any] = {
+        "time": [NOW + i for i in range(count)], "monotonic": [float(i) for i in range(count)],
+        "generation": list(range(count)), "phase": [label, None] * 2, "label": [label] * count,
+        "kind": ["phase_end", "generation_end"] * 2,
+        "series": {
+            "process.rss_bytes": [2**30 + i * 2**26 for i in range(count)],
+            **{f"{kind}.{label}.{what}": [1 + i for i in range(count)] for kind, what in (
+                ("type", "count"), ("type", "bytes"), ("store", "entries"), ("phase", "bytes"))},
+            f"gauge.{label}": [1, 2, 3, 4],
+        },
+    }  # fmt: skip
+    row = {"sequence": 0, "type": label}
+    return {
+        "version": 1, "first_sequence": 0, "count": count, "columns": column, "events": events(label),
+        "process": {"instance": instance, "rank": rank, "pid": 1, "host": label, "role": label},
+        "lost": {label: 3},
+        "large_objects": [row | {"bytes": 2**24, "detail": label, "holder": label}],
+        "holders": [row | {"path": label, "count": 3, "bytes_each": 5}],
+        "census": [{"sequence": 0, "mode": "full", "coverage": 1.0, "objects": 5, "types": [[label, 3, 300]]}],
+        **more,
+    }  # fmt: skip
+
+
+def end(label: str, instance: str = "p1") -> dict[str, Any]:
+    link = "https://" + "".join(label.split())
+    notes = [
+        {"text": label, "link": link},
+        {"text": label, "link": f"https://a.example/{link[8:]}"},
+    ]
+    return {"state": "failed", "reason": label, "instance": instance, "notes": notes}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A run for each of them, and one of them all: as processes, attempts, notes and settings."""
+    folder = Path(tmp_path_factory.mktemp("fields"))
+    with serving(folder, LEAKLINE_WEBHOOK_ALLOW="127.0.0.0/8") as (address, _):
+        runs = f"{address}/api/v1/runs"
+        for n, label in enumerate(LABELS):
+            post(runs, header(f"f-{n}", label))
+            post(f"{runs}/f-{n}/batches", batch(label))
+            patch(f"{runs}/f-{n}", end(label))
+            who = {"instance": f"p{n}", "rank": n, "host": label, "role": "main"}
+            # Taken of the first.
+            everything = {} if n else {each: {each: each} for each in LABELS}
+            more = {
+                "process": who,
+                "started_at": NOW + 3_600 * n,
+                "project": "all",
+                "config": everything,
+            }
+            post(runs, header("all", label, **more))
+            post(f"{runs}/all/batches", batch(label, f"p{n}", n))
+            patch(f"{runs}/all", end(label, f"p{n}"))
+            if n < 16:
+                hook = {"url": "http://127.0.0.1:9/", "name": label[:80]}
+                post(f"{address}/api/v1/webhooks", hook)
+        yield address
+
+
+def answered(address: str, path: str) -> str:
+    with urllib.request.urlopen(address + path, timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+class Browser(HTMLParser):
+    """What of a page would do something, and what it says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: list[str] = []
+        self.said: list[str] = []
+        self._in: str | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        is_data = found.get("type") == "application/json"
+        self._in = tag if tag in ("script", "style") and not is_data else None
+        leads = [found.get(name) or "" for name in ("href", "src", "action", "formaction", "data")]
+        to = ["".join(each.split()).lower() for each in leads]
+        if (
+            tag in ("iframe", "object", "embed", "base")
+            or ALIVE in (found.get("class") or "").split()
+            or any(name.startswith("on") or name == "srcdoc" for name in found)
+            or any(each.startswith(("javascript:", "data:text", "vbscript:")) for each in to)
+        ):
+            self.alive.append(self.get_starttag_text() or tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = None
+
+    def handle_data(self, data: str) -> None:
+        if self._in is None:
+            self.said.append(data)
+        elif ALIVE in data:
+            self.alive.append(f"{self._in}: {data[:200]}")
+
+
+def without_blanks(text: str) -> str:
+    return "".join(text.split())
+
+
+def kept(text: str) -> str:
+    """What is stored of a name: without what turns the text around it."""
+    return without_blanks(without_control(text))
+
+
+NUMBERS = range(len(LABELS))
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_in_every_field_of_a_run_it_is_text(told: str, number: int) -> None:
+    run, label = f"f-{number}", LABELS[number]
+    also = number % 6 == 0
+    for path in HTML + HTML_OF_TWO * also:
+        page = Browser()
+        page.feed(answered(told, path.format(run)))
+        assert page.alive == [], path
+        if path == "/runs/{0}":
+            text = without_blanks("".join(page.said))
+            assert text.count(kept(label)) >= ONCE_AT_LEAST
+    for path in MARKDOWN + MARKDOWN_OF_TWO * also:
+        found = MarkdownIt("commonmark").enable("table").parse(answered(told, path.format(run)))
+        parts = [part for token in found for part in (token, *(token.children or ()))]
+        assert not {p.type for p in parts} & {"html_block", "html_inline", "image"}, path
+        links = [str(p.attrGet("href")) for p in parts if p.type == "link_open"]
+        assert all(each.startswith(("http://", "https://", "#")) for each in links), links
+    for path in TEXT + TEXT_OF_TWO * also:
+        for line in answered(told, path.format(run)).splitlines():
+            assert without_control(line) == line, path
+    table = answered(told, f"/api/v1/runs/{run}/export.csv")
+    for row in csv.reader(io.StringIO(table, newline="")):
+        assert not [c for c in row if c.strip()[:1] in (*"=+-@＝＋－＠",) and not is_number(c)]
+    whole = json.loads(answered(told, f"/api/v1/runs/{run}"))
+    assert whole["unit"] == without_control(label) and whole["notes"][0]["text"]
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def test_the_reader_of_this_test_sees_what_comes_to_life() -> None:
+    for label in ('<b class=hostile>x</b>', '<a href=" java\nscript:x">', "<i onclick=x>", "<iframe>",
+                  "<script>window.hostile=1</script>"):  # fmt: skip
+        page = Browser()
+        page.feed(f"<main>{label}</main>")
+        assert page.alive, label
+
+
+def must_be_text(page: Page) -> None:
+    open_all(page)
+    assert page.evaluate(f"window.{ALIVE}") is None
+    assert page.locator(f".{ALIVE}").count() == 0
+    made = "main :is(iframe, img, object, script:not([type='application/json']))"
+    assert page.locator(made).count() == 0
+
+
+@pytest.mark.parametrize("path", ["/runs/all", "/", "/settings", "/alerts", "/incidents"])
+def test_a_run_that_has_them_all_is_opened(
+    told: str, open_page: Callable[..., Page], path: str
+) -> None:
+    page = open_page(path, address=told)
+    must_be_text(page)
+    if path == "/runs/all":
+        text = without_blanks(page.locator("main").evaluate("main => main.textContent"))
+        assert not [label for label in LABELS if text.count(kept(label)) < 3]
+
+
+def test_and_so_is_the_file_that_is_saved_of_it(
+    told: str,
+    open_far_away: Callable[..., Page],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(answered(told, "/runs/all/report.html"))
+    must_be_text(open_far_away(file))
+
+
+Open = Callable[..., Page]
+# What a page says, folded or not, without the numbers that its charts are drawn from.
+SAID = """() => {
+  const copy = document.querySelector("main").cloneNode(true);
+  for (const each of copy.querySelectorAll("script, noscript")) each.remove();
+  return copy.textContent;
+}"""
+ALL_OF_THEM = ("/runs/hostile", "/compare", "/alerts", "/settings")
+LEAKS = (
+    "/runs/hostile-leak",
+    "/compare?before=hostile-leak&after=hostile",
+    "/overlay?run=hostile-leak&run=hostile",
+    "/incidents",
+)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(Path(tmp_path_factory.mktemp("hostile"))) as (address, _):
+        add_hostile(address)
+        yield address
+
+
+def said(page: Page) -> str:
+    return without_blanks(page.evaluate(SAID))
+
+
+def opened(open_page: Open, address: str, path: str) -> Page:
+    """A page on which everything was drawn, and on which nothing has come to life."""
+    page = open_page(path, address=address)
+    must_be_text(page)
+    return page
+
+
+def test_there_are_fifty(hostile: str) -> None:
+    assert len(set(LABELS)) > 50
+
+
+@pytest.mark.parametrize("path", ALL_OF_THEM)
+def test_every_name_is_on_the_page_as_it_was_given(
+    hostile: str, open_page: Open, path: str
+) -> None:
+    text = said(opened(open_page, hostile, path))
+    wanted = [label for label in LABELS if path != "/alerts" or label.isprintable()]
+    assert len(wanted) >= 50
+    assert not [label for label in wanted if kept(label) not in text]
+
+
+def test_every_run_is_in_the_list_by_its_name(hostile: str, open_page: Open) -> None:
+    page = opened(open_page, hostile, "/")
+    text = said(page)
+    while page.locator(".pager a").count():
+        page = opened(open_page, hostile, str(page.locator(".pager a").get_attribute("href")))
+        text += said(page)
+    assert not [label for label in LABELS if kept(label) not in text]
+
+
+@pytest.mark.parametrize("path", LEAKS)
+def test_a_leak_of_a_type_that_is_called_like_markup(
+    hostile: str, open_page: Open, path: str
+) -> None:
+    text = said(opened(open_page, hostile, path))
+    if "overlay" not in path:
+        assert without_blanks(NamedByOthers.type_name) in text
+
+
+@pytest.mark.parametrize("number", range(0, len(LABELS), 6))
+def test_a_search_for_a_name_shows_it_as_it_was_typed(
+    hostile: str, open_page: Open, number: int
+) -> None:
+    page = opened(open_page, hostile, "/")
+    page.get_by_role("searchbox").fill(LABELS[number])
+    page.get_by_role("searchbox").press("Enter")
+    page.wait_for_load_state()
+    assert page.evaluate(f"window.{ALIVE}") is None
+    assert page.locator(f".{ALIVE}").count() == 0
+    assert page.get_by_role("searchbox").input_value() == without_control(LABELS[number])

@@ -1,0 +1,256 @@
+"""An open page, or seven of one browser, follow their runs without a reload, and say when they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+from tests.browser.conftest import OwnServer, serving
+from tests.browser.patience import until
+from tests.browser.training import MadeTraining
+
+Train = Callable[..., MadeTraining]
+Open = Callable[..., Page]
+# A verdict needs a batch, an examination, a message and a fragment; the machine may be busy.
+PATIENCE_MS = 30_000
+
+
+def points(page: Page, chart: str = "trend") -> int:
+    return int(page.locator(f"#chart-{chart}").get_attribute("data-points") or 0)
+
+
+def wait_for_points(page: Page, number: int) -> None:
+    """Of the trend; a chart is drawn while it is in view."""
+    page.locator("#chart-trend").scroll_into_view_if_needed()
+    expect(page.locator("#chart-trend")).to_have_attribute(
+        "data-points", str(number), timeout=PATIENCE_MS
+    )
+
+
+def xaxis(page: Page, chart: str) -> list[float]:
+    found = page.evaluate(f"document.getElementById('chart-{chart}').layout?.xaxis.range ?? []")
+    return [float(each) for each in found]
+
+
+def never_reloaded(page: Page) -> bool:
+    return bool(page.evaluate("window.same === true"))
+
+
+def test_a_new_point_and_a_new_verdict_appear_without_a_reload(
+    train: Train, open_page: Open
+) -> None:
+    training = train("live", 2)
+    page = open_page("/runs/live")
+    page.evaluate("window.same = true")
+    wait_for_points(page, 2)
+    chip = page.locator(".verdict .chip")
+    expect(chip).not_to_contain_text("eak")
+
+    training.run_generation()
+    wait_for_points(page, 3)
+
+    training.run_generations(10)
+    expect(chip).to_contain_text("eak", timeout=PATIENCE_MS)
+    expect(page.locator("#verdict-sentence")).to_contain_text(
+        "TradingEnvironment", timeout=PATIENCE_MS
+    )
+    expect(page.locator(".tile").first).to_contain_text("evaluate_population")
+    assert never_reloaded(page)
+
+
+def test_a_section_that_the_first_paint_had_not_is_added(train: Train, open_page: Open) -> None:
+    training = train("grows-sections")
+    page = open_page("/runs/grows-sections")
+    expect(page.locator("#large-objects")).to_have_count(0)
+    training.run_generations(3)
+    expect(page.locator("#large-objects")).to_be_visible(timeout=PATIENCE_MS)
+    page.locator("#chart-books").scroll_into_view_if_needed()
+    expect(page.locator("#chart-books svg").first).to_be_attached(timeout=PATIENCE_MS)
+
+
+def test_zooming_pauses_and_a_double_click_resumes(train: Train, open_page: Open) -> None:
+    training = train("zoomed", 6)
+    page = open_page("/runs/zoomed")
+    mark = page.locator("#live")
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    wait_for_points(page, 6)
+    zoom(page, "trend")
+    expect(mark).to_have_attribute("data-live", "paused", timeout=PATIENCE_MS)
+    assert "x=" in page.url
+
+    training.run_generation()
+    expect(mark).to_contain_text("new", timeout=PATIENCE_MS)
+    assert points(page) == 6
+
+    page.locator("#chart-trend .nsewdrag").dblclick()
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    wait_for_points(page, 7)
+    assert "x=" not in page.url
+
+
+def test_a_run_that_ends_while_the_page_is_zoomed_is_shown_as_it_ended(
+    train: Train, open_page: Open
+) -> None:
+    training = train("ends-zoomed", 6)
+    page = open_page("/runs/ends-zoomed")
+    mark = page.locator("#live")
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    wait_for_points(page, 6)
+    zoom(page, "trend")
+    expect(mark).to_have_attribute("data-live", "paused", timeout=PATIENCE_MS)
+    training.run_generation()
+    training.finish()
+    expect(mark).to_have_attribute("data-live", "ended", timeout=PATIENCE_MS)
+    expect(page.locator(".facts .state")).to_have_text("finished", timeout=PATIENCE_MS)
+    expect(page.locator(".facts").first).to_contain_text("7 of 25", timeout=PATIENCE_MS)
+    assert "x=" in page.url
+
+
+def test_a_zoom_moves_every_chart(train: Train, open_page: Open) -> None:
+    train("linked", 8)
+    page = open_page("/runs/linked")
+    wait_for_points(page, 8)
+    zoom(page, "trend")
+    page.locator("#chart-books").scroll_into_view_if_needed()
+    trend = xaxis(page, "trend")
+    assert trend[1] - trend[0] < 6
+    page.locator("#chart-books").scroll_into_view_if_needed()
+    until(page, lambda: xaxis(page, "books") == pytest.approx(trend))
+
+
+def test_the_stream_is_closed_while_nobody_looks_and_reopened_after(
+    train: Train, open_page: Open
+) -> None:
+    training = train("hidden", 2)
+    page = open_page("/runs/hidden")
+    mark = page.locator("#live")
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    hide(page, hidden=True)
+    expect(mark).to_have_attribute("data-live", "closed")
+    training.run_generation()
+    hide(page, hidden=False)
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    wait_for_points(page, 3)
+
+
+def test_a_server_that_is_gone_is_seen(own_server: OwnServer, open_page: Open) -> None:
+    training = MadeTraining(own_server.address, "left-alone")
+    training.start()
+    training.run_generations(2)
+    page = open_page("/runs/left-alone", address=own_server.address, expect_failed_requests=True)
+    mark = page.locator("#live")
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    own_server.stop()
+    expect(mark).to_have_attribute("data-live", "disconnected", timeout=PATIENCE_MS)
+    expect(mark).to_have_text("Disconnected")
+
+
+def test_a_page_goes_on_after_the_server_was_started_again(
+    own_server: OwnServer, open_page: Open, tmp_path: Path
+) -> None:
+    training = MadeTraining(own_server.address, "goes-on")
+    training.start()
+    training.run_generations(2)
+    page = open_page("/runs/goes-on", address=own_server.address, expect_failed_requests=True)
+    page.evaluate("window.same = true")
+    mark = page.locator("#live")
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    wait_for_points(page, 2)
+    own_server.stop()
+    expect(mark).to_have_attribute("data-live", "disconnected", timeout=PATIENCE_MS)
+    port = urlsplit(own_server.address).port
+    assert port is not None
+    with serving(tmp_path, port):
+        training.run_generation()
+        expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+        wait_for_points(page, 3)
+        assert never_reloaded(page)
+
+
+def test_a_run_that_ended_is_not_streamed(train: Train, open_page: Open) -> None:
+    train("ended", 3).finish()
+    page = open_page("/runs/ended")
+    expect(page.locator("#live")).to_have_text("Ended")
+
+
+def test_the_end_of_a_run_is_seen_live(train: Train, open_page: Open) -> None:
+    training = train("ends", 3)
+    page = open_page("/runs/ends")
+    expect(page.locator("#live")).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    training.finish()
+    expect(page.locator("#live")).to_have_text("Ended", timeout=PATIENCE_MS)
+    expect(page.locator(".state")).to_have_text("finished", timeout=PATIENCE_MS)
+
+
+def zoom(page: Page, chart: str) -> None:
+    """Drag over the middle of a chart, as a viewer does."""
+    area = page.locator(f"#chart-{chart} .nsewdrag")
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.3, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle, steps=5)
+    page.mouse.up()
+
+
+def hide(page: Page, *, hidden: bool) -> None:
+    page.evaluate(
+        """(hidden) => {
+            Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
+            document.dispatchEvent(new Event('visibilitychange'));
+        }""",
+        hidden,
+    )
+
+
+# A browser has six connections to a server.
+WINDOWS = 7
+
+
+@pytest.fixture
+def one_browser(chromium: Browser) -> Iterator[BrowserContext]:
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    yield context
+    context.close()
+
+
+def told_by(page: Page) -> str | None:
+    return page.locator("#live").get_attribute("data-by")
+
+
+@pytest.mark.long
+def test_the_seventh_window_loads_and_all_follow_the_run(
+    one_browser: BrowserContext, server: str, train: Callable[..., MadeTraining]
+) -> None:
+    trainings = [train(f"window-{i}", 2) for i in range(WINDOWS)]
+    pages = []
+    for i in range(WINDOWS):
+        page = one_browser.new_page()
+        page.goto(f"{server}/runs/window-{i}")
+        expect(page.locator("#live")).to_have_attribute(
+            "data-live", "live", timeout=2 * PATIENCE_MS
+        )
+        pages.append(page)
+    assert not any(page.evaluate("document.hidden") for page in pages)
+    by = [told_by(page) for page in pages]
+    assert by.count("stream") <= 4 and by.count("looks") >= 3
+
+    for training in trainings:
+        training.run_generation()
+    for page in pages:
+        page.locator("#chart-trend").scroll_into_view_if_needed()
+        expect(page.locator("#chart-trend")).to_have_attribute(
+            "data-points", "3", timeout=2 * PATIENCE_MS
+        )
+
+    # A window that closes leaves its stream to one that had none.
+    pages[0].close()
+    until(pages[-1], lambda: sum(told_by(page) == "looks" for page in pages[1:]) == 2)
+
+    trainings[-1].finish()
+    expect(pages[-1].locator("#live")).to_have_text("Ended", timeout=2 * PATIENCE_MS)

@@ -1,0 +1,464 @@
+"""Expectations: a declared plan on the page, and counts that a person accepts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from pydantic import TypeAdapter
+from sqlalchemy import select
+from starlette.testclient import TestClient
+from tests.server.stored import engine_of
+
+from leakline.analysis.results import Verdict
+from leakline.snapshot import Event
+from leakline_server.store.tables import alerts
+from leakline_server.web.expectations_view import expectations
+from leakline_server.web.forecasts_view import past_forecasts
+
+MIB, GIB = 2**20, 2**30
+RSS = "process.rss_bytes"
+Send = Callable[..., None]
+
+PLAN = (
+    ("band", RSS, {"first": 0, "last": 3, "low_bytes": 0, "high_bytes": 100 * GIB}),
+    ("band", RSS, {"first": 4, "last": None, "low_bytes": 0, "high_bytes": 1 * MIB}),
+    ("band", "gauge.<b>", {"first": 0, "last": 20, "low_bytes": 0, "high_bytes": 5}),
+    ("budget", "run", {"normal_bytes": 20 * MIB, "leak_bytes": 100 * GIB}),
+    ("budget", "generation", {"normal_bytes": 1 * GIB, "leak_bytes": None}),
+    ("budget", "evolve<b>", {"normal_bytes": 1, "leak_bytes": 2}),
+)
+
+
+@pytest.fixture
+def send_plan(api: TestClient, make_run: Any) -> Send:
+    """A run that leaks 10 MiB in each generation, with a plan."""
+
+    def send_plan(generations: int = 12, plan: Any = PLAN) -> None:
+        run = make_run(id="r1")
+        run.create(api)
+        wire = run.wire(0, 3 * generations)
+        rows = [
+            {
+                "sequence": 0, "time": run.started, "kind": kind, "name": name, "data": data,
+                "generation": None, "phase": None,
+            }
+            for kind, name, data in plan
+        ]  # fmt: skip
+        wire["events"] = [*rows, *wire["events"]]
+        answer = api.post("/api/v1/runs/r1/batches", json=wire)
+        assert answer.status_code == 200, answer.text
+
+    return send_plan
+
+
+def verdict_of(api: TestClient) -> dict[str, Any]:
+    found: dict[str, Any] = api.get("/api/v1/runs/r1/verdict").json()
+    return found
+
+
+def rows_of(page: str) -> list[list[str]]:
+    (section,) = re.findall(
+        r'<section class="panel" id="expectations".*?</section>', page, re.DOTALL
+    )
+    body = section.split("<tbody>")[1]
+    rows = [re.findall(r"<td.*?>(.*?)</td>", row, re.DOTALL) for row in body.split("<tr")[1:]]
+    return [[re.sub(r"<.*?>", "", cell).strip() for cell in row] for row in rows]
+
+
+def test_the_page_lists_each_band_with_its_deviations_and_each_budget(
+    api: TestClient, send_plan: Send, eventually: Any
+) -> None:
+    send_plan()
+    eventually(
+        lambda: verdict_of(api).get("generations") == 12 and verdict_of(api).get("assertions")
+    )
+    rows = rows_of(api.get("/runs/r1").text)
+    states = {row[0]: (row[1], row[2]) for row in rows if row[2] not in ("above", "below")}
+    # What is broken is first, and what holds last.
+    assert list(states.items()) == [
+        ("app.Env: 2", ("program", "broken")),
+        (f"{RSS}, from generation 4 on: 0 B to 1.00 MiB", ("band", "broken")),
+        ("budget of the whole run", ("budget", "more than normal")),
+        ("gauge.&lt;b&gt;, generations 0 to 20: 0 to 5", ("band", "not measured")),
+        ("budget of evolve&lt;b&gt;", ("budget", "not measured")),
+        (f"{RSS}, generations 0 to 3: 0 B to 100.00 GiB", ("band", "holds")),
+        ("budget of each generation", ("budget", "holds")),
+    ]
+    first = next(i for i, row in enumerate(rows) if row[0].startswith(f"{RSS}, from"))
+    below = rows[first + 1 : first + 9]
+    assert [row[0] for row in below] == [f"– generation {g}" for g in range(4, 12)]
+    assert all(row[4].startswith("+") and row[2] == "above" for row in below)
+    assert [row[-1] for row in rows if "evolve" in row[0]] == ["evolve&lt;b&gt; never ran."]
+
+
+def test_the_plan_is_drawn_behind_the_trend(
+    api: TestClient, send_plan: Send, eventually: Any
+) -> None:
+    send_plan()
+    eventually(lambda: verdict_of(api).get("assertions"))
+    page = api.get("/runs/r1").text
+    (chart,) = re.findall(r'data-chart[^>]*>(\{"id":"trend".*?)</script>', page)
+    assert '"label":"plan"' in chart
+    assert page.index('id="findings"') < page.index('id="expectations"') < page.index('id="books"')
+
+
+def test_many_deviations_are_counted_and_not_all_listed(
+    api: TestClient, send_plan: Send, eventually: Any
+) -> None:
+    send_plan(30, [("band", RSS, {"first": 0, "last": None, "low_bytes": None, "high_bytes": 5})])
+    eventually(lambda: verdict_of(api).get("generations") == 30)
+    rows = rows_of(api.get("/runs/r1").text)
+    assert len(rows) == 13
+    assert rows[-1][0] == "– 20 more"
+
+
+def test_the_answer_is_what_the_description_says(
+    api: TestClient, send_plan: Send, eventually: Any
+) -> None:
+    send_plan(25)
+    eventually(lambda: verdict_of(api).get("generations") == 25)
+    answer = verdict_of(api)
+    found = TypeAdapter(Verdict).validate_python(answer)
+    again = TypeAdapter(Verdict).dump_python(found, mode="json")
+    for name in ("assertions", "settled_at_generation", "forecast_score"):
+        assert again[name] == answer[name]
+    assert answer["settled_at_generation"] is None
+    assert answer["forecast_score"]["forecasts"] >= 3
+    page = api.get("/runs/r1").text
+    assert answer["forecast_score"]["sentence"] in page
+
+
+def test_the_whole_time_of_the_run_is_told_until_it_has_ended(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    """12 of 25 generations, of 1.6 to 2 hours each: report 001 expected 40 to 50 hours."""
+    hours = (1.6, 1.8, 2.0)
+    make_run(id="r1", extra={"generation.seconds": lambda n: 3600 * hours[n // 3 % 3]}).begin(
+        api, 36
+    )
+    eventually(lambda: verdict_of(api).get("generations") == 12)
+    duration = verdict_of(api)["duration"]
+    assert duration["seconds"]["estimate"] == pytest.approx(45 * 3600)
+    assert 40 * 3600 <= duration["seconds"]["low"] <= duration["seconds"]["high"] <= 50 * 3600
+    assert duration["sentence"].startswith("All 25 generations take about 45 h 0 min (")
+    assert duration["sentence"] in api.get("/runs/r1").text
+    assert duration["sentence"] in api.get("/runs/r1/report.md").text
+    assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
+    eventually(lambda: verdict_of(api)["duration"] is None)
+    assert "generations take about" not in api.get("/runs/r1").text
+
+
+def test_a_verdict_from_before_plans_were_checked_has_no_such_section() -> None:
+    assert expectations((), "generation") is None
+
+
+def test_the_page_tells_how_forecasts_turned_out_by_how_far_ahead_they_looked(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    make_run(id="r1").begin(api, 3 * 24)
+    assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
+    eventually(lambda: verdict_of(api).get("generations") == 24)
+    leads = verdict_of(api)["forecast_score"]["by_lead"]
+    assert [(lead["ahead_from"], lead["ahead_to"]) for lead in leads] == [(2, 3), (4, 7), (8, 15)]
+    page = api.get("/runs/r1").text
+    (section,) = re.findall(r'<section class="panel" id="forecasts".*?</section>', page, re.DOTALL)
+    for lead in leads:
+        assert f"{lead['ahead_from']} to {lead['ahead_to']}" in section
+        assert f"{100 * lead['median_error']:.1f} %" in section
+        assert f"{lead['within']} of {lead['forecasts']}" in section
+        for each in lead["past"]:
+            assert f"– generation {each['made_at']} for {each['generation']}" in section
+
+
+def test_a_run_of_which_nothing_was_foretold_has_no_such_part(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    make_run(id="r1", leak_bytes=0).begin(api, 3 * 24)
+    eventually(lambda: verdict_of(api).get("generations") == 24)
+    assert 'id="forecasts"' not in api.get("/runs/r1").text
+    assert past_forecasts(None, "generation") is None
+    older = {"forecasts": 1, "median_error": 0.1, "within": 1, "past": [], "sentence": "One."}
+    assert past_forecasts(older, "generation") is None
+
+
+def test_plain_numbers_stay_plain() -> None:
+    check = {
+        "origin": "band", "metric": "gauge.x", "first": 1, "last": 1, "low": 0.5, "high": None, "leak": None,
+        "process": None, "state": "broken", "outside": 1,
+        "deviations": [{"generation": 1, "measured": 0.25, "off_by": -0.25}], "sentence": "Below.",
+    }  # fmt: skip
+    section = expectations([check], "epoch")
+    assert section is not None and section.table is not None
+    assert [cell.text for cell in section.table.rows[1].cells] == [
+        "– epoch 1", "", "below", "0.25", "\u22120.25", "",
+    ]  # fmt: skip
+
+
+FORM = "application/x-www-form-urlencoded"
+# Whole generations of three snapshots each; one more than it takes.
+LEARNED = 27
+AGENTS_17 = {"type": "app.Agent", "low": 17, "high": 17}
+OF_FIRST = "/api/v1/runs/first/expectations"
+
+
+class Forms(HTMLParser):
+    """label of the button -> (action, fields) of each form of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: dict[str, tuple[str, dict[str, str]]] = {}
+        self._action, self._fields = "", dict[str, str]()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self._action, self._fields = told.get("action", ""), {}
+        elif tag == "input" and told.get("type") == "hidden":
+            self._fields[told["name"]] = told["value"]
+        elif tag == "button" and "aria-label" in told:
+            self.found[told["aria-label"]] = (self._action, self._fields)
+
+
+def agents(count: Callable[[int], int], environments: int = 2) -> dict[str, Any]:
+    """Of a run that keeps its environments: what differs is the count of agents, by generation."""
+    return {
+        "type.app.Agent.count": lambda sequence: count(sequence // 3),
+        "type.app.Env.count": lambda sequence: environments,
+    }
+
+
+def steady(make_run: Any, run: str, count: int = 17) -> Any:
+    return make_run(id=run, instance=run, leak_bytes=0, extra=agents(lambda _: count))
+
+
+def doubling(make_run: Any) -> Any:
+    """A later run whose count of agents doubles after two generations."""
+    extra = agents(lambda generation: 17 if generation < 2 else 33)
+    return make_run(id="later", instance="later", leak_bytes=0, extra=extra)
+
+
+@pytest.fixture
+def learned(api: TestClient, make_run: Any) -> Iterator[TestClient]:
+    """With a run that keeps to 17 agents."""
+    run = steady(make_run, "first")
+    run.begin(api, LEARNED)
+    yield api
+
+
+def expected(api: TestClient, run: str) -> list[tuple[str, int, bool]]:
+    found = api.get(f"/api/v1/runs/{run}").json()["expectations"]
+    return [(each["type"], each["high"], each["accepted"]) for each in found]
+
+
+def test_one_click_on_a_real_server_holds_for_every_later_run(
+    serve: Any, database_url: str, make_run: Any, eventually: Any
+) -> None:
+    server = serve(arguments=["--database-url", database_url])
+
+    class Poster:
+        @staticmethod
+        def post(path: str, json: Any) -> Any:
+            status, body = server.request("POST", path, json)
+            return type("Answer", (), {"status_code": status, "json": lambda _: body, "text": str(body)})()  # fmt: skip
+
+    def page(run: str) -> str:
+        status, text = server.request("GET", f"/runs/{run}")
+        assert status == 200
+        return str(text)
+
+    def click(run: str, label: str) -> None:
+        action, fields = Forms(page(run)).found[label]
+        body = urlencode(fields).encode()
+        origin = {"content-type": FORM, "origin": server.url}
+        assert server.request("POST", action, body, origin)[0] == 303
+
+    def verdict(run: str) -> Any:
+        return server.request("GET", f"/api/v1/runs/{run}/verdict")[1]
+
+    steady(make_run, "first").begin(Poster, LEARNED)
+    assert "was 17 at every reading of the last 8 generations" in page("first")
+    click("first", "Expect 17 app.Agent")
+    after = page("first")
+    assert "is accepted as 17 in project erl" in after
+    assert "Expect 17 app.Agent" not in Forms(after).found
+
+    # Two generations are enough: nothing has to be learned again.
+    doubling(make_run).begin(Poster, 12)
+    found = eventually(lambda: verdict("later")["findings"], 60.0)
+    assert found[0]["kind"] == "count_contract"
+    assert "Agent is 33, accepted as 17" in found[0]["evidence"][0]
+    shown = page("later")
+    assert "a person" in shown and "broken" in shown
+
+    click("later", "Take back 17 app.Agent")
+    eventually(lambda: verdict("later")["status"] not in ("suspected", "confirmed"), 60.0)
+    assert Forms(page("first")).found.keys() >= {"Expect 17 app.Agent"}
+    assert "is accepted as" not in page("first")
+
+
+def test_the_alert_names_who_declared_the_count(
+    learned: TestClient, make_run: Any, eventually: Any
+) -> None:
+    assert learned.post(OF_FIRST, json=AGENTS_17).status_code == 200
+    doubling(make_run).begin(learned, 12)
+    query = select(alerts.c.payload).where(alerts.c.event == "contract.violated")
+
+    def sent() -> list[str]:
+        with engine_of(learned).connect() as connection:
+            return list(connection.scalars(query))
+
+    assert json.loads(eventually(sent, 60.0)[0])["origin"] == "accepted"
+
+
+def test_a_run_of_another_project_and_one_that_had_ended_are_not_concerned(
+    learned: TestClient, make_run: Any
+) -> None:
+    steady(make_run, "ended").begin(learned, LEARNED)
+    assert learned.patch("/api/v1/runs/ended", json={"state": "finished"}).status_code == 200
+    elsewhere = steady(make_run, "elsewhere")
+    header = elsewhere.header | {"project": "other"}
+    assert learned.post("/api/v1/runs", json=header).status_code == 201
+    elsewhere.send(learned, 0, LEARNED)
+    answer = learned.post(OF_FIRST, json=AGENTS_17)
+    assert answer.status_code == 200, answer.text
+    assert ("app.Agent", 17, True) in expected(learned, "first")
+    for run in ("ended", "elsewhere"):
+        assert expected(learned, run) == [("app.Env", 2, False)]
+    assert "this run had ended before" in learned.get("/runs/ended").text
+    assert "Expect 17 app.Agent" in learned.get("/runs/elsewhere").text
+
+
+def test_a_finished_run_can_be_learned_from(learned: TestClient) -> None:
+    assert learned.patch("/api/v1/runs/first", json={"state": "finished"}).status_code == 200
+    action, fields = Forms(learned.get("/runs/first").text).found["Expect 17 app.Agent"]
+    answer = learned.post(action, data=fields, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/runs/first#expectations")
+    assert ("app.Agent", 17, True) in expected(learned, "first")
+    (row,) = [row for row in learned.get(OF_FIRST).json()["items"] if row["origin"] == "accepted"]
+    assert (row["name"], row["high"], row["state"]) == ("app.Agent", 17, "holds")
+
+
+def test_what_the_program_declares_goes_before_and_cannot_be_accepted(
+    learned: TestClient, make_run: Any
+) -> None:
+    assert "Expect 2 app.Env" not in learned.get("/runs/first").text
+    answer = learned.post(OF_FIRST, json={"type": "app.Env", "low": 3, "high": 3})
+    assert answer.status_code == 409
+    assert answer.json()["error"]["code"] == "count_is_declared"
+    assert learned.post(OF_FIRST, json=AGENTS_17).status_code == 200
+
+    class Declares(make_run):  # type: ignore[misc]
+        def _details(self, sequence: int, generation: int, phase: str | None) -> dict[str, Any]:
+            found = super()._details(sequence, generation, phase)
+            if found:
+                bound = {"low": 20, "high": 20}
+                told = Event(sequence, self.started, "expect", "Agent", data=bound)
+                found["events"] = (*found["events"], told)
+            return found
+
+    speaks = Declares(id="speaks", instance="speaks", leak_bytes=0, extra=agents(lambda _: 20))
+    speaks.begin(learned, LEARNED)
+    assert ("app.Agent", 17, True) not in expected(learned, "speaks")
+    assert ("Agent", 20, False) in expected(learned, "speaks")
+    states = {
+        row["name"]: row["state"]
+        for row in learned.get("/api/v1/runs/speaks/expectations").json()["items"]
+    }
+    assert states["app.Agent"] == "holds"
+    assert "here the program says it itself" in learned.get("/runs/speaks").text
+
+
+def test_a_later_legal_change_is_learned_without_code(learned: TestClient, make_run: Any) -> None:
+    assert learned.post(OF_FIRST, json=AGENTS_17).status_code == 200
+    steady(make_run, "changed", count=33).begin(learned, LEARNED)
+    (found,) = learned.get("/api/v1/runs/changed/expectations").json()["steady"]
+    assert (found["count"], found["instead_of"]) == (33, "17")
+    action, fields = Forms(learned.get("/runs/changed").text).found["Expect 33 app.Agent"]
+    assert learned.post(action, data=fields, follow_redirects=False).status_code == 303
+    told = learned.get("/api/v1/runs/changed/expectations").json()
+    assert [(each["low"], each["run"]) for each in told["accepted"]] == [(33, "changed")]
+    assert told["steady"] == []
+
+
+def test_a_count_of_one_phase_and_that_of_all_readings_replace_each_other(
+    learned: TestClient,
+) -> None:
+    def accept(after: str | None, count: int) -> list[tuple[str | None, int]]:
+        wanted = {"type": "app.Agent", "low": count, "high": count, "after": after}
+        answer = learned.post(OF_FIRST, json=wanted)
+        assert answer.status_code == 200, answer.text
+        return [(each["after"], each["low"]) for each in answer.json()["accepted"]]
+
+    assert accept(None, 17) == [(None, 17)]
+    assert accept("evaluate", 16) == [("evaluate", 16)]
+    assert accept("train", 17) == [("evaluate", 16), ("train", 17)]
+    assert accept("train", 18) == [("evaluate", 16), ("train", 18)]
+    gone = learned.delete(OF_FIRST, params={"type": "app.Agent", "after": "evaluate"})
+    assert [each["after"] for each in gone.json()["accepted"]] == ["train"]
+    assert accept(None, 17) == [(None, 17)]
+    again = learned.delete(OF_FIRST, params={"type": "app.Agent"})
+    assert again.json()["accepted"] == []
+    twice = learned.delete(OF_FIRST, params={"type": "app.Agent"})
+    assert (twice.status_code, twice.json()["error"]["code"]) == (404, "nothing_to_take_back")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": "app.Agent"}, {"type": "app.Agent", "count": "-1"},
+        {"type": "app.Agent", "count": "1e3"}, {"type": "app.Agent", "count": "9" * 16},
+        {"type": "app.Agent", "count": "17", "after": "nowhere"},
+        {"type": "app.Nothing", "count": "17"}, {"count": "17"},
+    ],
+)  # fmt: skip
+def test_a_form_that_names_what_is_not_there_is_refused(
+    learned: TestClient, fields: dict[str, str]
+) -> None:
+    answer = learned.post("/runs/first/expectations", data=fields, follow_redirects=False)
+    assert answer.status_code == 422
+    assert learned.get(OF_FIRST).json()["accepted"] == []
+
+
+def test_bounds_are_checked_and_an_unknown_run_has_none(
+    learned: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turned = {"type": "app.Agent", "low": 18, "high": 17}
+    assert learned.post(OF_FIRST, json=turned).status_code == 422
+    assert learned.post("/api/v1/runs/nobody/expectations", json=AGENTS_17).status_code == 404
+    assert learned.get("/api/v1/runs/nobody/expectations").status_code == 404
+    monkeypatch.setattr("leakline_server.store.assertions.MAX_ACCEPTED_COUNTS", 0)
+    full = learned.post(OF_FIRST, json=AGENTS_17)
+    assert (full.status_code, full.json()["error"]["code"]) == (409, "too_many_accepted_counts")
+
+
+def test_a_report_has_no_forms_that_lead_nowhere(learned: TestClient) -> None:
+    report = learned.get("/runs/first/report.html").text
+    assert "Expect 17" not in report
+
+
+def test_past_five_the_rest_is_folded_and_what_changed_comes_first(
+    api: TestClient, make_run: Any
+) -> None:
+    counts = {
+        f"type.app.Class{n}.count": lambda sequence, n=n: n if sequence < 60 else n + 9
+        for n in range(1, 9)
+    }
+    run = make_run(leak_bytes=0, extra=counts).begin(api, LEARNED)
+    page = api.get("/runs/r1").text
+    assert "<summary>3 more</summary>" in page
+    assert {f"Expect {n} app.Class{n}" for n in range(1, 9)} <= Forms(page).found.keys()
+    for n in (3, 7):
+        wanted = {"type": f"app.Class{n}", "low": n, "high": n}
+        assert api.post("/api/v1/runs/r1/expectations", json=wanted).status_code == 200
+    run.send(api, LEARNED, 60)
+    steady = api.get("/api/v1/runs/r1/expectations").json()["steady"]
+    assert [(each["type"], each["instead_of"]) for each in steady][:3] == [
+        ("app.Class3", "3"), ("app.Class7", "7"), ("app.Class1", None),
+    ]  # fmt: skip

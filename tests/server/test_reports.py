@@ -1,0 +1,554 @@
+"""A run and a comparison as a file, as Markdown and as lines for an issue: the same as on the page, and only text."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import fields
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlsplit
+
+import jinja2.meta
+import pytest
+from jinja2 import nodes
+from markdown_it import MarkdownIt
+from starlette.testclient import TestClient
+
+from leakline.snapshot import (
+    Batch,
+    Event,
+    Holder,
+    ProcessIdentity,
+    RunHeader,
+    Snapshot,
+    batch_to_wire,
+)
+from leakline.text_format import format_bytes, format_change
+from leakline_server.app import create_app
+from leakline_server.config import Config
+from leakline_server.paths import TEMPLATES
+from leakline_server.web import standalone
+from leakline_server.web.sharing import file_name
+
+SERVER = "http://127.0.0.1"
+EVIL = "</script><img src=x onerror=alert(1)>`tick`|bar|[x](javascript:alert(1))"
+OF_RUN = ("report.html", "report.md", "report.txt")
+KINDS = {".html": "text/html", ".md": "text/markdown", ".txt": "text/plain"}
+
+
+class Reader(HTMLParser):
+    """The elements of a page, its text, and what its scripts hold."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.text = ""
+        self.scripts: list[tuple[dict[str, str], str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag == "script":
+            self.scripts.append((self.elements[-1][1], ""))
+
+    def handle_data(self, data: str) -> None:
+        if self.elements and self.elements[-1][0] == "script" and self.cdata_elem == "script":
+            attrs, held = self.scripts[-1]
+            self.scripts[-1] = (attrs, held + data)
+        elif self.cdata_elem is None:
+            self.text += data
+
+    def values(self, name: str) -> list[str]:
+        return [attrs[name] for _, attrs in self.elements if name in attrs]
+
+    def charts(self) -> list[Any]:
+        return [json.loads(text) for attrs, text in self.scripts if "data-chart" in attrs]
+
+
+@pytest.fixture
+def leaking(api: TestClient, make_run: Any, eventually: Any) -> TestClient:
+    """A leaking run r1 and a steady one r2, examined."""
+    for name, leak, started in (("r1", 2**26, 1.7e9), ("r2", 0, 1.8e9)):
+        books = {"phase.evaluate.bytes": lambda n, kept=leak: kept if n % 3 == 2 else 0}
+        run = make_run(id=name, leak_bytes=leak, started=started, extra=books)
+        run.create(api)
+        run.send(api, 0, 36)
+    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json().get("findings"))
+    eventually(lambda: api.get("/api/v1/runs/r2/verdict").json().get("generations") == 12)
+    return api
+
+
+@pytest.fixture
+def hostile(api: TestClient, make_run: Any, eventually: Any) -> TestClient:
+    """The same with names that would be more than text: run, project, tags, phase and the type that leaks."""
+    for name, leak in (("r1", 2**26), ("r2", 0)):
+        run = make_run(
+            id=name, leak_bytes=leak, extra={f"type.app.{EVIL}.count": lambda n: 2 + 16 * (n // 3)}
+        )
+        header = {**run.header, "name": EVIL, "project": EVIL, "tags": [EVIL[:60]], "unit": EVIL}
+        assert api.post("/api/v1/runs", json=header).status_code == 201
+        wire = run.wire(0, 36)
+        wire["columns"]["phase"] = [phase and EVIL for phase in wire["columns"]["phase"]]
+        assert api.post(f"/api/v1/runs/{name}/batches", json=wire).status_code == 200
+    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json().get("findings"))
+    return api
+
+
+@pytest.mark.parametrize("name", OF_RUN)
+@pytest.mark.parametrize(
+    "path", ("/runs/nobody/{}", "/compare/{}?before=nobody&after=nobody", "/compare/{}?before=r1")
+)
+def test_what_is_not_there_is_a_page_that_says_so(api: TestClient, path: str, name: str) -> None:
+    answer = api.get(path.format(name))
+    assert answer.status_code == (404 if "nobody" in path else 422)
+    assert answer.headers["content-type"].startswith("text/html")
+    assert ("No such run" if "nobody" in path else "after") in answer.text
+    assert "content-disposition" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ("/runs/r1/", "/compare/"))
+def test_each_answer_is_of_its_kind_and_files_have_names(leaking: TestClient, path: str) -> None:
+    for name in OF_RUN:
+        answer = leaking.get(path + name, params={"before": "r1", "after": "r2"})
+        assert answer.status_code == 200
+        ending = name[name.index(".") :]
+        assert answer.headers["content-type"] == f"{KINDS[ending]}; charset=utf-8"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        saved = answer.headers.get("content-disposition")
+        words = "erl-before-fix" if "runs" in path else "before-fix-to-before-fix"
+        named = f'attachment; filename="leakline-{words}{ending}"'
+        assert saved == (None if ending == ".txt" else named)
+
+
+@pytest.mark.parametrize("words", (("a/../b", 'c\\d"e\r\n'), ("ünï", "x" * 300), ("..", "")))
+def test_a_file_name_is_one_that_every_system_takes(words: tuple[str, ...]) -> None:
+    assert re.fullmatch(r"leakline(-[A-Za-z0-9._-]*[A-Za-z0-9_])?\.md", file_name(words, "md"))
+    assert len(file_name(words, "md")) <= 83
+
+
+@pytest.mark.parametrize(
+    ("page", "file"),
+    [
+        ("/runs/r1", "/runs/r1/report.html"),
+        ("/compare?before=r1&after=r2", "/compare/report.html?before=r1&after=r2"),
+    ],
+)
+def test_the_file_shows_what_the_page_shows(leaking: TestClient, page: str, file: str) -> None:
+    live, saved = Reader(leaking.get(page).text), Reader(leaking.get(file).text)
+    assert saved.charts() == live.charts()
+    assert saved.charts()
+    sections = [attrs["id"] for _, attrs in live.elements if "data-section" in attrs]
+    assert sections == [attrs["id"] for _, attrs in saved.elements if "data-section" in attrs]
+    assert len([tag for tag, _ in saved.elements if tag == "td"]) == len(
+        [tag for tag, _ in live.elements if tag == "td"]
+    )
+    classes = ("tile panel", "finding", "chip", "how")
+    for name in classes:
+        assert saved.values("class").count(name) == live.values("class").count(name), name
+
+
+@pytest.mark.parametrize("path", ("/runs/r1/report.html", "/compare/report.html"))
+def test_the_file_needs_no_server(leaking: TestClient, path: str) -> None:
+    text = leaking.get(path, params={"before": "r1", "after": "r2"}).text
+    found = Reader(text)
+    for address in (*found.values("href"), *found.values("src"), *found.values("data-theme")):
+        assert address.startswith(("#", "data:", f"{SERVER}/")), address
+    assert not [tag for tag, _ in found.elements if tag in ("iframe", "object", "base")]
+    forms = [attrs for tag, attrs in found.elements if tag == "form"]
+    assert [attrs.get("method") for attrs in forms] == ["dialog"]
+    for name in ("data-ask", "data-copy", "data-lines", "data-live", "data-fragments"):
+        assert not found.values(name), name
+    assert 'src="' not in text
+    # Every shape that is shown is in the file.
+    shapes = {href for tag, attrs in found.elements if tag == "use" for href in [attrs["href"]]}
+    assert shapes and shapes <= {f"#{name}" for name in found.values("id")}
+
+
+def test_no_two_elements_of_a_file_have_one_name(leaking: TestClient) -> None:
+    names = Reader(leaking.get("/runs/r1/report.html").text).values("id")
+    assert len(names) == len(set(names))
+
+
+def test_every_module_of_a_file_is_in_it(leaking: TestClient) -> None:
+    found = Reader(leaking.get("/runs/r1/report.html").text)
+    (modules,) = [json.loads(t) for a, t in found.scripts if a.get("type") == "importmap"]
+    (entry,) = [text for attrs, text in found.scripts if attrs.get("type") == "module"]
+    named = set(re.findall(r'"(leakline/[^"]+)"', entry))
+    for address in modules["imports"].values():
+        kind, data = address.split(",", 1)
+        assert kind == "data:text/javascript;charset=utf-8;base64"
+        code = base64.b64decode(data).decode()
+        assert not re.search(r'from "\./|import "\./', code)
+        named |= set(re.findall(r'(?:from|import) "(leakline/[^"]+)"', code))
+    assert named == set(modules["imports"])
+    assert {"leakline/report.js", "leakline/chart.js", "leakline/figure.js"} <= named
+
+
+def test_only_scripts_of_the_file_may_run_in_it(leaking: TestClient) -> None:
+    first, second = (Reader(leaking.get("/runs/r1/report.html").text) for _ in range(2))
+    (policy,) = [a["content"] for _, a in first.elements if a.get("http-equiv")]
+    nonce = re.search(r"script-src 'nonce-([\w-]+)';", policy)
+    assert nonce and "unsafe" not in policy and policy.startswith("default-src 'none'")
+    running = [attrs for attrs, _ in first.scripts if attrs["type"] != "application/json"]
+    assert {attrs["nonce"] for attrs in running} == {nonce[1]}
+    # Nobody who names a run knows it.
+    assert nonce[1] not in second.values("nonce")
+
+
+def test_the_file_says_when_by_what_and_from_where(database_url: str, make_run: Any) -> None:
+    config = Config(database_url=database_url, public_url="https://leaks.example")
+    with TestClient(create_app(config), base_url=SERVER) as api:
+        run = make_run()
+        run.create(api)
+        run.send(api, 0, 9)
+        asked = {"process": "rank 0 main"}
+        page = Reader(api.get("/runs/r1/report.html", params=asked).text)
+        said = page.text
+        assert re.search(r"As it was on \d{4}-\d\d-\d\d \d\d:\d\d UTC, made by Leakline 0\.", said)
+        assert "from https://leaks.example." in said
+        assert "https://leaks.example/runs/r1?process=rank+0+main" in page.values("href")
+        assert not [href for href in page.values("href") if urlsplit(href).netloc == "127.0.0.1"]
+        markdown = api.get("/runs/r1/report.md").text
+        assert (
+            "from https://leaks.example; the page as it is now: https://leaks.example/runs/r1"
+            in markdown
+        )
+        assert "- Page: https://leaks.example/runs/r1\n" in api.get("/runs/r1/report.txt").text
+
+
+def test_a_run_that_only_joined_is_a_report_without_numbers(api: TestClient, make_run: Any) -> None:
+    make_run().create(api)
+    for name in OF_RUN:
+        answer = api.get(f"/runs/r1/{name}")
+        assert answer.status_code == 200
+        shown = Reader(answer.text).text if name.endswith("html") else answer.text
+        assert "nan" not in shown.lower() and "None" not in shown
+
+
+def test_markdown_tells_where_what_how_much_and_when(leaking: TestClient) -> None:
+    verdict = leaking.get("/api/v1/runs/r1/verdict").json()
+    text = leaking.get("/runs/r1/report.md").text
+    assert text.startswith("# erl / before-fix\n\n**")
+    assert verdict["summary"] in text
+    rows = dict(re.findall(r"^\| ([a-z ]+) \| (.+) \|$", text, re.MULTILINE))
+    growth = verdict["findings"][0]["growth_bytes_per_generation"]["estimate"]
+    assert rows["how much"].startswith(format_change(growth))
+    assert rows["how much"].endswith("per generation")
+    assert rows["when"] and rows["where"] and rows["forecast"]
+    assert "| `app.Env` | 2 | 178 | +176 | +16 |" in text
+    assert "`app.Trainer.history[*]`" in text
+    for sentence in (*verdict["findings"][0]["evidence"], *verdict["findings"][0]["advice"]):
+        assert sentence.split("[")[0].split("_")[0] in text
+    assert text.count("## Findings") == text.count("## The run") == 1
+
+
+def test_the_books_of_the_markdown_add_up(leaking: TestClient) -> None:
+    books = leaking.get("/api/v1/runs/r1/books").json()
+    text = leaking.get("/runs/r1/report.md").text
+    part = text[text.index("## The books") : text.index("## Objects by type")]
+    names = re.findall(r"^\| `([^`]+)` \|", part, re.MULTILINE)
+    assert sorted(names) == sorted(line["name"] for line in books["lines"])
+    whole = format_change(sum(books["total"]))
+    assert re.search(rf"^\| sum \| .* \| {re.escape(whole)} \| 100 % \|", part, re.MULTILINE)
+
+
+def test_the_lines_for_an_issue_are_few_and_have_what_one_asks_first(leaking: TestClient) -> None:
+    verdict = leaking.get("/api/v1/runs/r1/verdict").json()
+    growth = verdict["findings"][0]["growth_bytes_per_generation"]["estimate"]
+    text = leaking.get("/runs/r1/report.txt").text
+    assert len(text.splitlines()) <= 14
+    for line in (
+        r"- Run: `erl / before-fix`, \w+, 12 of 25 generations, newest snapshot `generation 11: end`",
+        rf"- How much: {re.escape(format_change(growth))} \(.* to .*\) per generation",
+        r"- What: `app\.Env` 2 → 178, 16 more per generation.*, held by `app\.Trainer\.history\[\*\]`",
+        r"- Since: generation \d+",
+        rf"- Page: {SERVER}/runs/r1",
+    ):
+        assert re.search(f"^{line}$", text, re.MULTILINE), line
+
+
+EXAMPLE = f"""\
+**Suspected.** evaluate keeps 16 Env per generation: 64.00 KiB per generation since generation 1
+
+- Run: `erl / before-fix`, running, 12 of 25 generations, newest snapshot `generation 11: end`
+- Where: `evaluate`, 100 % of the growth
+- How much: +64.00 KiB (32.00 KiB to 96.00 KiB) per generation
+- What: `app.Env` 2 → 178, 16 more per generation, 64.00 KiB per generation, held by `app.Trainer.history[*]`
+- Since: generation 1
+- Page: {SERVER}/runs/r1
+"""
+
+
+def test_the_report_to_paste_reads_like_the_example(leaking: TestClient) -> None:
+    """Report 004 asks for where, how much, which type from how many to how many, which snapshot, and since when."""
+    text = leaking.get("/runs/r1/report.txt").text
+    state = leaking.get("/api/v1/runs/r1").json()["state"]
+    assert text == EXAMPLE.replace(", running,", f", {state},")
+
+
+def test_what_a_comparison_says_is_passed_on(leaking: TestClient) -> None:
+    asked = {"before": "r1", "after": "r2"}
+    found = leaking.get("/api/v1/compare", params=asked).json()
+    for name in ("report.md", "report.txt"):
+        text = leaking.get(f"/compare/{name}", params=asked).text
+        assert found["summary"].partition(":")[2] in text
+        assert text.count(f"**{found['outcome'].capitalize()}**") == 1
+        assert "-100.0 %" in text
+        for key, title in (("gone", "Gone"), ("still", "Still there"), ("new", "New")):
+            points = re.findall(rf"^- {title}: \w+ in ", text, re.MULTILINE)
+            assert len(points) == len(found["findings"][key])
+        assert f"{SERVER}/compare?before=r1&after=r2" in text
+    after = found["memory_after"]
+    sizes = [format_bytes(after[side]) for side in ("before", "after")]
+    row = (
+        f"| memory after 12 generations | {' | '.join(sizes)} | {after['change_percent']:+.1f} % |"
+    )
+    assert row in leaking.get("/compare/report.md", params=asked).text
+    page = leaking.get("/compare", params=asked).text
+    assert f"{' → '.join(sizes)} memory after 12 generations" in page
+    rows = list(csv.DictReader(leaking.get("/compare/report.csv", params=asked).text.splitlines()))
+    (told,) = [each for each in rows if each["what"] == "memory after 12 generations"]
+    assert told["unit"] == "bytes"
+    assert (float(told["before"]), float(told["after"])) == (after["before"], after["after"])
+    assert [each["what"] for each in rows[:4]] == [
+        "growth per generation", "memory after 12 generations", "peak memory", "time per generation",
+    ]  # fmt: skip
+    assert "- New: nothing" in leaking.get("/compare/report.md", params=asked).text
+    assert len(leaking.get("/compare/report.txt", params=asked).text.splitlines()) <= 14
+
+
+@pytest.mark.parametrize("path", ("/runs/r1/report.html", "/compare/report.html"))
+def test_names_are_text_in_a_file(hostile: TestClient, path: str) -> None:
+    text = hostile.get(path, params={"before": "r1", "after": "r2"}).text
+    found = Reader(text)
+    assert EVIL in found.text.replace("\u00a0", " ")
+    assert not [tag for tag, _ in found.elements if tag == "img"]
+    assert not [name for _, attrs in found.elements for name in attrs if name.startswith("on")]
+    assert not [a for a in found.values("href") if a.lower().startswith("javascript")]
+    kinds = [attrs["type"] for attrs, _ in found.scripts if attrs["type"] != "application/json"]
+    assert kinds == ["text/javascript", "text/javascript", "importmap", "module"]
+    assert found.charts()
+
+
+@pytest.mark.parametrize("name", ("report.md", "report.txt"))
+@pytest.mark.parametrize("path", ("/runs/r1/", "/compare/"))
+def test_names_are_text_in_markdown(hostile: TestClient, path: str, name: str) -> None:
+    text = hostile.get(path + name, params={"before": "r1", "after": "r2"}).text
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    parts = [part for token in tokens for part in token.children or ()]
+    allowed = {"text", "text_special", "code_inline", "strong_open", "strong_close", "softbreak"}
+    assert {part.type for part in parts} <= allowed
+    assert "html_block" not in {token.type for token in tokens}
+    assert EVIL in "".join(part.content for part in parts)
+    # A bar in a name opens no column.
+    widths = [len(list(row)) for row in _rows(tokens)]
+    assert all(widths)
+
+
+def _rows(tokens: list[Any]) -> Iterator[list[str]]:
+    """The cells of each row of each table; every row has as many as its head."""
+    width, row = 0, []
+    for token in tokens:
+        if token.type == "table_open":
+            width = 0
+        elif token.type == "tr_open":
+            row = []
+        elif token.type in ("td_open", "th_open"):
+            row.append(token.type)
+        elif token.type == "tr_close":
+            width = width or len(row)
+            assert len(row) == width
+            yield row
+
+
+def test_a_page_offers_its_reports(leaking: TestClient) -> None:
+    for page, base, asked in (
+        ("/runs/r1", "/runs/r1/", ""),
+        ("/compare?before=r1&after=r2", "/compare/", "?before=r1&after=r2"),
+    ):
+        found = Reader(leaking.get(page).text)
+        assert found.values("data-copy") == [f"{base}report.txt{asked}"]
+        for name in OF_RUN:
+            address = f"{base}{name}{asked}"
+            assert address in found.values("href")
+            assert leaking.get(address).status_code == 200
+        assert [href for href in found.values("href") if href.startswith("/api/v1/")]
+
+
+def test_of_several_ranks_the_file_is_of_the_one_that_is_shown(
+    api: TestClient, make_run: Any
+) -> None:
+    first = make_run()
+    first.create(api)
+    first.send(api, 0, 9)
+    make_run(instance="p2", rank=1).send(api, 0, 9)
+    page = Reader(api.get("/runs/r1?process=rank+1+main").text)
+    (address,) = [href for href in page.values("href") if "report.html" in href]
+    chart = Reader(api.get(address).text).charts()[0]
+    assert {line["source"]["process"] for line in chart["lines"]} == {"p2"}
+
+
+def test_the_frame_uses_what_its_context_has_and_nothing_else() -> None:
+    parsed = standalone.environment().parse((TEMPLATES / standalone.FRAME).read_text())
+    assert not list(parsed.find_all(nodes.Import))
+    used = jinja2.meta.find_undeclared_variables(parsed)
+    assert used == {"title", *(field.name for field in fields(standalone.ReportFrame))}
+
+
+GB, GIB, MIB = 1e9, 2**30, 2**20
+GENERATIONS = 16
+# (phase, what it keeps, how many of them, bytes, who holds them) in each generation
+Leaks = tuple[tuple[str, str, int, float, str], ...]
+LEAKS: Leaks = (
+    ("evaluate_population", "trading.TradingEnvironment", 16, 7.0 * GB, "trainer.Trainer.kept[*]"),
+    ("train_population", "training.Loss", 384, 2.5 * GB, "trainer.Trainer.losses[*]"),
+    ("evolve_population", "agents.DDPGAgent", 2, 0.6 * GB, "trainer.Trainer.old[*]"),
+)
+FIXED_AT = "training/erl_trainer.py:281"
+COMMIT = "1f0c9a2b" * 5
+ON_A_FORGE = {"repository": "git@github.com:erl/trading.git", "commit": COMMIT}
+READ_AT = f"https://github.com/erl/trading/blob/{COMMIT}/{FIXED_AT.replace(':', '#L')}"
+
+
+def batch(leaks: Leaks) -> Batch:
+    private, counts, rows = 4.0 * GIB, {name: 20 for _, name, *_ in LEAKS}, []
+    began = time.time() - 3600
+    fix = Event(
+        0, began, "fix", "detach losses", data={"phase": "train_population", "location": FIXED_AT,
+        "promises": {"growth_bytes_per_generation": 500 * MIB}},
+    )  # fmt: skip
+
+    def take(kind: Any, generation: int | None, phase: str | None, books: dict[str, float]) -> None:
+        n = len(rows)
+        samples = {"process.anon_bytes": round(private), "process.rss_bytes": round(private)}
+        samples |= {f"type.{name}.count": count for name, count in counts.items()} | books
+        found = tuple(
+            Holder(n, name, path, counts[name] - 20, round(size / k))
+            for _, name, k, size, path in leaks
+            if path
+        )
+        holders = found if kind == "generation_end" else ()
+        at = float(n)
+        watched = (Event(0, began, "watch", name) for _, name, *_ in LEAKS)
+        events = (fix, *watched) if n == 0 else ()
+        rows.append(
+            Snapshot(n, began + at, at, generation, phase, "", kind, samples, events, holders=holders)
+        )  # fmt: skip
+
+    take("baseline", None, None, {})
+    for generation in range(GENERATIONS):
+        books: dict[str, float] = {}
+        for phase, *_ in LEAKS:
+            kept = [(name, n, size) for at, name, n, size, _ in leaks if at == phase]
+            books[f"phase.{phase}.bytes"] = round(sum(size for _, _, size in kept))
+            books[f"phase.{phase}.executions"] = 1
+            for name, n, size in kept:
+                counts[name] += n
+                private += size
+            take("phase_end", generation, phase, {})
+        take("generation_end", generation, None, books)
+    return Batch(ProcessIdentity("p1", pid=1, host="h"), tuple(rows))
+
+
+def report(
+    api: TestClient, eventually: Any, leaks: Leaks, environment: dict[str, str] | None = None
+) -> str:
+    header = RunHeader("r1", "erl", "before-fix", "generation", 25, time.time() - 3600)
+    new = {name: getattr(header, name) for name in ("id", "project", "name", "unit", "total")}
+    new["environment"] = environment or {}
+    assert api.post("/api/v1/runs", json=new).status_code == 201
+    assert api.post("/api/v1/runs/r1/batches", json=batch_to_wire(batch(leaks))).status_code == 200
+    path = "/api/v1/runs/r1/verdict"
+    eventually(lambda: api.get(path).json().get("generations") == GENERATIONS)
+    return api.get("/runs/r1/report.md").text
+
+
+def breakdown(text: str) -> list[list[str]]:
+    """The rows of the table below Findings, without its heads."""
+    _, _, after = text.partition(
+        "| class | component | phase | growth per generation | location |\n"
+    )
+    table = re.match(r"(?:\|.*\n)*", after)
+    assert table is not None
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[0].splitlines()][1:]  # fmt: skip
+
+
+def size_of(text: str) -> float:
+    """Bytes of ``+6.52 GiB``."""
+    number, unit = text.removeprefix("+").split()
+    return float(number) * {"GiB": GIB, "MiB": MIB}[unit]
+
+
+@pytest.fixture
+def of_a_healthy_run(api: TestClient, eventually: Any) -> str:
+    return report(api, eventually, ())
+
+
+def test_a_run_that_keeps_nothing_has_no_such_table(of_a_healthy_run: str) -> None:
+    assert breakdown(of_a_healthy_run) == []
+
+
+def test_a_single_leak_needs_no_sum(api: TestClient, eventually: Any) -> None:
+    ((grade, *_, location),) = breakdown(report(api, eventually, LEAKS[2:]))
+    assert (grade, location) == ("MINOR", "`trainer.Trainer.old[*]`")
+
+
+def test_where_neither_a_fix_nor_a_holder_is_known_there_is_no_location(
+    api: TestClient, eventually: Any
+) -> None:
+    ((*_, location),) = breakdown(
+        report(api, eventually, tuple((*leak[:4], "") for leak in LEAKS[2:]))
+    )
+    assert location == "–"
+
+
+def test_each_leak_has_its_class_component_growth_and_location(
+    api: TestClient, eventually: Any
+) -> None:
+    rows = breakdown(report(api, eventually, LEAKS))
+    assert [row[:3] for row in rows] == [
+        ["CRITICAL", "`trading.TradingEnvironment`", "`evaluate_population`"],
+        ["MAJOR", "`training.Loss`", "`train_population`"],
+        ["MINOR", "`agents.DDPGAgent`", "`evolve_population`"],
+        ["sum", "", ""],
+    ]
+    # What the fix of the phase named, else who holds it.
+    assert [row[4] for row in rows] == [
+        "`trainer.Trainer.kept[*]`", f"`{FIXED_AT}`", "`trainer.Trainer.old[*]`", "",
+    ]  # fmt: skip
+    sizes = [size_of(row[3]) for row in rows]
+    assert sizes[:3] == [pytest.approx(size, rel=0.05) for _, _, _, size, _ in LEAKS]
+    assert sizes[3] == pytest.approx(sum(sizes[:3]), rel=0.001)
+
+
+def test_the_location_of_a_finding_leads_to_its_line_everywhere_it_is_told(
+    api: TestClient, eventually: Any
+) -> None:
+    """In Markdown, in JSON, on the page and in the page saved as a file."""
+    rows = breakdown(report(api, eventually, LEAKS, ON_A_FORGE))
+    assert [row[4] for row in rows][1] == f"[`{FIXED_AT}`]({READ_AT})"
+    found = {each["phase"]: each for each in api.get("/api/v1/runs/r1/verdict").json()["findings"]}
+    told = found["train_population"]
+    assert (told["location"], told["location_link"]) == (FIXED_AT, READ_AT)
+    assert found["evolve_population"]["location"] is None
+    for address in ("/runs/r1", "/runs/r1/report.html"):
+        page = api.get(address).text.replace("<wbr>", "")
+        finding = page[page.index("<code>training.Loss</code>") :].split("</article>")[0]
+        link = f'<a href="{READ_AT}" rel="noopener noreferrer"><code>{FIXED_AT}</code></a>'
+        assert link in finding, address
+
+
+def test_without_a_repository_a_location_is_told_and_leads_nowhere(
+    api: TestClient, eventually: Any
+) -> None:
+    report(api, eventually, LEAKS)
+    found = {each["phase"]: each for each in api.get("/api/v1/runs/r1/verdict").json()["findings"]}
+    told = found["train_population"]
+    assert (told["location"], told["location_link"]) == (FIXED_AT, None)
+    assert f'<a href="{READ_AT}"' not in api.get("/runs/r1").text

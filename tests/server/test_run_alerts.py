@@ -1,0 +1,408 @@
+"""Alerts that an examination writes, with acknowledgements, digests, silence and the risk of running out of memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+from tests.server.access.people import Clock
+
+from leakline.analysis.results import Finding, Interval, Moment, OomForecast, Suspect, Verdict
+from leakline.snapshot import RunHeader
+from leakline_server.store import acknowledgements, incident_groups, joining, runs
+from leakline_server.store.acknowledgements import Acknowledgement
+from leakline_server.store.engine import Engine, writing
+from leakline_server.store.tables import alerts, deliveries, webhooks
+from leakline_server.store.tables import runs as runs_table
+from leakline_server.workers.examine import Examiner, Wakes
+
+NOW = 1_760_000_000.0
+SUSPECTED, CONFIRMED = "incident.suspected", "incident.confirmed"
+RESOLVED = "incident.resolved"
+
+BEGAN = NOW - 600
+# Thirty generations of the first run: so long an end has to stand.
+TO_BELIEVE = 1_800.0
+
+
+def finding(status: Any = "suspected", **more: Any) -> Finding:
+    growth = Interval(1e6, 9e5, 1.1e6)
+    suspects = (Suspect("app.Env", "type", 16.0),)
+    return Finding("f1", status, "objects", "evaluate", 0.9, suspects, growth, None, 0.9, **more)
+
+
+def risk(level: Any, at: str | None = None) -> OomForecast:
+    moment = None if at is None else Moment(at, at, at)
+    return OomForecast(level, 2**36, "cgroup", Interval(31, 30, 33), moment)
+
+
+class Server:
+    """An examiner with its clock, on a database in which the run r1 has begun."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.engine, self.clock, self._monkeypatch = engine, Clock(NOW), monkeypatch
+        self.examiner = self.start()
+        self.begin("r1", BEGAN)
+
+    def start(self) -> Examiner:
+        wakes = Wakes(lambda _: None, lambda: None)
+        return Examiner(self.engine, 60.0, wakes, self.clock, self.clock)
+
+    def begin(self, run: str = "r1", at: float | None = None) -> None:
+        """Join a run that begins now, or when it says."""
+        header = RunHeader(run, "erl", run, "generation", None, at or self.clock.now)
+        joining.join_run(self.engine, header, self.clock.now)
+
+    def change(self, state: Any, **changes: Any) -> None:
+        made = runs.Changes(state=state, **changes)
+        runs.change_run(self.engine, "r1", made, self.clock.now)
+
+    def see(
+        self, *found: Finding, run: str = "r1", after: float = 60.0, each: float = 60.0,
+        oom: OomForecast | None = None,
+    ) -> None:  # fmt: skip
+        """Examine, with these findings, seconds after the time before; a generation takes ``each`` seconds."""
+        self.clock.now += after
+        done = round((self.clock.now - BEGAN) / each)
+        oom = oom or OomForecast()
+        said = Verdict(run, "generation", done, "ok", "…", None, None, found, oom=oom)
+        self._monkeypatch.setattr("leakline.analysis.examine", lambda *read: said)
+        self.examiner.examine(run)
+
+    def say(
+        self, kind: Any, at: float | None = None, status: str = "suspected", **more: Any
+    ) -> None:
+        at = self.clock.now if at is None else at
+        said = Acknowledgement(kind, "known", status, more.pop("priority", "minor"), at, **more)
+        with writing(self.engine) as connection:
+            acknowledgements.say(connection, "erl", "f1", said)
+
+    def unignore(self, fingerprint: str = "f1") -> None:
+        with writing(self.engine) as connection:
+            assert acknowledgements.end(connection, "erl", fingerprint, "ignored", self.clock.now)
+
+    def rows(self) -> list[Any]:
+        with self.engine.connect() as connection:
+            query = select(alerts).order_by(alerts.c.run_id, alerts.c.number)
+            return list(connection.execute(query))
+
+    def told(self, run: str = "r1") -> list[str]:
+        return [row.event for row in self.rows() if row.run_id == run]
+
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.examiner.once()
+
+    def hear(self) -> None:
+        """A sign of life."""
+        self.change("running")
+
+    def fall_silent(self, times: int) -> None:
+        """Speak, and say nothing for a minute and a half, so many times."""
+        for _ in range(times):
+            self.hear()
+            self.wait(90)
+
+
+@pytest.fixture
+def server(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Server:
+    return Server(engine, monkeypatch)
+
+
+def test_an_acknowledged_leak_is_told_when_it_gets_worse(server: Server) -> None:
+    server.see(finding())
+    server.say("acknowledged")
+    server.see(after=60)
+    server.see(finding())
+    assert server.told() == [SUSPECTED]
+    server.see(finding("confirmed"))
+    server.see(finding("confirmed"))
+    server.see()
+    assert server.told() == [SUSPECTED, CONFIRMED]
+    server.see(after=TO_BELIEVE)
+    assert server.told() == [SUSPECTED, CONFIRMED, RESOLVED]
+
+
+def test_what_happened_while_it_was_acknowledged_is_told_when_that_has_expired(
+    server: Server,
+) -> None:
+    server.see(finding())
+    server.say("acknowledged", expires_at=server.clock.now + 2 * TO_BELIEVE)
+    server.see()
+    server.see(after=TO_BELIEVE)
+    assert server.told() == [SUSPECTED]
+    server.see(after=TO_BELIEVE)
+    # Nothing has changed since; but it has never been told that it is over.
+    assert server.told() == [SUSPECTED, RESOLVED]
+    server.see()
+    assert server.told() == [SUSPECTED, RESOLVED]
+
+
+def test_a_leak_that_still_stands_when_its_acknowledgement_expires_is_told_once_more(
+    server: Server,
+) -> None:
+    server.see(finding("confirmed"))
+    until = server.clock.now + 3_600
+    server.say("acknowledged", status="confirmed", expires_at=until)
+    server.see(finding("confirmed"), after=3_599)
+    assert server.told() == [CONFIRMED]
+    # Its status has not moved for an hour.
+    server.see(finding("confirmed"), after=1)
+    assert server.told() == [CONFIRMED, CONFIRMED]
+    assert "Still there; its acknowledgement has expired: known. " in server.rows()[-1].payload
+    for _ in range(3):
+        server.see(finding("confirmed"))
+    assert server.told() == [CONFIRMED, CONFIRMED]
+    server.see()
+    server.see(after=TO_BELIEVE)
+    assert server.told() == [CONFIRMED, CONFIRMED, RESOLVED]
+
+
+def test_an_acknowledged_leak_is_measured_against_the_runs_that_go_on(server: Server) -> None:
+    worst = finding("confirmed", priority="critical")
+    for run, end in (("of last month", "finished"), ("cut off", "silent")):
+        server.begin(run)
+        server.see(worst, run=run)
+        server.see(worst, run=run)
+        with writing(server.engine) as connection:
+            of = runs_table.c.id == run
+            connection.execute(update(runs_table).where(of).values(state=end))
+    server.see(finding())
+    with writing(server.engine) as connection:
+        status, priority = incident_groups.worst_of(connection, "erl", "f1") or ("", "")
+        assert (status, priority) == ("suspected", "minor")
+    server.say("acknowledged", status=status, priority=priority)
+    server.see(finding())
+    assert server.told() == [SUSPECTED]
+    server.see(worst)
+    assert server.told() == [SUSPECTED, CONFIRMED]
+
+
+def test_where_no_run_goes_on_a_leak_is_as_the_newest_had_it(server: Server) -> None:
+    server.begin("older", BEGAN)
+    server.see(finding("confirmed", priority="critical"), run="older")
+    server.see(finding(priority="major"))
+    with writing(server.engine) as connection:
+        connection.execute(update(runs_table).values(state="failed"))
+        assert incident_groups.worst_of(connection, "erl", "f1") == ("suspected", "major")
+        assert incident_groups.worst_of(connection, "erl", "f2") is None
+
+
+def test_a_clock_that_is_set_back_tells_nothing_twice(server: Server) -> None:
+    """Or another server's, half a minute behind."""
+    server.see(finding(), oom=risk("high"))
+    before = server.told()
+    assert sorted(before) == [SUSPECTED, "oom.risk"]
+    server.see(finding("confirmed"), oom=risk("critical"), after=-30)
+    for _ in range(20):
+        server.see(finding("confirmed"), oom=risk("critical"), after=0.5)
+    assert server.told()[2:] == [CONFIRMED, "oom.risk"]
+    server.see(finding("confirmed"), oom=risk("critical"))
+    assert len(server.told()) == 4
+
+
+def test_what_was_said_by_a_clock_ahead_of_this_one_is_not_answered_at_every_look(
+    server: Server,
+) -> None:
+    server.see(finding())
+    server.say("acknowledged", server.clock.now + 30)
+    for _ in range(20):
+        server.see(finding("confirmed"), after=0.5)
+    assert server.told() == [SUSPECTED, CONFIRMED]
+    for _ in range(20):
+        server.see(finding("confirmed"))
+    assert server.told().count(CONFIRMED) <= 2
+
+
+def test_an_ignored_leak_is_not_told_and_is_told_when_that_is_taken_back(server: Server) -> None:
+    server.say("ignored", NOW - 1)
+    server.see(finding("confirmed", priority="critical"))
+    assert server.told() == []
+    server.unignore()
+    server.see(finding("confirmed", priority="critical"))
+    assert server.told() == [CONFIRMED]
+
+
+def test_an_ignored_leak_that_is_known_by_a_better_name_stays_ignored(server: Server) -> None:
+    server.see(finding())
+    server.say("ignored")
+    better = replace(finding("confirmed", priority="critical"), fingerprint="f2")
+    server.see(better)
+    assert server.told() == [SUSPECTED]
+    # What people say of it under its new name counts before what they said under the old one.
+    server.unignore("f2")
+    server.see(better)
+    server.see(finding("confirmed"))
+    server.see(better)
+    assert server.told() == [SUSPECTED, CONFIRMED]
+
+
+def test_a_closed_leak_is_told_again_in_a_later_run_with_its_note(server: Server) -> None:
+    server.see(finding())
+    server.say("closed")
+    server.see(finding("confirmed"))
+    assert server.told() == [SUSPECTED]
+    server.begin("r2", server.clock.now + 1)
+    server.see(finding(), run="r2")
+    assert server.told("r2") == [SUSPECTED]
+    assert "Back in r2; closed before with: known." in server.rows()[-1].payload
+
+
+def test_the_first_run_goes_on_after_it_was_closed_and_its_next_attempt_has_it_back(
+    server: Server,
+) -> None:
+    server.see(finding("confirmed"))
+    server.say("closed")
+    server.change("failed", ended_at=server.clock.now)
+    server.clock.now += 60
+    server.begin()
+    server.see(finding("confirmed"))
+    assert server.told()[-1] == CONFIRMED and server.told().count(CONFIRMED) == 2
+
+
+def test_an_end_is_told_once_it_has_stood_or_when_the_run_has_ended(server: Server) -> None:
+    for _ in range(20):
+        server.see(finding())
+        server.see()
+    assert server.told() == [SUSPECTED]
+    server.see(after=TO_BELIEVE)
+    assert server.told() == [SUSPECTED, RESOLVED]
+    server.see(finding())
+    server.change("finished")
+    server.see()
+    assert server.told()[2:] == [SUSPECTED, RESOLVED, "run.finished"]
+
+
+def test_a_leak_that_flaps_is_told_as_a_digest_and_once_more_when_it_stands(server: Server) -> None:
+    # Generations of a second: an end has to stand for ten minutes.
+    for _ in range(6):
+        server.see(finding(), after=1, each=1)
+        server.see(after=1, each=1)
+        server.see(after=600, each=1)
+    before = server.told()
+    assert before == [SUSPECTED, RESOLVED, SUSPECTED, RESOLVED, SUSPECTED]
+    assert [row.subject for row in server.rows()] == ["", "", "", "", "digest"]
+    digest = server.rows()[-1].payload
+    assert "Flapping: opened 3 times and closed twice in" in digest and "Env" in digest
+    server.see(after=2_900, each=1)
+    assert server.told() == before
+    # No status has moved: it is over, and has been for an hour.
+    server.see(after=600, each=1)
+    server.see(after=600, each=1)
+    assert server.told() == [*before, RESOLVED]
+
+
+def test_the_risk_of_running_out_of_memory_is_told_without_any_leak(server: Server) -> None:
+    server.see(oom=risk("low"))
+    server.see(oom=risk("high", "2025-10-09T10:00:00Z"))
+    for _ in range(5):
+        server.see(oom=risk("high"))
+    server.see(oom=risk("critical"))
+    server.see(oom=risk("high"))
+    server.see(oom=risk("critical"))
+    assert server.told() == ["oom.risk", "oom.risk"]
+    first, second = server.rows()
+    assert (first.subject, first.urgent, first.incident_id) == ("oom", True, None)
+    assert first.expires_at == 1_760_004_000.0 and second.expires_at is None
+    server.see(oom=risk("critical"), after=86_400)
+    assert len(server.told()) == 3
+
+
+def test_a_run_that_ends_is_told_once_and_its_next_attempt_again(server: Server) -> None:
+    for state, event, urgent in (
+        ("terminated", "run.killed", True),
+        ("finished", "run.finished", False),
+        ("interrupted", "run.finished", False),
+    ):
+        server.change(state, ended_at=server.clock.now, reason="SIGTERM")
+        server.see()
+        server.see()
+        last = server.rows()[-1]
+        assert (last.event, last.subject, last.urgent) == (event, "run", urgent)
+        server.clock.now += 60
+        server.begin()
+        server.see()
+    assert server.told() == ["run.killed", "run.finished", "run.finished"]
+
+
+def test_silence_is_told_with_the_last_verdict_and_again_when_the_run_had_spoken(
+    server: Server,
+) -> None:
+    server.see(finding("confirmed"), after=0)
+    server.hear()
+    for _ in range(3):
+        server.wait(61)
+    assert server.told() == [CONFIRMED, "run.silent"]
+    assert '"phase": "evaluate"' in server.rows()[-1].payload
+    server.hear()
+    server.wait(61)
+    assert server.told() == [CONFIRMED, "run.silent", "run.silent"]
+
+
+def test_a_run_that_is_silent_again_and_again_is_told_as_a_digest_and_then_no_more(
+    server: Server,
+) -> None:
+    server.fall_silent(3)
+    assert [row.quiet_until for row in server.rows()] == [None] * 3
+    # Two hours and a half of it.
+    server.fall_silent(100)
+    assert server.told() == ["run.silent"] * 4
+    digest = server.rows()[-1]
+    said = "Fell silent 4 times in 4 minutes; told again when it has not for an hour"
+    assert said in digest.payload
+    assert digest.urgent
+    for _ in range(3_600 // 45):
+        server.hear()
+        server.wait(45)
+    assert server.told() == ["run.silent"] * 4
+    server.fall_silent(1)
+    assert server.told() == ["run.silent"] * 5
+
+
+def test_a_run_that_ended_may_be_silent_anew_in_its_next_attempt(server: Server) -> None:
+    server.fall_silent(10)
+    server.change("finished", ended_at=server.clock.now)
+    server.see()
+    server.begin()
+    server.fall_silent(1)
+    assert server.told() == [*["run.silent"] * 4, "run.finished", "run.silent"]
+
+
+def test_a_server_that_starts_hears_first_before_it_calls_a_run_silent(server: Server) -> None:
+    """It was away for an hour, and the run has been sending into nothing."""
+    server.clock.now += 3_600
+    server.examiner = server.start()
+    for _ in range(59):
+        server.examiner.once()
+        server.clock.now += 1
+    server.hear()
+    for _ in range(59):
+        server.wait(1)
+    assert server.told() == []
+    server.wait(10)
+    assert server.told() == ["run.silent"]
+
+
+def test_silence_is_told_exactly_when_it_is_marked(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> int:
+        raise RuntimeError
+
+    monkeypatch.setattr("leakline_server.workers.examine.alerts.add", fail)
+    server.clock.now += 61
+    with pytest.raises(RuntimeError):
+        server.examiner.once()
+    assert runs.get_summary(server.engine, "r1")["state"] == "running"  # type: ignore[index]
+
+
+def test_each_alert_has_a_delivery_for_each_webhook(server: Server) -> None:
+    with writing(server.engine) as connection:
+        for url in ("https://a.example", "https://b.example"):
+            values = {"url": url, "format": "standard", "secret": "s", "source": "api"}
+            connection.execute(webhooks.insert().values(**values, created_at=NOW))
+    server.see(finding(), oom=risk("high"))
+    with server.engine.connect() as connection:
+        assert len(connection.execute(select(deliveries)).all()) == 4

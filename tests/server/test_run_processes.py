@@ -1,0 +1,567 @@
+"""How a run and its processes ended and what they delivered; growth of each; the largest of very many."""
+
+from __future__ import annotations
+
+import html
+import re
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import event, update
+from starlette.testclient import TestClient
+from tests.server.stored import engine_of
+
+from leakline import analysis
+from leakline.accounts import DROPPED, THINNED
+from leakline.analysis.results import TypeGrowth, Verdict, to_json
+from leakline_server.store import details, history, points, snapshots
+from leakline_server.store.engine import writing
+from leakline_server.store.known import load_run
+from leakline_server.store.tables import runs
+from leakline_server.web import ending_view, inventory
+from leakline_server.web.contexts import Cell, Section
+from leakline_server.web.run_data import first_shown, own_verdict
+from leakline_server.web.run_view import progress
+from leakline_server.web.types_view import suspects_first
+
+GIB = 2**30
+
+
+def process(**changed: Any) -> dict[str, Any]:
+    return {
+        "instance": "p1", "rank": 0, "role": "main", "pid": 7, "host": "box", "attempt": 1,
+        "started_at": "2026-01-31T12:00:00.000Z", "last_seen_at": "2026-01-31T12:10:00.000Z",
+        "ended_at": "2026-01-31T12:10:02.000Z", "end_state": "killed", "end_reason": "memory: 9.70 GiB of 10.00 GiB",
+        "presumed": False, "taken": 10, "stored": 10, "left_out": 0, "lost": {}, "log_lines": [],
+        "log_lines_left_out": 0, "growth_bytes_per_generation": None, "findings": [],
+        "clock_skew_seconds": None, **changed,
+    }  # fmt: skip
+
+
+def a_run(**changed: Any) -> dict[str, Any]:
+    return {
+        "state": "killed", "reason": "memory: 9.70 GiB of 10.00 GiB", "presumed": False, "unit": "generation",
+        "last_seen_at": "2026-01-31T12:10:00.000Z", "processes": [process()], "attempts": [], "attempts_left_out": 0,
+        "processes_left_out": 0,
+        **changed,
+    }  # fmt: skip
+
+
+def snapshot(**changed: Any) -> dict[str, Any]:
+    return {
+        "process": "p1", "sequence": 10, "time": 1769861400.0, "generation": 7, "phase": "evaluate",
+        "kind": "phase_end", "label": "generation 7: after evaluate",
+        "samples": {
+            "process.rss_bytes": 97 * GIB // 10, "cgroup.used_bytes": 98 * GIB // 10, "cgroup.limit_bytes": 10 * GIB,
+        }, **changed,
+    }  # fmt: skip
+
+
+def texts_of(section: Section | None) -> list[list[str]]:
+    """Texts of the cells of each row."""
+    assert section is not None and section.table is not None
+    return [[cell.text for cell in row.cells] for row in section.table.rows]
+
+
+def note_of(section: Section | None) -> str:
+    assert section is not None
+    return section.note
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "told"),
+    [(25, 25, "25 of 25 generations"), (7, 25, "7 of 25 generations"), (1, None, "1 generation")],
+)
+def test_a_run_says_how_many_of_its_generations_are_complete(
+    done: int, total: int | None, told: str
+) -> None:
+    run = {"unit": "generation", "generations": done, "total": total, "state": "finished"}
+    assert progress(run) == told
+
+
+def test_a_killed_run_tells_its_last_reading() -> None:
+    section = ending_view.end(a_run(), [snapshot()])
+    assert note_of(section) == (
+        "Killed for memory. 9.70 GiB of 10.00 GiB. Last reading of rank 0: RSS 9.70 GiB of a limit of 10.00 GiB at "
+        "generation 7: after evaluate, 2.00 s before."
+    )
+    assert texts_of(section) == [[
+        "0", "killed for memory", "2026-01-31 12:10 UTC", "9.70 GiB", "9.80 GiB", "98 %", "not measured",
+        "generation 7: after evaluate",
+    ]]  # fmt: skip
+
+
+def test_a_silent_run_tells_since_when_and_promises_no_seconds() -> None:
+    silent = process(end_state="silent", end_reason="", presumed=True)
+    section = ending_view.end(
+        a_run(state="silent", reason="", processes=[silent]), [snapshot(label="sample")]
+    )
+    assert note_of(section) == (
+        "It stopped sending without saying that it ends. Last reading of rank 0: RSS 9.70 GiB of a limit of "
+        "10.00 GiB at generation 7, sample."
+    )
+
+
+def test_of_several_processes_the_one_that_ended_worst_is_told() -> None:
+    processes = [
+        process(instance="p1", end_state="failed", end_reason="RuntimeError"),
+        process(instance="p2", rank=1),
+        process(instance="p0", rank=1, attempt=0),
+    ]
+    rows = [snapshot(process=name) for name in ("p1", "p2", "p0")]
+    section = ending_view.end(a_run(processes=processes), rows)
+    assert "Last reading of rank 1" in note_of(section)
+    assert len(texts_of(section)) == 2
+
+
+def test_of_processes_that_were_killed_the_one_that_ran_out_of_memory_is_told() -> None:
+    processes = [
+        process(instance="p0", end_reason="SIGTERM"),
+        process(instance="p1", rank=1),
+        process(instance="p2", rank=2, role="child"),
+    ]
+    rows = [snapshot(process=name) for name in ("p2", "p1", "p0")]
+    assert "Last reading of rank 1" in note_of(ending_view.end(a_run(processes=processes), rows))
+
+
+def test_an_attempt_ended_as_the_worst_of_its_main_processes() -> None:
+    processes = [
+        process(instance="p0", end_reason="SIGTERM"),
+        process(instance="p1", rank=1, end_state="failed", end_reason="ValueError"),
+        process(instance="p2", rank=1, role="child"),
+        process(instance="p3", rank=1, role="child", end_state=None, end_reason="", ended_at=None),
+    ]
+    attempt = {"number": 1, "started_at": "2026-01-31T12:00:00.000Z", "environment": {}}
+    section = ending_view.attempts(a_run(processes=processes, attempts=[attempt]))
+    assert "failed: ValueError" in texts_of(section)[0]
+
+
+@pytest.mark.parametrize("state", ["running", "finished"])
+def test_a_run_that_goes_on_or_finished_has_no_such_section(state: str) -> None:
+    assert ending_view.end(a_run(state=state, reason=""), [snapshot()]) is None
+
+
+def test_the_account_of_a_process_closes() -> None:
+    lost = {"queue_full": 2, "spool_thinned": 10, "thinned": 40, "events": 1}
+    section = ending_view.delivery([process(taken=100, stored=80, lost=lost)])
+    assert texts_of(section) == [[
+        "0", "main", "1", "100", "80", "12", "8", "queue full 2, spool thinned 10, thinned 40, events 1",
+    ]]  # fmt: skip
+    assert "LEAKLINE_SPOOL_LIMIT" in note_of(section)
+    assert "LEAKLINE_MAX_OVERHEAD" in note_of(section)
+
+
+def test_every_reason_that_counts_snapshots_is_explained() -> None:
+    assert set(ending_view._REASONS) >= DROPPED | THINNED
+
+
+def test_a_reason_nobody_knows_is_shown_and_not_explained() -> None:
+    assert note_of(ending_view.delivery([process(lost={"<b>new</b>": 3})])) == ""
+
+
+def test_attempts_tell_what_changed_between_them() -> None:
+    packages = {"torch": "2.1", "numpy": "2.0", "old": "1"}
+    attempts = [
+        {
+            "number": 1, "started_at": "2026-01-31T12:00:00.000Z",
+            "environment": {
+                "commit": "a" * 40, "dirty": True, "command_line": ["python", "-m", "train"], "packages": packages,
+            },
+        },
+        {
+            "number": 2, "started_at": "2026-01-31T13:00:00.000Z",
+            "environment": {
+                "commit": "b" * 40, "dirty": False, "packages": {"torch": "2.2", "numpy": "2.0", "new": "3"},
+            },
+        },
+        {"number": 3, "started_at": "2026-01-31T14:00:00.000Z", "environment": {}},
+    ]  # fmt: skip
+    processes = [process(), process(instance="p2", attempt=2, ended_at=None, end_state=None)]
+    told = texts_of(ending_view.attempts(a_run(attempts=attempts, processes=processes)))
+    assert told[0][0] == "3"
+    assert told[1][3:] == [
+        "running", "bbbbbbbbbb", "–", "3 packages; torch 2.1 → 2.2, new 3 is new, old is gone",
+    ]  # fmt: skip
+    assert told[2][3:] == [
+        "killed for memory", "aaaaaaaaaa with changes", "python -m train", "3 packages",
+    ]  # fmt: skip
+
+
+def test_an_attempt_before_the_newest_does_not_run_any_more() -> None:
+    started = "2026-01-31T12:00:00.000Z"
+    attempts = [{"number": n, "started_at": started, "environment": {}} for n in (1, 2)]
+    nothing_told = {"ended_at": None, "end_state": None, "end_reason": ""}
+    first, second = process(**nothing_told), process(instance="p2", attempt=2, **nothing_told)
+    section = ending_view.attempts(a_run(attempts=attempts, processes=[first, second]))
+    assert [row[3] for row in texts_of(section)] == ["running", "no end told"]
+    processes = inventory.processes([first, second])
+    assert [row[4] for row in texts_of(processes)] == ["no end told", "running"]
+
+
+def test_lines_are_open_where_the_run_did_not_finish() -> None:
+    second = process(instance="p2", attempt=2, rank=1, log_lines=["two", "three"])
+    said = [process(log_lines=["one"]), second]
+    section = ending_view.lines(a_run(processes=said))
+    assert texts_of(section) == [["1", "0", "one"], ["2", "1", "two"], ["2", "1", "three"]]
+    assert section is not None and not section.fold
+    finished = ending_view.lines(a_run(state="finished", processes=said))
+    assert finished is not None and finished.fold
+    assert ending_view.lines(a_run()) is None
+
+
+def test_what_all_lines_have_in_common_has_no_column() -> None:
+    second = process(instance="p2", attempt=2, log_lines=["two"])
+    alone = ending_view.lines(a_run(processes=[second]))
+    both = ending_view.lines(a_run(processes=[second, process(log_lines=["one"])]))
+    assert alone is not None and alone.table is not None
+    assert [column.label for column in alone.table.columns] == ["line"]
+    assert texts_of(both) == [["1", "one"], ["2", "two"]]
+
+
+HOSTILE = (
+    "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7*7 }}", "{% raw %}", "]]></script>",
+    "javascript:alert(1)", "\u202egnirts", "&lt;b&gt;", "' onmouseover='x", "x" * 1000,
+)  # fmt: skip
+
+
+def test_hostile_lines_are_text(api: TestClient, make_run: Any) -> None:
+    run = make_run()
+    run.create(api)
+    body = run.wire(0, 3)
+    event = {"sequence": 0, "time": run.started, "kind": "log", "name": "log"}
+    body["events"].append(event | {"data": {"lines": list(HOSTILE)}})
+    assert api.post("/api/v1/runs/r1/batches", json=body).status_code == 200
+    page = api.get("/runs/r1").text
+    section = page[page.index('id="lines"') :]
+    section = section[: section.index("</section>")]
+    assert "<img" not in section
+    assert "<script" not in section
+    cells = re.findall(r"<code>(.*?)</code>", section)
+    shown = [html.unescape(re.sub("<wbr>|\u200b", "", each)) for each in cells]
+    # A mark that turns the direction of what follows is no part of what is meant.
+    assert shown == [line.replace("\u202e", "") for line in HOSTILE]
+
+
+def test_the_state_with_its_reason_is_in_the_head_and_in_the_list(
+    api: TestClient, make_run: Any
+) -> None:
+    run = make_run()
+    run.create(api)
+    run.send(api, 1, 6)
+    told = {
+        "instance": "p1",
+        "state": "failed",
+        "reason": "ValueError",
+        "ended_at": run.started + 9,
+    }
+    assert api.patch("/api/v1/runs/r1", json=told).status_code == 200
+    page = api.get("/runs/r1").text
+    assert '<span class="state" data-state="failed"><b>failed: ValueError</b></span>' in page
+    assert 'id="end"' in page
+    assert "Failed: ValueError. Last reading of rank 0: RSS 1.0" in page
+    assert '<span class="state" data-state="failed">failed: ValueError</span>' in api.get("/").text
+
+
+def test_a_run_without_processes_has_a_page(api: TestClient, make_run: Any) -> None:
+    make_run().create(api)
+    told = {"state": "killed", "reason": "SIGTERM"}
+    assert api.patch("/api/v1/runs/r1", json=told).status_code == 200
+    page = api.get("/runs/r1")
+    assert page.status_code == 200
+    assert "killed by SIGTERM" in page.text
+
+
+MIB = 2**20
+GROWTH = {"estimate": 8.0 * MIB, "low": 7.5 * MIB, "high": 8.5 * MIB}
+FINDINGS = [
+    {"fingerprint": "one", "status": "watch"},
+    {"fingerprint": "two", "status": "confirmed"},
+]
+
+
+def cells(*found: dict[str, Any]) -> list[tuple[Cell, Cell]]:
+    """(growth, finding) of each row."""
+    section = inventory.processes(found, (), FINDINGS, "epoch")
+    assert section.table is not None
+    heads = [column.label for column in section.table.columns]
+    growth, named = heads.index("growth per epoch"), heads.index("finding")
+    return [(row.cells[growth], row.cells[named]) for row in section.table.rows]
+
+
+def test_growth_that_is_not_known_is_said_to_be_unknown() -> None:
+    ((growth, named),) = cells(process())
+    assert (growth.text, growth.absent, named.text) == ("unknown", True, "–")
+    # A database of an older Leakline, or a finding that has gone since.
+    ((growth, named),) = cells(process(findings=["gone"]))
+    assert (growth.text, named.text) == ("unknown", "–")
+
+
+def test_growth_is_told_with_its_interval_and_the_worst_finding_that_names_the_process() -> None:
+    quiet = {"estimate": 0.0, "low": 0.0, "high": 0.0}
+    healthy, leaking = cells(
+        process(growth_bytes_per_generation=quiet),
+        process(rank=1, growth_bytes_per_generation=GROWTH, findings=["one", "two"]),
+    )
+    assert (healthy[0].text, healthy[1].text) == ("0 B", "–")
+    assert leaking[0].text == "+8.00 MiB"
+    assert leaking[1] == Cell("Leaking", status="confirmed", href="#findings")
+
+
+def test_an_attempt_before_the_newest_says_where_its_curve_goes_on() -> None:
+    before, now = cells(
+        process(instance="a"), process(instance="b", attempt=2, growth_bytes_per_generation=GROWTH)
+    )
+    assert before[0].text == "in attempt 2"
+    assert now[0].text == "+8.00 MiB"
+
+
+def test_the_interval_stands_beside_the_growth_where_there_is_one() -> None:
+    point = {"estimate": 4.0, "low": 4.0, "high": 4.0}
+    grows = (None, point, GROWTH)
+    section = inventory.processes([process(growth_bytes_per_generation=each) for each in grows])
+    assert section.table is not None
+    at = [column.label for column in section.table.columns].index("90 % interval")
+    assert [row.cells[at].text for row in section.table.rows] == ["–", "–", "+7.50 MiB to +8.50 MiB"]  # fmt: skip
+
+
+def ranks(*findings: list[str]) -> dict[str, Any]:
+    return {
+        "processes": [
+            process(instance=f"p{n}", rank=n, findings=each, growth_bytes_per_generation=GROWTH)
+            for n, each in enumerate(findings)
+        ]
+    }
+
+
+def test_a_page_opens_on_the_process_that_leaks_and_else_on_the_first() -> None:
+    assert first_shown({"processes": []}) is None
+    assert first_shown(ranks([], [])) == "rank 0 main"
+    assert first_shown(ranks([], ["two"], [])) == "rank 1 main"
+    more = ranks(["one"], ["two"])
+    more["processes"][1]["growth_bytes_per_generation"] = GROWTH | {"estimate": 9.0 * MIB}
+    assert first_shown(more) == "rank 1 main"
+    # The leading finding counts before the growth of another.
+    assert first_shown(more, "one") == "rank 0 main"
+
+
+def test_beside_the_lines_of_one_rank_nothing_is_drawn_of_what_another_leaks() -> None:
+    whole = {"status": "confirmed", "findings": FINDINGS, "growth_bytes_per_generation": {"estimate": 1e9},
+             "oom": {"generation": {"estimate": 9}}}  # fmt: skip
+    run = ranks([], ["two"])
+    assert own_verdict(run, None, "rank 0 main") is None
+    alone = ranks(["two"])
+    assert own_verdict(alone, whole, "rank 0 main") is whole
+    healthy, leaking = (own_verdict(run, whole, f"rank {n} main") for n in (0, 1))
+    assert healthy is not None
+    assert (healthy["status"], healthy["findings"]) == ("ok", [])
+    assert leaking is not None
+    assert (leaking["status"], leaking["findings"]) == ("confirmed", FINDINGS[1:])
+    assert leaking["growth_bytes_per_generation"] == GROWTH
+
+
+def test_the_type_that_a_finding_names_comes_first() -> None:
+    def row(name: str) -> TypeGrowth:
+        return TypeGrowth(name, 1, 9, None, None, None, None, None, None, "grows")
+
+    named = {"status": "confirmed", "suspects": [{"name": "app.Agent"}, {"name": "torch.Tensor"}]}
+    grown = (row("torch.Adam"), row("torch.Tensor"), row("app.Agent"))
+    assert suspects_first(grown, None) == grown
+    assert suspects_first(grown, {"findings": [named | {"status": "ok"}]}) == grown
+    found = suspects_first(grown, {"findings": [named]})
+    assert [each.name for each in found] == ["app.Agent", "torch.Adam", "torch.Tensor"]
+
+
+def test_the_api_tells_of_each_process_what_the_verdict_says(
+    api: Any, make_run: Any, eventually: Any
+) -> None:
+    keeps_two = {"type.app.Env.count": lambda _: 2}
+    healthy = make_run(id="two", instance="p2", rank=1, leak_bytes=0, extra=keeps_two)
+    ranks = [make_run(id="two"), healthy]
+    ranks[0].create(api)
+    assert api.get("/api/v1/runs/two").json()["processes"] == []
+    for each in ranks:
+        each.send(api, 0, 36)
+
+    def of(path: str) -> list[dict[str, Any]]:
+        names = ("instance", "growth_bytes_per_generation", "findings")
+        found = api.get(f"/api/v1/runs/two{path}").json()["processes"]
+        return [{name: each[name] for name in names} for each in found]
+
+    def told() -> list[dict[str, Any]]:
+        found = of("")
+        known = all(each["growth_bytes_per_generation"] for each in found)
+        return found if known and found[0]["findings"] else []
+
+    leaking, steady = eventually(told)
+    assert of("/verdict") == [leaking, steady]
+    assert leaking["growth_bytes_per_generation"]["estimate"] > 9 * MIB
+    assert abs(steady["growth_bytes_per_generation"]["estimate"]) < MIB
+    assert steady["findings"] == []
+    # The curve of the list is of both, as the number beside it.
+    (row,) = api.get("/api/v1/runs").json()["items"]
+    assert row["sparkline"][-1] == row["rss_bytes"]
+    page = api.get("/runs/two").text
+    assert "+10.00 MiB" in page[page.index('id="processes-title"') :]
+
+
+# Before the application starts its examiner.
+@pytest.mark.usefixtures("standing_back")
+def test_a_verdict_of_before_tells_of_no_process(api: Any, make_run: Any) -> None:
+    make_run(id="old").begin(api, 36)
+    nothing = to_json(Verdict("old", "generation", 12, "ok", "", None, None))
+    older = {name: value for name, value in nothing.items() if name != "processes"}
+    with writing(engine_of(api)) as connection:
+        changed = update(runs).where(runs.c.id == "old")
+        connection.execute(changed.values(verdict=msgspec.json.encode(older).decode()))
+    (one,) = api.get("/api/v1/runs/old").json()["processes"]
+    assert (one["growth_bytes_per_generation"], one["findings"]) == (None, [])
+    page = api.get("/runs/old").text
+    assert "unknown" in page[page.index('id="processes-title"') :]
+
+
+@pytest.mark.parametrize("sides", [("little", "much"), ("much", "little")])
+def test_a_comparison_draws_the_rank_that_leaks_most_in_either_run(
+    api: Any, make_run: Any, eventually: Any, sides: tuple[str, str]
+) -> None:
+    keeps_two = {"type.app.Env.count": lambda _: 2}
+    for name, leaks in (("little", (8 * MIB, 0)), ("much", (0, 40 * MIB))):
+        for rank, leak in enumerate(leaks):
+            more = {} if leak else keeps_two
+            make_run(
+                id=name, instance=f"{name}{rank}", rank=rank, leak_bytes=leak, extra=more
+            ).begin(api, 36)
+
+    def named(name: str) -> list[int]:
+        found = api.get(f"/api/v1/runs/{name}").json()["processes"]
+        return [each["rank"] for each in found if each["findings"]]
+
+    eventually(lambda: (named("little"), named("much")) == ([0], [1]))
+    before, after = sides
+    page = api.get(f"/compare?before={before}&after={after}").text
+    assert "Private memory of rank 1 main at the end" in page
+
+
+FEW = 3
+ALL = 5
+
+
+@pytest.fixture
+def many(api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    """Ranks 0 to 4, of which each is larger than the one before."""
+    monkeypatch.setattr(history, "MAX_PROCESSES_STUDIED", FEW)
+    for rank in range(ALL):
+        size = {"process.rss_bytes": lambda _, rank=rank: (rank + 1) * 2**30}
+        make_run(id="many", instance=f"p{rank}", rank=rank, extra=size).begin(api, 9)
+    return api
+
+
+def test_no_process_of_a_run_of_few_is_left_out(api: TestClient, make_run: Any) -> None:
+    make_run(id="one").create(api)
+    make_run(id="one").send(api, 0, 9)
+    read, _ = history.load_for_examination(engine_of(api), "one")
+    assert (len(read.processes), read.processes_left_out) == (1, 0)
+    assert "not studied" not in analysis.examine(read).summary
+    told = api.get("/api/v1/runs/one/series?name=*").json()
+    assert told["processes_left_out"] == 0
+    assert api.get("/api/v1/runs/one/snapshots").json()["processes_left_out"] == 0
+
+
+@pytest.mark.parametrize("load", [history.load_for_examination, history.load_for_pages])
+def test_the_largest_processes_are_studied_and_the_others_counted(
+    many: TestClient, load: Any
+) -> None:
+    read, _ = load(engine_of(many), "many")
+    assert [process.instance for process in read.processes] == ["p2", "p3", "p4"]
+    assert read.processes_left_out == ALL - FEW
+    # Each process told one.
+    assert len(read.holders) == FEW
+
+
+def test_the_verdict_and_a_comparison_say_how_many_are_not_studied(many: TestClient) -> None:
+    said = "(of the 3 largest processes; 2 more are not studied)"
+    read, _ = history.load_for_examination(engine_of(many), "many")
+    assert analysis.examine(read).summary.endswith(said)
+    compared = many.get("/api/v1/compare?before=many&after=many").json()
+    assert compared["summary"].endswith(said)
+    assert many.get("/runs/many").status_code == 200
+
+
+def test_an_export_has_every_process(many: TestClient) -> None:
+    read = history.load_history(engine_of(many), "many")
+    assert (len(read.processes), read.processes_left_out) == (ALL, 0)
+
+
+def test_series_beyond_what_an_answer_holds_are_not_read_of_further_processes(
+    many: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(points, "MAX_PROCESSES_READ", FEW)
+    path = "/api/v1/runs/many/series?name=process.rss_bytes"
+    whole = many.get(path).json()
+    # There is room for all of them.
+    assert (len(whole["items"]), whole["left_out"], whole["processes_left_out"]) == (ALL, 0, 0)
+    monkeypatch.setattr(points, "MAX_ITEMS", 2)
+    cut = many.get(path).json()
+    assert (len(cut["items"]), cut["left_out"], cut["processes_left_out"]) == (2, 1, 2)
+
+
+def test_snapshots_are_listed_of_the_processes_heard_of_last(
+    many: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "MAX_PROCESSES_READ", FEW)
+    told = many.get("/api/v1/runs/many/snapshots").json()
+    assert {row["process"] for row in told["items"]} == {"p2", "p3", "p4"}
+    assert told["processes_left_out"] == ALL - FEW
+
+
+def test_large_objects_are_read_with_one_question_and_are_those_of_the_newest_snapshot(
+    api: TestClient, make_run: Any
+) -> None:
+    for rank in range(4):
+        make_run(id="many", instance=f"p{rank}", rank=rank).begin(api, 34)
+    asked: list[str] = []
+    me = threading.get_ident()
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        # Threads of the server look at the run as well.
+        if statement.startswith("SELECT") and threading.get_ident() == me:
+            asked.append(statement)
+
+    engine = engine_of(api)
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        found = details.newest_large_objects(engine, "many")
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+    assert len(asked) == 1
+    assert {(row["process"], row["sequence"]) for row in found} == {(f"p{n}", 32) for n in range(4)}
+    assert len(found) == 8
+
+
+def questions_for(api: TestClient, run_id: str) -> int:
+    asked: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        asked.append(statement)
+
+    with engine_of(api).connect() as connection:
+        # Of this connection alone: the workers of the server ask theirs meanwhile.
+        event.listen(connection, "before_cursor_execute", note)
+        state = load_run(connection, run_id)
+    assert state is not None
+    for rank in range(len(state.processes)):
+        process = state.processes[f"{run_id}-{rank}"]
+        # Sealed or waiting, with the gap between them.
+        assert [*process.known] == [(0, 2), (5, 7)]
+    return len(asked)
+
+
+def test_a_run_of_many_processes_is_known_with_as_many_questions_as_one_of_one(
+    api: TestClient, make_run: Any
+) -> None:
+    for run_id, ranks in (("one", 1), ("many", 12)):
+        for rank in range(ranks):
+            run = make_run(id=run_id, instance=f"{run_id}-{rank}", rank=rank).begin(api, 3)
+            run.send(api, 5, 3)
+    assert questions_for(api, "many") == questions_for(api, "one")
