@@ -75,7 +75,7 @@ def stored(server: str) -> int:
     return int(process["stored"])
 
 
-def test_a_long_run_is_synced_in_time(
+def test_long_sync(
     tmp_path: Path, server: str, size: Callable[[str, int], int], tell: Callable[[object], None]
 ) -> None:
     count = size("LEAKLINE_SOAK_SNAPSHOTS", 100_000)
