@@ -167,7 +167,9 @@ def read_series(series: bytes | msgspec.Raw, count: int) -> SeriesRead | None:
     Plain are lists of integers and nulls, or of floats and nulls, within the bounds that hold for every series, each
     under a name of its own. Everything else is decoded value by value, which accepts the same and names what is wrong.
     """
-    found = compiled.native().read_columns(series, count, MIN_FOR_CONSTANT)  # type: ignore[union-attr]
+    module = compiled.native()
+    assert module is not None
+    found = module.read_columns(series, count, MIN_FOR_CONSTANT)
     if found is None:
         return None
     constant, whole, whole_table, holed, holed_table, floats, float_table, low, high = found

@@ -155,8 +155,8 @@ def _load(
     return [(instance, entry) for *_, instance, entry in found]
 
 
-def _readable(connection: Connection, kind: DetailKind, row: Mapping[str, Any]) -> list[Any]:
-    """Return the entries of a row; none if it is damaged, which is recorded."""
+def _readable(connection: Connection, kind: DetailKind, row: Any) -> list[Any]:
+    """Return the entries of a row, given as a mapping; none if it is damaged, which is recorded."""
     try:
         return unpack(kind, row["body"])
     except CorruptChunk:
