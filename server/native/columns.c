@@ -1,7 +1,7 @@
 /* leakline_server._native: the series of a batch, from their JSON to arrays in one pass; and what sealing has of it
    (tables.c).
 
-   CPython 3.11 to 3.14 with the interpreter lock. Only what is plain is read here, as `ingest.read_series` says; for
+   CPython 3.11 to 3.14 with the interpreter lock. Only what is plain is read here, as `number_columns.py` says; for
    everything else the answer is None, and the batch is decoded value by value. The text need not be valid JSON. */
 
 #include "tables.h"
@@ -17,7 +17,7 @@
 #error "leakline_server._native needs the interpreter lock"
 #endif
 
-/* As wire.MAX_INTEGER, batch_columns.NOT_THERE and wire.MAX_NAME_LENGTH. */
+/* As wire.MAX_INTEGER, number_columns.MAX_PLAIN_FLOAT, batch_columns.NOT_THERE and wire.MAX_NAME_LENGTH. */
 #define MAX_INTEGER (INT64_C(1) << 53)
 #define MAX_FLOAT 1e15
 #define NOT_THERE INT64_MIN
@@ -640,7 +640,7 @@ execute(PyObject *module)
         return -1;
     }
     /* To be raised with every change that the Python side must know of: it may find a module built before. */
-    return PyModule_AddIntConstant(module, "interface", 3);
+    return PyModule_AddIntConstant(module, "interface", 2);
 }
 
 static void
@@ -669,6 +669,12 @@ static PyMethodDef methods[] = {
     {"encode_table", encode_table, METH_VARARGS,
      "(first, last, min, max, width, payload, records of the pieces) of every row of an int64 table with rows of so many "
      "entries, whose pieces begin at these int64 positions; None of one in which an entry is not there."},
+    {"scaled_floats", scaled_floats, METH_VARARGS,
+     "The fewest decimals that all these floats have to the bit, and without their point they are in the second "
+     "argument then; -1 where they have more."},
+    {"number_texts", number_texts, METH_VARARGS,
+     "The number of each text of a list, -1 for None, as int32 in the third argument; new ones are numbered in the "
+     "second, a dict of them alone."},
     {NULL, NULL, 0, NULL},
 };
 

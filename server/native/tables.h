@@ -8,5 +8,7 @@
 
 PyObject *fill_table(PyObject *module, PyObject *arguments);
 PyObject *encode_table(PyObject *module, PyObject *arguments);
+PyObject *scaled_floats(PyObject *module, PyObject *arguments);
+PyObject *number_texts(PyObject *module, PyObject *arguments);
 
 #endif

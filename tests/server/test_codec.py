@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from tests.server.stored import LATER, R1, engine_of, seal_all
 
 from leakline_server.store import compaction, compiled, pieces, sealing
-from leakline_server.store.assembling import chunks_of, encode_rows
+from leakline_server.store.assembling import chunks_of
 from leakline_server.store.batch_columns import NOT_THERE, BatchColumns, Rows
 from leakline_server.store.codec import (
     Array,
@@ -34,8 +34,9 @@ from leakline_server.store.codec import (
     numbers,
     texts,
 )
+from leakline_server.store.cutting import Cut
+from leakline_server.store.encode_rows import encode_rows
 from leakline_server.store.packed import Body, pack, unpack
-from leakline_server.store.pieces import Cut
 
 integers = st.integers(-(2**53), 2**53)
 floats = st.floats(allow_nan=False, allow_infinity=False)
@@ -324,6 +325,31 @@ def test_both_ways_encode_the_same_rows(seed: int, count: int, bits: int) -> Non
         natively = list(encode_rows(table, cut))
         with in_python():
             assert list(encode_rows(table, cut)) == natively
+
+
+@without_native
+@settings(max_examples=300)
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=9)
+    | st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=9),
+    st.integers(0, 11),
+)
+def test_both_ways_find_the_same_decimals(values: list[float], decimals: int) -> None:
+    column = Numbers(np.array(values, np.float64) / 10**decimals)
+    natively = encode(column, tight=True)
+    with in_python():
+        assert encode(column, tight=True) == natively
+    assert decode(natively).to_list() == column.to_list()
+
+
+@without_native
+@given(st.lists(st.sampled_from(("", "a", "é", "evaluate/" + "x" * 90)) | st.none()))
+def test_both_ways_number_the_same_texts(values: list[str | None]) -> None:
+    natively = texts(values)
+    assert natively.to_list() == values
+    with in_python():
+        other = texts(values)
+    assert (other.names, other.index.tobytes()) == (natively.names, natively.index.tobytes())
 
 
 def test_a_body_whose_columns_are_of_other_lengths_is_damaged() -> None:

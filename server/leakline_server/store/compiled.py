@@ -11,7 +11,7 @@ from typing import Any, Final
 
 SETTING: Final = "LEAKLINE_NATIVE"
 # The constant of the same name in `columns.c`.
-INTERFACE: Final = 3
+INTERFACE: Final = 2
 _NAME: Final = "leakline_server._native"
 
 
