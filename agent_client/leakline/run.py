@@ -215,7 +215,7 @@ class Run:
                 loop.track(checked, target, limit)
 
     def gauge(self, name: str, value: float, warn_above: float | None = None) -> None:
-        """Any number on the same axis; above ``warn_above`` an event tells so. Raises BadArgument."""
+        """Record any number on the same axis; one above ``warn_above`` breaks an expectation. Raises BadArgument."""
         if (loop := self._loop) is not None:
             checked, number, limit = declarations.gauged(name, value, warn_above)
             with self._guard:

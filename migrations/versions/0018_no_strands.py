@@ -14,11 +14,14 @@ depends_on = None
 
 def upgrade() -> None:
     # Sizes of runs and projects count what is packed in rows.
+    # Added up once for all segments: the key of chunks does not find those of one.
     op.execute(
-        "UPDATE segments SET level = 1, bytes = bytes - coalesce((SELECT sum(length(strands)) FROM chunks"
-        " WHERE chunks.run_id = segments.run_id AND chunks.process_id = segments.process_id"
-        " AND chunks.first_sequence = segments.first_sequence), 0) WHERE level > 0"
+        "UPDATE segments SET bytes = bytes - packed.size FROM (SELECT run_id, process_id, first_sequence,"
+        " coalesce(sum(length(strands)), 0) AS size FROM chunks GROUP BY run_id, process_id, first_sequence) AS packed"
+        " WHERE packed.run_id = segments.run_id AND packed.process_id = segments.process_id"
+        " AND packed.first_sequence = segments.first_sequence AND level > 0"
     )
+    op.execute("UPDATE segments SET level = 1 WHERE level > 1")
     # Count all runs again.
     op.execute("UPDATE sizes SET revision = -1, measured_at = 0")
     op.drop_table("rollups")

@@ -34,7 +34,6 @@ from .web import (
     errors,
     expectations_api,
     export_api,
-    incident_pages,
     incidents_api,
     keeping_api,
     metrics,
@@ -50,7 +49,6 @@ from .web import (
     settings_pages,
     sign_in_pages,
     stream,
-    token_pages,
     tokens_api,
     webhooks_api,
 )
@@ -137,11 +135,10 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         pages.router,
         expectations_api.pages,
         report_pages.router,
-        incident_pages.router,
+        incidents_api.pages,
         alert_pages.router,
         rules_api.pages,
         settings_pages.router,
-        token_pages.router,
         sign_in_pages.router,
         documents.router,
     ):

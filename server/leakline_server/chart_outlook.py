@@ -52,7 +52,12 @@ def plan_bands(
     for check in (verdict or {}).get("assertions") or ():
         group, lines = shown.get(check["metric"], (None, ()))
         end = max((points.x[-1] for points in lines if points.x), default=None)
-        if axis.unit != "generation" or end is None or check["high"] is None:
+        if (
+            check["origin"] != "band"
+            or axis.unit != "generation"
+            or end is None
+            or check["high"] is None
+        ):
             continue
         last = max(end, check["first"]) if check["last"] is None else check["last"]
         tone = "watch" if check["state"] == "broken" else "ok"
@@ -120,7 +125,7 @@ def budget_levels(verdict: Mapping[str, Any] | None, books: Books) -> tuple[Leve
     told = [
         check
         for check in (verdict or {}).get("assertions") or ()
-        if check["metric"] == KEPT_BY_GENERATION
+        if check["origin"] == "budget" and check["metric"] == KEPT_BY_GENERATION
     ]
     bounds = {
         (check[name], label, tone)

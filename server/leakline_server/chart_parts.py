@@ -61,8 +61,6 @@ class Line:
     hidden: bool = False
     group: str | None = None
     source: Source | None = None
-    # Where each bar begins; a bar without one begins at zero.
-    base: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +117,7 @@ class Chart:
     y_title: str
     x_title: str
     lines: tuple[Line, ...]
-    # "step": the bars stand for the entries of ``steps``, on an axis of their own.
-    x_unit: Literal["generation", "time", "step"] = "generation"
+    x_unit: Literal["generation", "time"] = "generation"
     x_seconds: float = 1.0  # seconds per unit of x, where x is time
     bands: tuple[Band, ...] = ()
     levels: tuple[Level, ...] = ()
@@ -131,7 +128,6 @@ class Chart:
     groups: tuple[Group, ...] = ()
     # Where two charts are read side by side and must share a scale.
     y_range: tuple[float, float] | None = None
-    steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from leakline.analysis.priority import DEFAULTS as PRIORITIES
@@ -34,7 +34,6 @@ from .store.engine import Synchronous, check_url
 from .store.retention import FOREVER, Limits, PerProject
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Source = Literal["environment", "file", "command line"]
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
@@ -104,8 +103,8 @@ class Config:
     silent_after_seconds: float = 60.0
     log_format: Format = "text"
     log_level: Level = "warning"
-    # Field -> where its value was given, of those that were.
-    sources: Mapping[str, Source] = field(default_factory=dict, compare=False)
+    # Somebody named the database, so it was not looked for.
+    names_database: bool = field(default=False, compare=False)
 
     @property
     def limits(self) -> Limits:
@@ -147,7 +146,7 @@ class Config:
     @property
     def advice_to_move(self) -> str | None:
         """The sentence for people where a database was found at the former place."""
-        if self.database_url != FORMER_DATABASE_URL or "database_url" in self.sources:
+        if self.database_url != FORMER_DATABASE_URL or self.names_database:
             return None
         return (
             "the database is .leakline/leakline.db, among recordings of trainings, and goes when .leakline is deleted: "
@@ -188,7 +187,6 @@ def from_environment(
 def _read(environment: Mapping[str, str], typed: Mapping[str, str]) -> Config:
     problems: list[str] = []
     found: dict[str, Any] = {}
-    sources: dict[str, Source] = {}
     for variable, (name, parse) in _VARIABLES.items():
         given, text = variable, environment.get(variable, "").strip()
         if variable in SECRETS and variable not in typed:
@@ -206,7 +204,6 @@ def _read(environment: Mapping[str, str], typed: Mapping[str, str]) -> Config:
                 called = typed.get(variable, given)
                 shown = called if variable in SECRETS else f"{called}={text!r}"
                 problems.append(f"{source} {shown}: {error}")
-            sources[name] = "environment" if given == variable else "file"
     if found.get("insecure") and found.get("login"):
         problems.append(
             "environment LEAKLINE_LOGIN asks who everybody is and LEAKLINE_INSECURE asks nobody: set one of them"
@@ -220,9 +217,10 @@ def _read(environment: Mapping[str, str], typed: Mapping[str, str]) -> Config:
         # What looks unset may be misspelt: both are mended at once.
         raise WrongSettings(problems + misspelt(environment))
     places = DEFAULT_DATABASE_URL, FORMER_DATABASE_URL
-    if "database_url" not in found:
+    found["names_database"] = "database_url" in found
+    if not found["names_database"]:
         found["database_url"] = next((url for url in places if not missing_file(url)), places[0])
-    return Config(**found, sources=sources)
+    return Config(**found)
 
 
 def from_arguments(
@@ -232,12 +230,7 @@ def from_arguments(
     given = {"LEAKLINE_HOST": host, "LEAKLINE_PORT": port, "LEAKLINE_DATABASE_URL": database_url}
     said = {variable: text for variable, text in given.items() if text is not None}
     typed = {variable: option_of(variable) for variable in said}
-    made = _read({**environment, **said}, typed)
-    told = {VARIABLES[variable] for variable in said}
-    sources: dict[str, Source] = {
-        name: "command line" if name in told else source for name, source in made.sources.items()
-    }
-    return replace(made, sources=sources)
+    return _read({**environment, **said}, typed)
 
 
 def misspelt(environment: Mapping[str, str] = os.environ) -> list[str]:

@@ -23,12 +23,11 @@ function colour(name) {
 
 export class Charts {
   /**
-   * @param heard {zoomed([first, last] or null), changed(), picked(chart id, x)}: the viewer moved the axis, chose other
-   *              lines, or clicked at a place
+   * @param heard {zoomed([first, last] or null), changed()}: the viewer moved the axis or chose other lines
    */
   constructor(theme, heard = {}) {
     this.theme = theme;
-    this.heard = { zoomed() {}, changed() {}, picked() {}, ...heard };
+    this.heard = { zoomed() {}, changed() {}, ...heard };
     this.all = new Map();
     this.range = null;
     // The lines of each chart over the stretch that was read last, and that stretch.
@@ -65,7 +64,7 @@ export class Charts {
 
   /** What the charts share: {unit, seconds that one of x is worth where that is time}. */
   axis() {
-    const one = this.charts().find((chart) => chart.x_unit !== "step");
+    const [one] = this.charts();
     return { unit: one?.x_unit ?? "generation", seconds: one?.x_seconds ?? 1 };
   }
 
@@ -155,7 +154,7 @@ export class Charts {
   }
 
   #shown({ chart }) {
-    const part = this.range && chart.x_unit !== "step" ? this.parts[chart.id] : null;
+    const part = this.range ? this.parts[chart.id] : null;
     return part ? withLines(chart, part) : chart;
   }
 
@@ -171,7 +170,7 @@ export class Charts {
     };
     const { data, layout } = figure(chart, this.theme, colour, view);
     // A later range set from outside must win over what plotly remembers of the viewer's zoom.
-    if (chart.x_unit !== "step") layout.xaxis.uirevision = view.range.join();
+    layout.xaxis.uirevision = view.range.join();
     Plotly.react(element, data, layout, this.theme.config);
     entry.stale = false;
     if (!entry.drawn) this.#listen(entry);
@@ -182,15 +181,7 @@ export class Charts {
   #listen(entry) {
     entry.drawn = true;
     const { element } = entry;
-    if (entry.chart.x_unit === "step") return;
     element.on("plotly_restyle", () => this.#toggled(entry));
-    // Not the first click of two, which show everything again.
-    let click = null;
-    element.on("plotly_click", (event) => {
-      clearTimeout(click);
-      click = setTimeout(() => this.heard.picked(entry.chart.id, event.points[0].x), this.theme.config.doubleClickDelay);
-    });
-    element.on("plotly_doubleclick", () => clearTimeout(click));
     element.on("plotly_relayout", (change) => {
       const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
       if (range[0] !== undefined) this.zoom([Number(range[0]), Number(range[1])]);
@@ -228,7 +219,7 @@ export class Charts {
 
   #others(entry, action) {
     for (const other of this.all.values()) {
-      if (other !== entry && other.drawn && other.visible && other.chart.x_unit !== "step") action(other);
+      if (other !== entry && other.drawn && other.visible) action(other);
     }
   }
 

@@ -13,27 +13,12 @@ const cell = (value) => {
 
 /** Header names carry the unit; what was not measured stays empty, never zero. */
 export function chartToCsv(chart) {
-  if (chart.x_unit === "step") return written([["step", `after it [${chart.unit}]`, `change [${chart.unit}]`], ...steps(chart)]);
   const lines = chart.lines;
   const xs = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);
   const columns = lines.map((line) => new Map(line.x.map((x, i) => [x, line.y[i]])));
   const header = [chart.x_title, ...lines.map((line) => `${lineTitle(chart, line)} [${chart.unit}]`)];
   const rows = xs.map((x) => [x, ...columns.map((column) => column.get(x))]);
-  return written([header, ...rows]);
-}
-
-const written = (rows) => rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
-
-/** Of a sum, in its order: each step with the level after it, and by how much it moved that. */
-function steps(chart) {
-  const rows = chart.steps.map((name) => [name]);
-  for (const line of chart.lines) {
-    line.x.forEach((i, at) => {
-      const change = line.base ? line.y[at] : null;
-      rows[i] = [chart.steps[i], (line.base?.[at] ?? 0) + line.y[at], change];
-    });
-  }
-  return rows;
+  return [header, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
 
 function lineTitle(chart, line) {

@@ -4,7 +4,6 @@
 import { byteUnit, inUnits } from "./formats.js";
 import { MARK_AXIS, markLines, markTraces } from "./marks.js";
 import { escapeHtml, faded, resolve } from "./paint.js";
-import { waterfall } from "./waterfall.js";
 
 /**
  * @param whole  what charts.py wrote: lines, bands, levels, cone, marks
@@ -21,7 +20,6 @@ export function figure(whole, theme, colour, view) {
   const shown = (line) => (!line.group || line.group === view.group) && !(view.narrow && line.hidden && chosen(line) === undefined);
   const lines = chart.lines.filter(shown).map((line) => ({ ...line, hidden: chosen(line) === undefined ? line.hidden : !chosen(line) }));
   const scale = scaleOf(chart, lines);
-  if (chart.x_unit === "step") return waterfall(chart, theme, colour, view, scale);
   const finest = FINEST * extent(chart, lines);
   const data = [
     ...lines.flatMap((line) => traces(chart, line, scale, theme, colour, finest)),
@@ -71,7 +69,7 @@ export function scaleOf(chart, lines) {
 export function fullRange(charts) {
   let first = Infinity;
   let last = -Infinity;
-  for (const chart of charts.filter(({ x_unit }) => x_unit !== "step")) {
+  for (const chart of charts) {
     for (const { x } of [...chart.lines, ...(chart.cone ? [chart.cone] : [])]) {
       if (!x.length) continue;
       first = Math.min(first, x[0]);

@@ -34,7 +34,7 @@ export function takeParts(html, root = document) {
   for (const part of incoming.querySelectorAll("[data-part]")) {
     const here = root.querySelector(`[data-part="${CSS.escape(part.dataset.part)}"]`);
     const text = part.innerHTML;
-    if (!here || (written.get(here) ?? null) === text || isTypedIn(here)) continue;
+    if (!here || (written.get(here) ?? null) === text) continue;
     written.set(here, text);
     if (here.innerHTML === text) continue;
     keepPlace(here, () => here.replaceChildren(...document.importNode(part, true).childNodes));
@@ -42,12 +42,6 @@ export function takeParts(html, root = document) {
     changed.push(part.dataset.part);
   }
   return changed;
-}
-
-/** Somebody is typing there, and has not yet sent it: it is exchanged with the next update. */
-function isTypedIn(here) {
-  const field = document.activeElement;
-  return here.contains(field) && field.tagName === "INPUT" && field.value !== field.defaultValue;
 }
 
 /** Open `<details>`, scrolled tables and the focus survive an exchange. */

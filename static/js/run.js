@@ -28,7 +28,7 @@ const secondsQuiet = () => Math.floor((serverAt + performance.now() - Date.parse
 // Of a run that does not speak before its charts are drawn.
 if (quiet(run)) showState();
 
-const { charts, reader } = await chartsInView(page.dataset.lines, ["process"], { zoomed: (range) => pause(Boolean(range)), picked });
+const { charts, reader } = await chartsInView(page.dataset.lines, ["process"], { zoomed: (range) => pause(Boolean(range)) });
 const fragments = new Paced(refresh);
 paused = charts.range !== null;
 const stream = new LiveStream(liveAddress(), page.dataset.live.replace(/\/live$/, ""), {
@@ -54,7 +54,6 @@ setInterval(() => {
 onKey("l", () => pause(!paused));
 onKey("r", () => charts.zoom(null));
 page.addEventListener("click", choose);
-page.addEventListener("submit", choose);
 showState();
 
 function liveAddress() {
@@ -64,34 +63,10 @@ function liveAddress() {
   return address;
 }
 
-/** A choice that the server draws: its links and forms work without scripts, and with them keep the place on the page. */
+/** A link to another process keeps the view of the charts. */
 function choose(event) {
-  const chosen = event.target.closest(event.type === "submit" ? "form[data-choice]" : "a[data-choice]");
-  if (chosen) {
-    if (event.ctrlKey || event.metaKey || event.shiftKey) return; // another window
-    event.preventDefault();
-    for (const field of chosen.elements ?? []) field.defaultValue = field.value; // typed to the end
-    const wanted = event.type === "submit" ? new URLSearchParams(new FormData(chosen)) : new URL(chosen.href).searchParams;
-    askFor(chosen.dataset.choice.split(" "), wanted);
-    return;
-  }
   const process = event.target.closest('[data-part="processes"] a');
   if (process) process.href = writeView(process.href, charts.view());
-}
-
-/** A click into the books shows that generation as a sum. */
-function picked(chart, x) {
-  if (chart === "books") askFor(["g"], new URLSearchParams({ g: String(Math.round(x)) }));
-}
-
-function askFor(names, wanted) {
-  const address = new URL(location.href);
-  for (const name of names) {
-    address.searchParams.delete(name);
-    if (wanted.get(name)) address.searchParams.set(name, wanted.get(name));
-  }
-  history.replaceState(null, "", address);
-  draw();
 }
 
 function pause(wanted) {
@@ -134,20 +109,11 @@ function connected(state, byStream) {
 async function refresh() {
   // Of a run that says nothing more, how that came is shown, whatever the viewer looks at.
   outdated = paused && !quiet(run);
-  if (!outdated) await draw();
-}
-
-let asked = 0;
-
-async function draw() {
-  asked += 1;
-  const mine = asked;
+  if (outdated) return;
   try {
     const answer = await fetch(page.dataset.fragments + location.search);
     if (!answer.ok) connected("disconnected", streamed);
-    const html = answer.ok ? await answer.text() : "";
-    // What was asked later shows more, and another choice.
-    if (html && mine === asked) show(html);
+    else show(await answer.text());
   } catch (error) {
     if (!(error instanceof TypeError)) throw error; // the server is away: the mark says so
   }

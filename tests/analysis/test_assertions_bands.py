@@ -130,6 +130,38 @@ def test_units_are_told_by_the_name_of_the_series() -> None:
     assert assertion_title(row, "epoch") == "gauge.x, epochs 1 to 2: 0 to 20"
 
 
+def limited(warn_above: Any, name: str = "queue") -> Event:
+    return Event(0, 0.0, "gauge", name, data={"warn_above": warn_above})
+
+
+def test_the_limit_of_a_gauge_holds_for_its_highest_reading_of_each_generation() -> None:
+    rows = [
+        ("phase_end", 1, "train"),
+        ("generation_end", 1, None),
+        ("phase_end", 2, "train"),
+        ("generation_end", 2, None),
+    ]
+    series = {"gauge.queue": [51.0, 3.0, 50.0, 3.0]}
+    history = steps_history(rows, series, events=(limited(40), limited(50)), ended=False)
+    (row,) = verdict_json(examine(history))["assertions"]
+    assert (row["origin"], row["name"], row["metric"], row["state"]) == (
+        "gauge",
+        "queue",
+        "gauge.queue",
+        "broken",
+    )
+    assert row["sentence"] == "Above in generation 1 by 1; 1 of 2 within so far."
+    assert assertion_title(row, "epoch") == "gauge.queue: up to 50"
+    (check,) = checked(replace(history, events=(limited(51),)))
+    assert (check.state, check.sentence) == ("holds", "Within in all 2 generations so far.")
+    (check,) = checked(replace(history, events=(limited(5, "other"),)))
+    assert (check.state, check.sentence) == (
+        "not_measured",
+        "gauge.other is not measured in this run.",
+    )
+    assert checked(replace(history, events=(limited("50"), limited(None)))) == []
+
+
 def test_readings_of_a_resume_are_those_that_were_read() -> None:
     """A process that begins anew begins low; the band speaks of memory in use, not of growth."""
     (before,) = of_readings({1: 9, 2: 9, 3: 9}).processes

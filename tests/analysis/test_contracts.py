@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from builder import EVALUATE, EVOLVE, MIB, TRAIN, Leak, Training, kept_environments, old_population
-from pieces import ends_lane, lane_of, steps_history
+from pieces import ends_history, ends_lane, lane_of, steps_history
 
 from leakline.analysis import (
     RunHistory,
@@ -333,3 +334,16 @@ def test_a_baseline_is_the_most_there_was_by_the_end_of_the_first_generation() -
     unread = lane_of(steps_history(rows, {COUNT: [None] * 4}))
     expected = Expectation("Env", 0, LARGEST_INTEGER, baseline=True)
     assert applicable_readings(unread, [expected]) == (Readings(expected, "app.Env", (), ()),)
+
+
+def test_each_broken_class_has_a_row_however_many_processes_there_are() -> None:
+    """An alert reads from the rows who declared the count that is broken."""
+    names = [f"app.C{number}" for number in range(6)]
+    series = {f"type.{name}.count": [2.0, 3.0, 3.0] for name in names}
+    one = ends_history(series).processes[0]
+    processes = tuple(replace(one, instance=f"p{rank}", rank=rank) for rank in range(16))
+    limits = tuple(Expectation(name, 2, 2, accepted=name == names[5]) for name in names)
+    checks = examine(RunHistory("r", processes=processes, expectations=limits)).assertions
+    assert (len(checks), {check.state for check in checks}) == (80, {"broken"})
+    assert {check.name for check in checks[:6]} == {*names}
+    assert next(each.origin for each in checks if each.name == names[5]) == "accepted"

@@ -211,3 +211,28 @@ def test_small_tensors_stand_for_the_freed_memory_around_them() -> None:
     assert [s.name for s in finding.suspects[:2]] == ["torch.Tensor", "app.kept[*]"]
     assert finding.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.15)
     assert any("C allocator keeps" in line for line in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("fills_until", "bytes_each", "status"),
+    [(30, 9 * MIB, "suspected"), (9, 9 * MIB, None), (30, 9_000, None)],
+    ids=["one more in each generation", "a pool that fills", "with almost no memory of their own"],
+)
+def test_processes_counted_in_each_generation_need_few_readings_of_their_memory(
+    fills_until: int, bytes_each: float, status: str | None
+) -> None:
+    """Children cost time to read: within a small budget they are not read again after the seventh generation."""
+    name = "multiprocessing.context.ForkProcess"
+    workers = Leak(TRAIN, 0.0, {name: 1.0}, times=lambda g: float(g < fills_until))
+    training = Training(generations=30, leaks=(workers,), noise=0.5 * MIB, census_every=1)
+    training.counts[name] = 0.0
+    history = training.history()
+    (process,) = history.processes
+    own = [
+        bytes_each * (g + 1) if kind == "generation_end" and g is not None and g < 7 else None
+        for kind, g in zip(process.kind, process.generation, strict=True)
+    ]
+    grown = replace(process, series={**process.series, "children.uss_bytes": own})
+    found = examine(replace(history, processes=(grown,))).findings
+    named = [(f.kind, f.status) for f in found if f.status in ("suspected", "confirmed")]
+    assert named == ([("children", status)] if status else [])

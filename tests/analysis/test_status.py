@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from builder import MIB, history_of
-from pieces import assessed, candidate, cause_of, ends_lane, sure
+from pieces import assessed, candidate, cause_of, ends_lane, growing, sure
 
 from leakline.analysis.attribution import Cause
 from leakline.analysis.channels import Channel
@@ -28,7 +28,7 @@ from leakline.analysis.ladder import (
     still_counted,
     walk,
 )
-from leakline.analysis.results import Status
+from leakline.analysis.results import Kind, Status
 from leakline.analysis.series import lanes_of
 from leakline.analysis.spans import Spans
 from leakline.analysis.study import Assessed, LaneStudy, Moment
@@ -188,6 +188,24 @@ def test_counts_alone_need_bytes_that_are_measured_or_seen_in_memory(
     owner: Any, measured: float | None, rate: Slope, witnesses: tuple[str, ...], status: Status | None
 ) -> None:  # fmt: skip
     a = assessed(cause_of(owner, measured=measured, rate=rate), *witnesses)
+    assert _by_counts(a) == status
+
+
+@pytest.mark.parametrize(
+    ("kind", "worker", "kept", "rate", "status"),
+    [
+        ("children", 12.0, 4.0, sure(9.0, 3), "suspected"), ("children", 4.0, 12.0, sure(9.0, 3), "suspected"),
+        ("children", 11.0, 11.0, sure(9.0, 3), None), ("children", 12.0, 12.0, Slope(9.0, -1.0, 20.0, 3), None),
+        ("objects", 12.0, 12.0, sure(9.0, 3), None),
+    ],
+)  # fmt: skip
+def test_counts_of_processes_need_few_readings_of_their_memory(
+    kind: Kind, worker: float, kept: float, rate: Slope, status: Status | None
+) -> None:
+    """However late one of them was counted, the list that holds them has grown for as long."""
+    pool = candidate("multiprocessing.pool.Pool", "library", growth=growing(generations=worker))
+    pools = candidate("app.Folds.pools", "container", growth=growing(generations=kept))
+    a = assessed(cause_of(pool, pools, kind=kind, measured=0.01, rate=rate), "counts", "steady")
     assert _by_counts(a) == status
 
 

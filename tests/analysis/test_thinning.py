@@ -12,7 +12,7 @@ import pytest
 from builder import MIB
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.history import ProcessHistory
+from leakline.analysis.history import Expectation, ProcessHistory
 from leakline.analysis.kept import Kept
 from leakline.analysis.series import (
     lanes_of,
@@ -169,6 +169,23 @@ def test_plans_and_budgets_are_held_against_every_generation() -> None:
     band, budget = verdict.assertions
     assert (budget.state, budget.worst_generation) == ("broken", 301)
     assert [d.generation for d in band.deviations] == [301]
+
+
+def test_a_count_of_a_long_run_says_how_many_readings_it_is_about() -> None:
+    whole = process(range(2_000), never)
+    counts = [2] * len(whole.generation)
+    for generation in (301, 1_999):
+        counts[4 * generation + 3] = 3
+    counted = replace(whole, series={**whole.series, "type.app.Env.count": counts})
+    history = replace(run(counted), expectations=(Expectation("app.Env", 2, 2),))
+    assert 301 not in thinned(history).processes[0].generation
+    (check,) = examine(history).assertions
+    assert check.judged < len(counts)
+    read = f"1 reading of the {check.judged:,} that are read of this long run"
+    assert (
+        check.sentence
+        == f"3 at the newest reading; other numbers at {read}, first in generation 1999."
+    )
 
 
 @pytest.mark.long

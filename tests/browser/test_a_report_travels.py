@@ -113,7 +113,7 @@ def test_what_is_left_of_a_killed_run_travels_as_a_file(
     lines = page.locator("#lines tbody tr")
     expect(lines).to_have_count(50)
     expect(lines.last).to_contain_text("step 49: loss 0.5")
-    expect(page.locator("#snapshots tbody tr").first).to_contain_text("GiB")
+    expect(page.locator("#end tbody tr").first).to_contain_text("GiB")
 
 
 @pytest.mark.parametrize("path", [RUN, COMPARISON])

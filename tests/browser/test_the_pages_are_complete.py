@@ -25,7 +25,6 @@ ON_THE_PAGE_OF_A_RUN = {
     "findings": ("critical", "TradingEnvironment", "population_history", "confidence"),
     "checklist": ("GPU memory stays",),
     "books": ("evaluate_population", "between", "sum"),
-    "waterfall": ("at the beginning", "at the end"),
     "memory": ("private memory is accounted for", "The C allocator keeps"),
     "gpu": ("Allocated is what live tensors hold",),
     "types": ("problem: expected 2", "expected: 17 after evolve_population", "+16"),
@@ -80,8 +79,6 @@ def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_
     for section, words in ON_THE_PAGE_OF_A_RUN.items():
         for word in words:
             expect(page.locator(f"#{section}"), f"{word} in {section}").to_contain_text(word)
-    # The raw snapshots, newest first.
-    expect(page.locator("#snapshots tbody tr")).to_have_count(50)
     # Two ranks, each with its memory; the page shows one of them at a time.
     expect(page.locator("#processes tbody tr")).to_have_count(2)
     expect(page.locator('[data-part="processes"] a')).to_have_count(2)
@@ -114,6 +111,23 @@ def test_the_trend_has_its_plan_its_forecast_and_what_happened(
     assert levels == ["budget", "a leak from here on"]
 
 
+def test_marks_are_told_when_one_points_at_them(train: Train, open_page: Open) -> None:
+    train("marked", 10)
+    page = open_page("/runs/marked")
+    texts: list[str] = []
+
+    def are_there() -> bool:
+        texts[:] = page.evaluate(
+            """() => (document.getElementById("chart-trend").data ?? [])
+                .filter((trace) => trace.yaxis === "y2").flatMap((trace) => trace.text)"""
+        )
+        return bool(texts)
+
+    until(page, are_there)
+    assert any("learning rate drop" in text for text in texts)
+    assert any("cleanup" in text and "freed nothing" in text for text in texts)
+
+
 def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
     world: World, open_page: Open
 ) -> None:
@@ -125,16 +139,14 @@ def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
         page = open_page(path, address=world.address)
         tag = page.locator("[data-priority]").first
         expect(tag).to_have_text(re.compile(f"^({words})$"))
-        expect(tag).to_have_attribute("title", re.compile("the limits are on the page Settings"))
-    page = open_page("/settings", address=world.address)
-    expect(page.locator("#settings")).to_contain_text("LEAKLINE_PRIORITIES")
+        expect(tag).to_have_attribute("title", re.compile("LEAKLINE_PRIORITIES sets the limits"))
 
 
 def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page: Open) -> None:
     page = open_page("/compare?before=live&after=fixed", address=world.address)
     for tile in ("GROWTH", "PEAK", "TIME"):
         expect(page.locator(".changes")).to_contain_text(tile)
-    for section in ("overlay", "sum-before", "sum-after", "books-before", "books-after"):
+    for section in ("overlay", "books-before", "books-after"):
         expect(page.locator(f"#{section} .chart")).to_have_count(1)
     for title in ("Gone", "Still there", "New"):
         expect(page.locator("#findings h3", has_text=title).first).to_be_attached()

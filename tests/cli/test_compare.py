@@ -55,7 +55,7 @@ def test_a_promise_that_the_run_after_breaks_closes_the_gate(ask: Any) -> None:
 
 def test_promises_and_growth_of_the_run_after_are_told(ask: Any) -> None:
     output = ask("compare", "run1", "run2").output
-    assert "let them go: growth per generation\n      holds: " in output
+    assert "let them go (app.py:7): growth per generation\n      holds: " in output
     assert "broken" not in output
     assert "difference: -20.00 MiB per generation" in output
 

@@ -86,6 +86,12 @@ def test_a_check_says_why(check: Check, line: str) -> None:
     assert check.line == f"gate {line}"
 
 
+def test_promises_that_an_older_server_does_not_give_do_not_pass() -> None:
+    run = {"state": "finished", "reason": ""}
+    check = check_run("refuted", {"status": "ok", "oom": {"risk": "none"}}, run, None)
+    assert (check.holds, "too old" in check.why) == (True, True)
+
+
 @pytest.fixture(scope="module")
 def killed(server: str) -> str:
     """A run without a leak that was killed for memory."""

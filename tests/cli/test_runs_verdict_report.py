@@ -88,13 +88,13 @@ def told_below(output: str, heading: str) -> list[str]:
 
 def test_what_the_fix_promised_is_told_promise_by_promise(ask: Any) -> None:
     told = told_below(ask("verdict", "app/leaking").output, "expectations:")
-    at = told.index("   let them go: growth per generation")
+    at = told.index("   let them go (app.py:7): growth per generation")
     assert told[at + 1].startswith("      broken: Memory grows by 20.00 MiB per generation")
     assert told[at + 1].endswith("20 times the 1.00 MiB promised.")
     assert told[at + 2 : at + 6] == [
-        "   let them go: growth in train",
+        "   let them go (app.py:7): growth in train",
         "      undecided: train never ran: the claim was never tested.",
-        "   let them go: generations to complete",
+        "   let them go (app.py:7): generations to complete",
         "      holds: 14 generations complete; 14 were promised.",
     ]
 

@@ -90,7 +90,7 @@ def test_sizes_travel_as_bytes_and_the_class_of_a_count_is_counted_from_now_on(
     }  # fmt: skip
     # And the report of this very run says what came of it.
     assert "close them (train, trainer.py:281)" in text
-    assert "close them: generations to complete" in text.split("EXPECTATIONS")[1]
+    assert "close them (trainer.py:281): generations to complete" in text.split("EXPECTATIONS")[1]
     assert "holds: 3 generations complete; 3 were promised." in text
     assert (
         "broken: 3 Environment alive at the end of generation 2; 1 at most were promised." in text

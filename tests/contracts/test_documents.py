@@ -139,7 +139,7 @@ def test_the_reference_is_what_the_code_says() -> None:
 
 # The rooms that make the parts of a page, and the template that has the others.
 RUN_PAGE = (
-    "sections", "inventory", "ending_view", "waterfall_view", "growth_since", "notes_view",
+    "sections", "inventory", "ending_view", "notes_view",
     "effects_view", "expectations_view", "forecasts_view", "types_view",
 )  # fmt: skip
 COMPARISON = ("compare_view", "expectations_view", "effects_view")

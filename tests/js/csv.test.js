@@ -20,12 +20,6 @@ test("lines of several groups say which memory they are", () => {
   assert.match(chartToCsv(chart([line], [{ id: "rss", label: "RSS" }])), /RSS: end \[bytes\]/);
 });
 
-test("a sum is one row for each of its steps", () => {
-  const lines = [{ name: "memory", x: [0, 2], y: [10, 12], base: null }, { name: "train", x: [1], y: [2], base: [10] }];
-  const csv = chartToCsv({ ...chart(lines), x_unit: "step", steps: ["at the beginning", "train", "at the end"] });
-  assert.equal(csv, "step,after it [bytes],change [bytes]\r\nat the beginning,10,\r\ntrain,12,2\r\nat the end,12,\r\n");
-});
-
 test("a name that a spreadsheet would take for a formula is a text, a negative number stays one", () => {
   const names = ["=HYPERLINK(1)", "+cmd|' /C calc'!A0", "-2", "@x", "＝1+1", "＋1", "－1", "＠x", " =1+1"];
   const csv = chartToCsv(chart(names.map((name) => ({ name, x: [0], y: [-5] }))));

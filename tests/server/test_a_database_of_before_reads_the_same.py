@@ -40,7 +40,7 @@ RECORDED = {
     "0017_assertions": "801a53f",
 }
 # Released together with the one after it: no server wrote it.
-NEVER_THE_LAST = {"0011_intake"}
+NEVER_THE_LAST = {"0011_intake", "0018_no_strands"}
 # Those that are made by going back from 0004, below, and from today, in test_migrations.py.
 GONE_BACK_TO = {
     "0001_runs_and_samples",
@@ -113,7 +113,10 @@ def asked(api: TestClient, path: str) -> Any:
 
 
 def comparable(path: str, answer: Any) -> Any:
-    """Of objects that are equally large, or as many, none comes first."""
+    """Of objects that are equally large, or as many, none comes first; what was checked is one list since."""
+    if "fixes" in answer:
+        checked = [row for name in ("bands", "budgets", "fixes") for row in answer.pop(name, ())]
+        answer["assertions"] = [{"sentence": row["sentence"]} for row in checked]
     if path.endswith(("/large-objects", "/holders")):
         answer["items"].sort(key=lambda row: json.dumps(row, sort_keys=True))
     return answer

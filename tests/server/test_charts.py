@@ -186,7 +186,8 @@ def test_each_phase_end_is_one_line_and_nested_ones_wait_in_the_legend() -> None
 
 def planned(first: int, last: int | None, high: float | None, **changes: Any) -> dict[str, Any]:
     band = {
-        "metric": "process.rss_bytes", "first": first, "last": last, "low": GIB, "high": high, "state": "holds",
+        "origin": "band", "metric": "process.rss_bytes", "first": first, "last": last,
+        "low": GIB, "high": high, "state": "holds",
     }  # fmt: skip
     return band | changes
 
@@ -304,8 +305,14 @@ def test_a_budget_of_every_generation_stands_beside_the_bars_where_it_is_near() 
     books = Books((1, 2), (BookLine("a", (GIB, GIB), (1, 1), (1, 1)),), (GIB, GIB))
 
     def levels(**bounds: float | None) -> list[tuple[float, str]]:
-        check = {"metric": "generation.kept_bytes", "high": None, "leak": None, **bounds}
-        other = {"metric": "phase.kept_bytes", "high": GIB, "leak": GIB}
+        check = {
+            "origin": "budget",
+            "metric": "generation.kept_bytes",
+            "high": None,
+            "leak": None,
+            **bounds,
+        }
+        other = {"origin": "budget", "metric": "phase.kept_bytes", "high": GIB, "leak": GIB}
         found = budget_levels(verdict(assertions=[check, other]), books)
         return [(level.value, level.label) for level in found]
 

@@ -19,7 +19,7 @@ from leakline_server.paths import TEMPLATES
 from leakline_server.store import findings, incident_groups, joining
 from leakline_server.store.engine import writing
 from leakline_server.store.incident_groups import MAX_RUNS
-from leakline_server.web import incident_schemas
+from leakline_server.web import incidents_api
 from leakline_server.web.incidents_view import IncidentsPage
 from leakline_server.web.links import with_links
 from leakline_server.web.templating import environment
@@ -100,10 +100,10 @@ def test_the_answer_is_what_the_description_says(api: TestClient, plant: Plant) 
     plant("a", finding())
     say(api, "close", reason="capped")
     answer = api.get(PATH)
-    described = incident_schemas.Leaks.model_validate_json(answer.content).model_dump(mode="json")
+    described = incidents_api.Leaks.model_validate_json(answer.content).model_dump(mode="json")
     assert described == answer.json()
     one = api.get(f"{PATH}/f1", params={"project": "erl"})
-    assert incident_schemas.Leak.model_validate_json(one.content).model_dump() == one.json()
+    assert incidents_api.Leak.model_validate_json(one.content).model_dump() == one.json()
 
 
 def test_seen_in_two_closed_by_a_note_and_back_in_a_third(api: TestClient, plant: Plant) -> None:

@@ -14,20 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import apprise
+import msgspec
 import pytest
 import sqlalchemy
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import MetaData, insert, inspect, select, update
+from sqlalchemy import Connection, MetaData, Table, insert, inspect, select, update
 from tests.server.databases import SHAPE, Copies
 from tests.server.stored import damage_all_of, engine_of, serving
 
+from leakline.analysis.assertions.words import assertion_title
 from leakline.analysis.history import Expectation
+from leakline.analysis.results import AssertionCheck
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store import assertions
 from leakline_server.store.engine import Engine, open_engine, writing
+from leakline_server.store.findings import current_verdict, first_verdict
 from leakline_server.store.migrate import NewerDatabase, current, downgrade, revisions, upgrade
 from leakline_server.store.set_aside import set_aside
 from leakline_server.store.tables import (
@@ -36,6 +40,7 @@ from leakline_server.store.tables import (
     metadata,
     processes,
     runs,
+    segments,
     webhooks,
 )
 from leakline_server.store.tables import (
@@ -362,6 +367,7 @@ def test_a_webhook_converted_to_apprise_is_changed_only_to_our_formats(database_
 
 
 BEFORE_ASSERTIONS = "0016_formats_by_apprise"
+BEFORE_NO_STRANDS = "0017_assertions"
 # As the server of that schema wrote them: ids with a gap, everything that may be missing, what was taken back.
 OLD_ROWS: dict[str, list[dict[str, Any]]] = {
     "rules": [
@@ -454,6 +460,120 @@ def test_rules_and_accepted_counts_become_assertions_and_lose_nothing(
     downgrade(engine, MIGRATIONS, BEFORE_ASSERTIONS)
     assert rows_of(engine, OLD_ROWS) == stored
     engine.dispose()
+
+
+CHECKED_BEFORE = {
+    "bands": [
+        {"series": "process.rss_bytes", "first": 1, "last": 5, "low": None, "high": 40.0, "process": None,
+         "state": "outside", "within": 3, "below": 0, "above": 2, "unread": 0, "open": False, "sentence": "Above.",
+         "deviations": [{"generation": 4, "measured": 43.0, "off_by": 3.0}]},
+        {"series": "process.rss_bytes", "first": 6, "last": None, "low": 1.0, "high": None, "process": None,
+         "state": "within", "within": 3, "below": 0, "above": 0, "unread": 0, "open": True, "sentence": "Within.",
+         "deviations": []},
+    ],
+    "budgets": [
+        {"name": "train", "scope": "phase", "normal": 1.0, "leak": 9.0, "state": "above_normal", "newest": 2.0,
+         "worst": 3.0, "worst_generation": 7, "beyond": 2, "generations": 8, "process": "rank 1 main",
+         "sentence": "More."},
+    ],
+    "fixes": [
+        {"fix": "free it", "phase": "train", "location": "a.py:3", "claim": "count:app.Env", "promised": 2.0,
+         "measured": {"estimate": 4.0, "low": 4.0, "high": 4.0}, "outcome": "refuted", "sentence": "4 lived."},
+        {"fix": "free it", "phase": "train", "location": "a.py:3", "claim": "generations", "promised": 9.0,
+         "measured": None, "outcome": "held", "sentence": "It has."},
+    ],
+}  # fmt: skip
+
+
+def test_what_a_verdict_of_before_checked_is_its_list_of_assertions(
+    empty_database_url: str,
+) -> None:
+    """A run that has ended is not examined again: its page and its gate read what was found then."""
+    engine = open_engine(empty_database_url)
+    upgrade(engine, MIGRATIONS, "0018_no_strands")
+    times = dict.fromkeys(("started_at", "created_at", "last_seen_at"), 1.0)
+    own = {"project": "p", "name": "n", "unit": "generation", "state": "finished", **times}
+    before = first_verdict("r1", "generation") | CHECKED_BEFORE
+    del before["assertions"]
+    stored = {"r1": json.dumps(before), "r2": '{"bands": [{"series": 3}]}', "r3": None}
+    with writing(engine) as connection:
+        connection.execute(
+            insert(runs), [{"id": key, "verdict": text, **own} for key, text in stored.items()]
+        )
+        if connection.dialect.name == "sqlite":
+            damaged = "UPDATE runs SET verdict = CAST(X'FF7B' AS TEXT) WHERE id = 'r2'"
+            connection.exec_driver_sql(damaged)
+    upgrade(engine, MIGRATIONS)
+    assert set_aside(engine) == (1 if engine.dialect.name == "sqlite" else 0)
+
+    verdict = current_verdict(engine, "r1") or {}
+    assert verdict.keys() & {"bands", "budgets", "fixes"} == set()
+    rows = verdict["assertions"]
+    assert [(row["origin"], row["name"], row["metric"], row["state"]) for row in rows] == [
+        ("band", "process.rss_bytes", "process.rss_bytes", "broken"),
+        ("band", "process.rss_bytes", "process.rss_bytes", "open"),
+        ("budget", "train", "phase.kept_bytes", "above_normal"),
+        ("fix", "free it", "type.app.Env.count", "broken"),
+        ("fix", "free it", "generations", "holds"),
+    ]
+    assert [(row["low"], row["high"], row["outside"], row["judged"]) for row in rows] == [
+        (None, 40.0, 2, 5), (1.0, None, 0, 3), (None, 1.0, 2, 8), (None, 2.0, 0, 0), (9.0, None, 0, 0),
+    ]  # fmt: skip
+    assert [assertion_title(row, "generation") for row in rows] == [
+        "process.rss_bytes, generations 1 to 5: up to 40 B",
+        "process.rss_bytes, from generation 6 on: from 1 B",
+        "budget of train (rank 1 main)",
+        "free it (a.py:3): Env alive",
+        "free it (a.py:3): generations to complete",
+    ]
+    # As the analysis writes it today.
+    check = msgspec.convert(rows, list[AssertionCheck])[2]
+    assert (check.leak, check.worst, check.worst_generation) == (9.0, 3.0, 7)
+    engine.dispose()
+
+
+def test_segments_no_longer_count_the_numbers_by_phase(empty_database_url: str) -> None:
+    engine = open_engine(empty_database_url)
+    upgrade(engine, MIGRATIONS, BEFORE_NO_STRANDS)
+    before = MetaData()
+    before.reflect(engine)
+    times = dict.fromkeys(("started_at", "created_at", "last_seen_at"), 1.0)
+    run = {"id": "r1", "project": "p", "name": "n", "unit": "generation", "state": "finished"}
+    with writing(engine) as connection:
+        connection.execute(insert(runs).values(**run, **times))
+        for level, first in ((0, 1), (1, 512), (2, 1024)):
+            _row(
+                connection,
+                before.tables["segments"],
+                first_sequence=first,
+                level=level,
+                bytes=1_000,
+            )
+            for series, strands in ((1, b"12345"), (2, None), (3, b"123")):
+                more = {"series_id": series, "strands": strands if level else None}
+                _row(connection, before.tables["chunks"], first_sequence=first, **more)
+        # With nothing packed.
+        _row(connection, before.tables["segments"], first_sequence=2048, level=2, bytes=70)
+    upgrade(engine, MIGRATIONS)
+    with engine.connect() as connection:
+        s = segments.c
+        found = connection.execute(select(s.level, s.bytes).order_by(s.first_sequence)).all()
+    assert [tuple(row) for row in found] == [(0, 1_000), (1, 992), (1, 992), (1, 70)]
+    engine.dispose()
+
+
+def _row(connection: Connection, table: Table, **given: Any) -> None:
+    """Insert a row of run r1 with something in every column that has to have a value."""
+    made: dict[str, Any] = {"run_id": "r1", "process_id": 1}
+    for column in table.columns:
+        if (
+            column.name not in given | made
+            and not column.nullable
+            and column.server_default is None
+        ):
+            kind = column.type.python_type
+            made[column.name] = b"" if kind is bytes else "" if kind is str else kind(1)
+    connection.execute(insert(table).values(**made | given))
 
 
 def test_damaged_rules_do_not_stop_the_upgrade(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from leakline_server.alerts.signing import make_secret
 from leakline_server.errors import RequestRefused
 from leakline_server.store import webhook_changes
 from leakline_server.store.wire import Batch
-from leakline_server.web import keeping_api, rules_api, schemas, webhook_schemas
+from leakline_server.web import keeping_api, rules_api, schemas, webhooks_api
 from leakline_server.web.ingest_api import PATH
 
 
@@ -146,9 +146,9 @@ MODELS: dict[str, Any] = {
     "compare?before=r1&after=r2": Comparison,
     "rules": rules_api.Rules,
     "rules/presets": rules_api.Presets,
-    "webhooks": webhook_schemas.Webhooks,
-    "webhooks/1": webhook_schemas.Webhook,
-    "webhooks/1/deliveries": webhook_schemas.Deliveries,
+    "webhooks": webhooks_api.Webhooks,
+    "webhooks/1": webhooks_api.Webhook,
+    "webhooks/1/deliveries": webhooks_api.Deliveries,
 }
 
 

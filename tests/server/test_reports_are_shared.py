@@ -16,7 +16,6 @@ import jinja2.meta
 import pytest
 from jinja2 import nodes
 from markdown_it import MarkdownIt
-from markupsafe import Markup
 from starlette.testclient import TestClient
 
 from leakline.text_format import format_bytes, format_change
@@ -25,7 +24,6 @@ from leakline_server.config import Config
 from leakline_server.paths import TEMPLATES
 from leakline_server.web import standalone
 from leakline_server.web.sharing import file_name
-from leakline_server.web.travelling import travelling
 
 SERVER = "http://127.0.0.1"
 EVIL = "</script><img src=x onerror=alert(1)>`tick`|bar|[x](javascript:alert(1))"
@@ -154,7 +152,7 @@ def test_the_file_needs_no_server(leaking: TestClient, path: str) -> None:
     assert not [tag for tag, _ in found.elements if tag in ("iframe", "object", "base")]
     forms = [attrs for tag, attrs in found.elements if tag == "form"]
     assert [attrs.get("method") for attrs in forms] == ["dialog"]
-    for name in ("data-ask", "data-copy", "data-served", "data-live", "data-fragments"):
+    for name in ("data-ask", "data-copy", "data-lines", "data-live", "data-fragments"):
         assert not found.values(name), name
     assert 'src="' not in text
     # Every shape that is shown is in the file.
@@ -384,26 +382,6 @@ def test_of_several_ranks_the_file_is_of_the_one_that_is_shown(
     (address,) = [href for href in page.values("href") if "report.html" in href]
     chart = Reader(api.get(address).text).charts()[0]
     assert {line["source"]["process"] for line in chart["lines"]} == {"p2"}
-
-
-@pytest.mark.parametrize(
-    ("markup", "left"),
-    [
-        ('<p>a<b data-served>x<b>y</b></b>c</p>', "<p>ac</p>"),
-        ('<form action="/x"><input><form></form></form>c', "c"),
-        ('<input data-served>c', "c"),
-        ('<a href="/?q=a&amp;b">&lt;b&gt;</a>', '<a href="http://s/?q=a&amp;b">&lt;b&gt;</a>'),
-        ('<a href="?process=1">x</a>', '<a href="http://s/runs/r?process=1">x</a>'),
-        ('<a href="#trend" title="/x">x</a>', '<a href="#trend" title="/x">x</a>'),
-        ('<svg viewBox="0 0"><use href="/static/images/shapes.svg#ok"/></svg>',
-         '<svg viewBox="0 0"><use href="#shape-ok"/></svg>'),
-        ('<i data-live="/x" data-part="head">x</i>', '<i data-part="head">x</i>'),
-        ('<script type="application/json">{"a":"<b>"}</script>',
-         '<script type="application/json">{"a":"<b>"}</script>'),
-    ],
-)  # fmt: skip
-def test_what_travels_is_what_needs_no_server(markup: str, left: str) -> None:
-    assert travelling(Markup(markup), "http://s/runs/r") == left
 
 
 def test_the_frame_uses_what_its_context_has_and_nothing_else() -> None:

@@ -60,9 +60,7 @@ def test_no_secret_is_ever_shown(tmp_path: Path) -> None:
             assert secret not in whole
         assert "VERYSECRET" not in whole
         assert str(tmp_path) not in whole
-        assert row(api, "LEAKLINE_WEBHOOK_SECRET")[1:3] == ["set, not shown", "environment"]
-        assert row(api, "LEAKLINE_APPRISE_URLS")[1] == "2 addresses, not shown"
-        assert row(api, "LEAKLINE_DATABASE_URL")[1] == "SQLite, shown.db"
+        assert "shown.db" in shown(api)
 
 
 @pytest.mark.parametrize(
@@ -77,56 +75,25 @@ def test_a_database_is_called_by_host_and_name_without_who_asks(url: str) -> Non
     assert disk.called(engine) == ("Postgres", "db.example:5432/leaks")
 
 
-def test_a_setting_says_where_its_value_came_from(tmp_path: Path) -> None:
-    environment = {"LEAKLINE_KEEP_DAYS": "30,papers=forever", "LEAKLINE_HOST": "127.0.0.1"}
+def test_the_retention_in_force_is_shown(tmp_path: Path) -> None:
+    environment = {"LEAKLINE_KEEP_DAYS": "30,papers=forever"}
     config = from_arguments(environment, None, "0", f"sqlite:///{tmp_path}/x.db")
     with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
-        keep = "30 days; papers: for ever"
-        assert row(api, "LEAKLINE_KEEP_DAYS")[1:3] == [keep, "environment"]
-        assert row(api, "LEAKLINE_THIN_AFTER_DAYS")[1:3] == ["never", "default"]
-        assert row(api, "LEAKLINE_KEEP_BYTES")[1:3] == ["no bound", "default"]
-        assert row(api, "LEAKLINE_PORT")[1:3] == ["0", "command line"]
-        assert row(api, "LEAKLINE_HOST")[2] == "environment"
-    file = tmp_path / "address"
-    file.write_text("https://hooks.example.com/VERYSECRET")
-    config = from_environment({"LEAKLINE_WEBHOOK_URL_FILE": str(file)})
-    config = replace(config, database_url=f"sqlite:///{tmp_path}/x.db")
-    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
-        assert row(api, "LEAKLINE_WEBHOOK_URL")[1:3] == ["set, not shown", "file"]
-        assert "VERYSECRET" not in api.get("/settings").text
-    config = from_arguments(environment, None, "0", f"sqlite:///{tmp_path}/x.db")
-    with TestClient(create_app(replace(config, sources={})), base_url="http://127.0.0.1") as api:
-        assert row(api, "LEAKLINE_KEEP_DAYS")[2] == "the program that started it"
+        assert row(api, "LEAKLINE_KEEP_DAYS")[1] == "30 days; papers: for ever"
+        assert row(api, "LEAKLINE_THIN_AFTER_DAYS")[1] == "never"
+        assert row(api, "LEAKLINE_KEEP_BYTES")[1] == "no bound"
 
 
-def test_every_setting_is_on_the_page_and_documented(api: TestClient) -> None:
+def test_every_setting_is_documented() -> None:
     documented = (ROOT / "docs" / "settings.md").read_text()
-    for variable in VARIABLES:
-        assert row(api, variable)[3]
-        assert f"`{variable}`" in documented
+    assert not [each for each in VARIABLES if f"`{each}`" not in documented]
 
 
 def test_a_server_without_runs_says_so(api: TestClient) -> None:
     words = shown(api)
-    assert "There are no projects yet." in words and "no run yet" in words
+    assert "There are no projects yet." in words
     assert "No batch has come since the start." in words
-    assert "login not asked for Tokens that are sent are not looked at." in words
     assert re.search(r"schema \d{4}_\w+, the newest there is", words)
-
-
-def test_what_comes_in_is_counted(api: TestClient, make_run: Any) -> None:
-    run = make_run()
-    run.create(api)
-    run.send(api, 0, 9)
-    assert row(api, "processes alive in running runs")[1] == "1"
-    assert row(api, "snapshots stored")[1] == "9"
-    assert "datetime=" not in row(api, "last news of a run")[1]
-    assert api.post("/api/v1/runs/r1/batches", json={"nonsense": 1}).status_code == 422
-    refused = [r for r in re.findall(r"batches refused: (\w+)", shown(api)) if r]
-    assert len(refused) == 1
-    api.patch("/api/v1/runs/r1", json={"state": "finished", "instance": "p1"})
-    assert row(api, "processes alive in running runs")[1] == "0"
-    assert row(api, "runs")[1] == "1 finished"
 
 
 def test_a_batch_that_was_sent_away_is_told(
@@ -139,7 +106,6 @@ def test_a_batch_that_was_sent_away_is_told(
         full.setattr("leakline_server.writer.MAX_WAITING_BATCHES", 0)
         assert api.post("/api/v1/runs/r1/batches", json=run.wire(0, 3)).status_code == 429
     assert "1 batch told to come back later (429)" in shown(api)
-    assert row(api, "batches told to come back later (429)")[1] == "1"
 
 
 def test_a_project_is_shown_with_its_size_and_is_never_markup(
@@ -154,16 +120,16 @@ def test_a_project_is_shown_with_its_size_and_is_never_markup(
     assert runs == "1" and re.fullmatch(r"[\d.,]+ (B|KiB)", size) and not size.startswith("0 ")
 
 
-def test_an_overview_counts_runs_by_state(api: TestClient, make_run: Any) -> None:
+def test_an_overview_counts_what_is_running(api: TestClient, make_run: Any) -> None:
     engine = api.app.state.services.engine  # type: ignore[attr-defined]
-    assert overview(engine) == Overview({}, 0, None)
+    assert overview(engine) == Overview(0, 0)
     for name in ("r1", "r2"):
         run = make_run(id=name)
         run.create(api)
         run.send(api, 0, 3)
-    found = overview(engine)
-    assert (found.states, found.live_processes) == ({"running": 2}, 2)
-    assert found.last_seen_at is not None
+    assert overview(engine) == Overview(2, 2)
+    api.patch("/api/v1/runs/r1", json={"state": "finished", "instance": "p1"})
+    assert overview(engine) == Overview(1, 1)
 
 
 def found(**other: Any) -> Found:
@@ -171,11 +137,10 @@ def found(**other: Any) -> Found:
     made = Found(
         version="1.0", config=Config(), database=("SQLite", "x.db"), schema="0009_a", newest_schema="0009_a",
         space=disk.Space(2**20, 4096, returns=True), projects=[ProjectSize("erl", 2, 4096)],
-        overview=Overview({"running": 1}, 1, 1_700_000_000.0), waiting=0, room=1_024, is_writing=True,
+        overview=Overview(1, 1), waiting=0, room=1_024, is_writing=True,
         figures=WriterFigures(commits=10, commit_seconds=0.05, batches=10, snapshots=30),
         disk_is_full=False, refusals={}, damaged=0,
-        removals=0, retainer=RetainerFigures(), streams=0, has_other_servers=False, why_not_native=None,
-        why_no_native_client="it was not built for this interpreter",
+        removals=0, retainer=RetainerFigures(),
     )  # fmt: skip
     return replace(made, **other)
 
@@ -209,11 +174,9 @@ def test_health_says_what_is_wrong(question: str, wrong: dict[str, Any], status:
 
 
 def test_postgres_says_what_it_does_not_know() -> None:
-    there = {"database": ("Postgres", "db/leaks"), "has_other_servers": True}
+    there = {"database": ("Postgres", "db/leaks")}
     assert answer("Is free space given back?", **there)[0] == "by Postgres"
-    page = settings_page(found(**there))
-    assert "free space not known" in {tile.detail for tile in page.tiles}
-    assert "count for themselves" in page.sections[0].how
+    assert "free space not known" in {tile.detail for tile in settings_page(found(**there)).tiles}
 
 
 def test_a_project_that_nobody_has_counted_is_not_said_to_be_empty() -> None:
@@ -221,14 +184,6 @@ def test_a_project_that_nobody_has_counted_is_not_said_to_be_empty() -> None:
     (section,) = (s for s in page.sections if s.id == "projects")
     assert section.table is not None
     assert {each.cells[2].text for each in section.table.rows} == {"not counted yet"}
-
-
-def test_a_native_module_is_there_or_says_why_not() -> None:
-    (section,) = (s for s in settings_page(found()).sections if s.id == "native")
-    assert section.table is not None
-    said = [[cell.text for cell in each.cells] for each in section.table.rows]
-    assert said[0][:3] == ["leakline_server._native", "there", "–"]
-    assert said[1][:3] == ["leakline._native", "not there", "it was not built for this interpreter"]
 
 
 def test_a_time_in_a_sentence_is_one_for_scripts_and_the_rest_is_text() -> None:

@@ -57,7 +57,7 @@ def rows_of(page: str) -> dict[str, list[str]]:
     body = section.split("<tbody>")[1]
     rows = [re.findall(r"<td.*?>(.*?)</td>", row, re.DOTALL) for row in body.split("<tr")[1:]]
     plain = [[re.sub(r"<.*?>", "", cell).strip() for cell in row] for row in rows]
-    return {row[0].removeprefix("let them go: "): [*row[2:4], row[5]] for row in plain}
+    return {row[0].removeprefix("let them go (app.py:7): "): [*row[2:4], row[5]] for row in plain}
 
 
 def test_the_page_of_a_run_tells_promise_by_promise(
@@ -77,6 +77,16 @@ def test_the_page_of_a_run_tells_promise_by_promise(
     state, _, sentence = rows["generations that memory allows"]
     assert state == "holds"
     assert sentence.endswith("12 were promised.")
+
+
+def test_a_promise_named_as_a_series_or_a_budget_is_neither_on_the_charts(
+    api: TestClient, send: Send, eventually: Any
+) -> None:
+    send(promised={"process.rss_bytes": 2**40, "generation.kept_bytes": 1, "generations": None})
+    eventually(lambda: verdict_of(api).get("assertions"))
+    page = api.get("/runs/r1")
+    assert page.status_code == 200
+    assert "No promise of this name is known." in page.text
 
 
 def test_the_end_of_the_run_decides_what_was_open(

@@ -292,13 +292,13 @@ def test_more_than_all_is_said_to_overlap() -> None:
 
 def test_a_plan_that_was_left_behind_is_no_progress() -> None:
     run = {"total": None, "generations": 12, "unit": "epoch"}
-    bands = {"assertions": [{"metric": "m", "last": 5}, {"metric": "m", "last": None}]}
+    band = {"origin": "band", "metric": "m", "last": 5}
+    bands = {"assertions": [band, {**band, "last": None}]}
     assert progress(run, None) == "12 epochs"
     assert progress(run, bands) == "12 epochs"
     assert progress({**run, "generations": 3}, bands) == "3 of 5 epochs"
-    promised = {
-        "assertions": [*bands["assertions"], {"metric": "generations", "low": 25.0, "last": None}]
-    }
+    fix = {"origin": "fix", "metric": "generations", "low": 25.0, "last": None}
+    promised = {"assertions": [*bands["assertions"], fix]}
     assert progress(run, promised) == "12 of 25 epochs"
     assert progress({**run, "total": 20}, promised) == "12 of 20 epochs"
 

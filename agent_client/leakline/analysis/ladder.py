@@ -348,6 +348,10 @@ def _by_counts(a: Assessed) -> Status | None:
         return None
     owner = a.cause.owner
     measured = a.cause.measured
+    counted = max((c.growth.generations for c in a.cause.members), default=0.0)
+    if a.cause.kind == "children" and counted >= _SUSPECT[0] * a.scale.spacing:
+        # The count is one of processes, and what was measured, if in few generations, is their memory.
+        measured = max(a.cause.rate.low, 0.0)
     proven = measured is not None and a.scale.is_material(measured, a.window)
     seen = _is_seen(a)
     if proven and (seen or "steady" in a.witnesses):

@@ -20,7 +20,9 @@ Unknown = Literal["outside", "seldom"]
 # Of a change of a count; unknown while there is no verdict to tell a rise by.
 ChangeRating = Literal["good", "expected", "problem", "unknown"]
 # What declared a limit; ``accepted``: a person, from counts that runs had kept to.
-AssertionOrigin = Literal["band", "budget", "fix", "expect", "accepted"]
+AssertionOrigin = Literal["band", "gauge", "budget", "fix", "expect", "accepted"]
+# Origins whose bounds each reading has to keep.
+BY_READING: Final[tuple[AssertionOrigin, ...]] = ("band", "gauge")
 # ``open``: its generations are still to come; ``undecided``: what was measured is not enough to decide.
 AssertionState = Literal["holds", "broken", "above_normal", "open", "undecided", "not_measured"]
 Role = Literal["type", "holder", "container", "allocation_site", "process"]
@@ -187,9 +189,9 @@ class Deviation:
 class Assertion:
     """A declared limit: a metric and its bounds, in a phase and a range of generations.
 
-    ``name``: the series of a band, the phase of a budget, the fix, or the class that is counted. ``phase`` is None
-    where the metric is that of the run. ``low`` and ``high`` are allowed; from ``leak`` on the amount is a leak.
-    ``first`` is None where all generations count, ``last`` where the range has no end.
+    ``name``: the series of a band, the gauge, the phase of a budget, the fix, or the class that is counted.
+    ``phase`` is None where the metric is that of the run. ``low`` and ``high`` are allowed; from ``leak`` on the amount
+    is a leak. ``first`` is None where all generations count, ``last`` where the range has no end.
     """
 
     origin: AssertionOrigin
@@ -231,6 +233,7 @@ class AssertionCheck(Assertion):
     """
 
     process: str | None = None  # "rank 0 main", when the run has several
+    location: str | None = None  # file and line that a fix names
     state: AssertionState
     measured: Interval | None = None
     worst: float | None = None

@@ -25,8 +25,8 @@ _BLOCK: Final = 128
 _OLDER: Final = 256
 # Shorter processes are read whole; so are those of fewer snapshots, whatever they say of their generations.
 WHOLE: Final = _NEWEST + _BLOCK + _OLDER
-# Events that hold every generation of a run to something.
-PLANS: Final = frozenset({"band", "budget", "fix"})
+# Events that expect something of every generation of a run.
+PLANS: Final = frozenset({"band", "gauge", "budget", "fix"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ def _checks(
     run, verdict = (asker.get(address), asker.get(f"{address}/verdict")) if of_run else ({}, {})
     for condition in asked:
         if condition in OF_A_RUN:
-            yield check_run(condition, verdict, run, comparison.get("assertions") or ())
+            yield check_run(condition, verdict, run, comparison.get("assertions"))
         else:
             yield Check(condition, outcome == condition, worded(outcome, comparison["summary"]))
 

@@ -102,7 +102,7 @@ def _whose(run: Mapping[str, Any]) -> str:
 
 def _check(condition: str, verdict: Mapping[str, Any], run: Mapping[str, Any]) -> Check:
     if condition in OF_A_RUN:
-        return check_run(condition, verdict, run, verdict.get("assertions") or ())
+        return check_run(condition, verdict, run, verdict.get("assertions"))
     return Check(condition, verdict["status"] == condition, f"the verdict is {verdict['status']}")
 
 

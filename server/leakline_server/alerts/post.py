@@ -6,8 +6,6 @@ one deadline that also a server sending a byte a second cannot stretch, and of i
 
 from __future__ import annotations
 
-import errno
-import io
 import socket
 import ssl
 import time
@@ -17,7 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import Any, Final
+from typing import Final
+
+from leakline.connection import AnswerTooLong, BoundedSocket, Meter
 
 from .address import CheckedAddress
 
@@ -75,13 +75,13 @@ def post(
         return time.monotonic() - started
 
     try:
-        status, wait = _exchange(to, body, headers, started, connect_seconds, total_seconds, tls)
+        status, wait = _exchange(to, body, headers, connect_seconds, total_seconds, tls)
     except TimeoutError:
         return TryAgain(f"no answer within {elapsed():.0f} s", elapsed())
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or "handshake failed"
         return TryAgain(f"TLS: {reason}", elapsed())
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, AnswerTooLong) as error:
         return TryAgain(_plain(error), elapsed())
     if 200 <= status < 300:
         return Delivered(status, elapsed())
@@ -97,21 +97,22 @@ def _exchange(
     to: CheckedAddress,
     body: bytes,
     headers: Mapping[str, str],
-    started: float,
     connect_seconds: float,
     total_seconds: float,
     tls: Callable[[], ssl.SSLContext],
 ) -> tuple[int, float | None]:
     """(status, seconds it asks to wait)."""
-    deadline = started + total_seconds
-    raw = _connected(to, started + min(connect_seconds, total_seconds))
+    meter = Meter()
+    meter.start(total_seconds)
+    meter.allow(MAX_RECEIVED_BYTES)
+    raw = _connected(to, min(connect_seconds, total_seconds))
     try:
         if to.url.secure:
-            raw.settimeout(_left(deadline))
+            raw.settimeout(meter.seconds_left())
             raw = tls().wrap_socket(raw, server_hostname=to.url.host)
         connection = HTTPConnection(to.url.host, to.url.port)
         # Given an open socket, http.client never looks the name up again.
-        connection.sock = _BoundedSocket(raw, deadline)
+        connection.sock = BoundedSocket(raw, meter)
         connection.putrequest("POST", to.url.target, skip_host=True, skip_accept_encoding=True)
         own = {"Host": to.url.origin.partition("://")[2], "User-Agent": "leakline-webhook/1"}
         own |= {"Content-Length": str(len(body)), "Connection": "close"}
@@ -127,23 +128,17 @@ def _exchange(
         raw.close()
 
 
-def _connected(to: CheckedAddress, deadline: float) -> socket.socket:
+def _connected(to: CheckedAddress, seconds: float) -> socket.socket:
     """A connection to the first checked address that takes one."""
     failure: OSError = TimeoutError("no time left")
+    meter = Meter()
+    meter.start(seconds)
     for address in to.addresses:
         try:
-            return socket.create_connection((address, to.url.port), timeout=_left(deadline))
+            return socket.create_connection((address, to.url.port), timeout=meter.seconds_left())
         except OSError as error:
             failure = error
     raise failure
-
-
-def _left(deadline: float) -> float:
-    """Seconds until ``deadline``; TimeoutError when it has passed (a socket timeout of 0 would mean: never block)."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
 
 
 def _retry_after(response: HTTPResponse) -> float | None:
@@ -164,37 +159,6 @@ def _plain(error: Exception) -> str:
     """One line without anything the other side sent."""
     if isinstance(error, HTTPException):
         return f"answered something that is not HTTP ({type(error).__name__})"
+    if isinstance(error, AnswerTooLong):
+        return f"answered over {MAX_RECEIVED_BYTES} bytes"
     return getattr(error, "strerror", None) or type(error).__name__
-
-
-class _BoundedSocket:
-    """The part of a socket http.client uses, with one deadline for everything and a limit to what is received."""
-
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
-        self._sock, self._deadline = sock, deadline
-
-    def sendall(self, data: bytes) -> None:
-        self._sock.settimeout(_left(self._deadline))
-        self._sock.sendall(data)
-
-    def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
-        return io.BufferedReader(_BoundedReader(self._sock, self._deadline), 4_096)
-
-    def close(self) -> None:
-        self._sock.close()
-
-
-class _BoundedReader(io.RawIOBase):
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
-        self._sock, self._deadline, self._left_bytes = sock, deadline, MAX_RECEIVED_BYTES
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if self._left_bytes <= 0:
-            raise OSError(errno.EMSGSIZE, f"answered over {MAX_RECEIVED_BYTES} bytes")
-        self._sock.settimeout(_left(self._deadline))
-        received = self._sock.recv_into(buffer, min(len(buffer), self._left_bytes))
-        self._left_bytes -= received
-        return received

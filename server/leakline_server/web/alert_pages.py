@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -10,8 +10,9 @@ from starlette.responses import Response
 
 from ..errors import InvalidField, RequestRefused
 from ..limits import MAX_TITLE_LENGTH
-from ..store import delivery_list, webhook_changes, webhooks
-from . import webhook_actions
+from ..store import delivery_list
+from ..store.webhooks import Webhook
+from . import webhooks_api
 from .alerts_view import NewWebhook, Notice, alerts_page, label
 from .forms import Form
 from .rules_view import Refused, rules_section
@@ -38,7 +39,7 @@ def add_webhook(form: Form, use: Use) -> Response:
         form.get("format", "standard"),
     )
     try:
-        made = webhook_actions.make(use, sent.name, sent.url, sent.format)
+        made = webhooks_api.make(use, sent.name, sent.url, sent.format)
     except RequestRefused as error:
         # At the form it is plain which field is meant, and what stands in it.
         said = error.message.partition(": ")[2] if isinstance(error, InvalidField) else ""
@@ -53,7 +54,7 @@ def add_webhook(form: Form, use: Use) -> Response:
 
 @router.post("/alerts/webhooks/{webhook}/rotate")
 def rotate_secret(webhook: RowId, use: Use) -> Response:
-    rotated = webhook_actions.rotate(use, webhook)
+    rotated = webhooks_api.rotate(use, webhook)
     said = (
         f"{_label(rotated)} has a new secret, shown only this once. For 24 hours the old one signs too, so that the "
         "receiver can change to it:"
@@ -61,33 +62,26 @@ def rotate_secret(webhook: RowId, use: Use) -> Response:
     return _with_secret(use, Notice(said, "ok", rotated.secret))
 
 
-@router.post("/alerts/webhooks/{webhook}/test")
-def send_test(webhook: RowId, use: Use) -> Response:
-    webhook_actions.send_test(use, webhook)
-    return back(f"webhook-{webhook}")
-
-
-@router.post("/alerts/webhooks/{webhook}/enable")
-def enable_webhook(webhook: RowId, use: Use) -> Response:
-    webhook_actions.change(use, webhook, {}, enabled=True)
-    return back(f"webhook-{webhook}")
-
-
-@router.post("/alerts/webhooks/{webhook}/disable")
-def disable_webhook(webhook: RowId, use: Use) -> Response:
-    webhook_actions.change(use, webhook, {}, enabled=False)
-    return back(f"webhook-{webhook}")
-
-
 @router.post("/alerts/webhooks/{webhook}/delete")
 def delete_webhook(webhook: RowId, use: Use) -> Response:
-    webhook_actions.remove(use, webhook)
+    webhooks_api.delete_webhook(webhook, use)
     return back("webhooks")
+
+
+@router.post("/alerts/webhooks/{webhook}/{action}")
+def change_webhook(
+    webhook: RowId, action: Literal["test", "enable", "disable"], use: Use
+) -> Response:
+    if action == "test":
+        webhooks_api.test_webhook(webhook, use)
+    else:
+        webhooks_api.change(use, webhook, {}, enabled=action == "enable")
+    return back(f"webhook-{webhook}")
 
 
 @router.post("/alerts/deliveries/{delivery}/redeliver")
 def redeliver(delivery: RowId, use: Use) -> Response:
-    webhook_actions.redeliver(use, delivery)
+    webhooks_api.redeliver(delivery, use)
     return back("deliveries")
 
 
@@ -101,11 +95,7 @@ def alerts_response(
     """Return the page; ``refused`` is a form of a rule that was not taken, to be shown again."""
     # The deliveries first: a webhook made meanwhile is then shown without any, and none lacks its webhook.
     found = delivery_list.list_deliveries(use.engine, None, DELIVERIES_SHOWN)
-    trials = webhook_changes.last_trials(use.engine)
-    hooks = [
-        webhook_actions.to_json(hook, trials.get(hook.id))
-        for hook in webhooks.list_webhooks(use.engine)
-    ]
+    hooks = webhooks_api.all_webhooks(use)
     known = {hook["id"] for hook in hooks}
     items = [item for item in found["items"] if item["webhook"] in known]
     page = alerts_page(
@@ -126,5 +116,5 @@ def back(place: str) -> Response:
     return RedirectResponse(f"/alerts#{place}", 303)
 
 
-def _label(hook: webhooks.Webhook) -> str:
-    return label(webhook_actions.to_json(hook, None))
+def _label(hook: Webhook) -> str:
+    return label(webhooks_api.to_json(hook, None))

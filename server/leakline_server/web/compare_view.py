@@ -28,7 +28,6 @@ from .sections import line_table
 from .sharing import Share, share_comparison
 from .tables import Field, code, rated, table
 from .verdict_view import findings_view, outcome_of, status_of
-from .waterfall_view import mean_steps, reach, steps_table, waterfall_chart
 from .zoom import Stretch
 
 Json = Mapping[str, Any]
@@ -287,10 +286,9 @@ def _books(
     axis: Axis, runs: Sequence[Json], found: Sequence[Books], unit: str
 ) -> tuple[Section, ...]:
     """Side by side, with one colour per phase for both."""
-    merged = _merged(runs, found)
     how = "Growth booked to each phase; both charts have one scale."
-    made = _sums(merged, found, unit)
-    drawn = _books_charts(axis, merged, found)
+    made = []
+    drawn = _books_charts(axis, _merged(runs, found), found)
     for side, books, chart in zip(SIDES, found, drawn, strict=True):
         section = books_section(chart, books, unit)
         made.append(
@@ -315,26 +313,6 @@ def _books_charts(axis: Axis, palette: Palette, found: Sequence[Books]) -> list[
         for side, books in zip(SIDES, found, strict=True)
     ]
     return [chart and replace(chart, y_range=scale) for chart in drawn]
-
-
-def _sums(palette: Palette, found: Sequence[Books], unit: str) -> list[Section]:
-    """The mean of each run's books as a sum, both on one scale; nothing unless both have books."""
-    if not all(books.generations for books in found):
-        return []
-    steps = [mean_steps(books) for books in found]
-    how = (
-        f"What the mean {unit} adds to memory, phase by phase, from top to bottom: to the right is kept, to the left "
-        "is given back, and the last bar is the sum. Both charts have one scale."
-    )
-    return [
-        Section(
-            f"sum-{side}", f"The mean {unit}, {side}", how,
-            Figure(waterfall_chart(each, palette, unit, f"sum-{side}", reach(steps)),
-                   f"What the mean {unit} of the run {side} added to memory, step by step."),
-            steps_table(each), fold=True,
-        )
-        for side, each in zip(SIDES, steps, strict=True)
-    ]  # fmt: skip
 
 
 def _by_phase(changes: Sequence[Json], unit: str) -> Section | None:

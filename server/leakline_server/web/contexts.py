@@ -92,28 +92,6 @@ class ProcessChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class AskField:
-    name: str
-    label: str
-    value: str
-    kind: str  # of an input
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What the viewer may ask of a section, in the address: links for the usual, a form for the rest.
-
-    ``names`` are the parameters that they set; ``kept`` what else the address says.
-    """
-
-    names: str
-    links: tuple[ProcessChoice, ...]
-    fields: tuple[AskField, ...]
-    kept: tuple[tuple[str, str], ...]
-    button: str
-
-
-@dataclass(frozen=True, slots=True)
 class CountForm:
     """A count that a button expects, or expects no more; ``label`` says what it does to those who hear it alone."""
 
@@ -165,7 +143,6 @@ class Section:
     note: str = ""
     empty: str = ""
     short: str = ""  # its name in the list of contents
-    ask: Ask | None = None
     signs: tuple[Sign, ...] | None = None  # of its chart, of what may have some
     counts: CountForms | None = None
 

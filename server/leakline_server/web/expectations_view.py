@@ -9,7 +9,7 @@ from urllib.parse import quote
 from leakline.analysis.assertions.declared import KEPT_BY_RUN
 from leakline.analysis.assertions.words import STATE_WORDS, assertion_title, writer_of
 from leakline.analysis.contracts import expected_text, stands_for
-from leakline.analysis.results import SteadyCount
+from leakline.analysis.results import BY_READING, SteadyCount
 from leakline.text_format import count_of, format_bytes
 
 from ..store.assertions import AcceptedCount
@@ -30,7 +30,7 @@ _STATUSES: Final = {
 }  # fmt: skip
 _ORDER: Final = ("confirmed", "watch", "learning", "ok")
 _DECLARED_BY: Final = {
-    "band": "band", "budget": "budget", "fix": "fix", "expect": "program", "accepted": "a person",
+    "band": "band", "gauge": "gauge", "budget": "budget", "fix": "fix", "expect": "program", "accepted": "a person",
 }  # fmt: skip
 
 
@@ -41,9 +41,9 @@ def expectations(
     if not (checks or forms):
         return None
     how = (
-        f"What was declared, promised or accepted for this run, broken first. A band is compared with each {unit}, its "
-        "bounds included; a budget is broken from its leak on; a promise only where the entire interval is above it; "
-        "one instance too many after a collection breaks a count."
+        "What was declared, promised or accepted for this run, broken first. A band and the limit of a gauge are "
+        f"compared with each {unit}, bounds included. A budget is broken from its leak on, a promise where the entire "
+        "interval is beyond it, a count by one too few or by one too many that is left after a collection."
     )
     heads = ["expected", "by", "state", "#measured", "#off by", "in words"]
     rows = [row for each in sorted(checks, key=_order) for row in _rows(each, unit)]
@@ -67,7 +67,7 @@ def count_forms(
 
 def _status(check: Json) -> str:
     """A broken band is not a leak; a surplus that no collection has proven yet is worth watching."""
-    if check["origin"] == "band" and check["state"] == "broken":
+    if check["origin"] in BY_READING and check["state"] == "broken":
         return "watch"
     return (
         "watch" if check["state"] == "undecided" and check["outside"] else _STATUSES[check["state"]]
@@ -85,7 +85,7 @@ def _rows(check: Json, unit: str) -> list[list[Field]]:
         assertion_title(check, unit), _DECLARED_BY[check["origin"]],
         rated(STATE_WORDS[check["state"]], _status(check)), *_figures(check), check["sentence"],
     ]]  # fmt: skip
-    deviations = check["deviations"][:_MAX_DEVIATIONS] if check["origin"] == "band" else ()
+    deviations = check["deviations"][:_MAX_DEVIATIONS] if check["origin"] in BY_READING else ()
     for each in deviations:
         where = "below" if each["off_by"] < 0 else "above"
         place = f"– {unit} {each['generation']:,}"
@@ -104,7 +104,7 @@ def _signed(check: Json, value: float) -> str:
 
 def _figures(check: Json) -> tuple[str, str]:
     """Return what was measured, and by how much it is over the bound; a band has rows of its own for them."""
-    if check["origin"] == "band":
+    if check["origin"] in BY_READING:
         return "", ""
     # A run within its budget shows its growth, any other budget its worst generation.
     is_worst = check["worst"] is not None and (

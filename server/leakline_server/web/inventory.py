@@ -1,4 +1,4 @@
-"""Sections that are tables only: large objects, holders, events, processes, snapshots, environment.
+"""Sections that are tables only: large objects, holders, events, processes, environment.
 
 They read the JSON shapes of the API, so page and API cannot tell different things.
 """
@@ -344,24 +344,6 @@ def _process_row(each: Json, leaks: Sequence[Field], last: Json | None) -> list[
         f"{each['rank']}", each["role"], *leaks, *memory,
         at_iso(each["started_at"]), at_iso(each["last_seen_at"]), at_iso(each["ended_at"]),
         f"{each['attempt']}", f"{each['pid']}", each["host"] or "–",
-    ]  # fmt: skip
-
-
-def snapshots(found: Sequence[Json], unit: str) -> Section | None:
-    if not found:
-        return None
-    rows = [_snapshot_row(each) for each in found[:MAX_ROWS]]
-    heads = ("#number", "time", f"#{unit}", "label", "#RSS", "#private")
-    how = "The raw readings, newest first. The API has every sample of each."
-    found_table = table(heads, rows, caption=f"the newest {len(rows)}")
-    return Section("snapshots", "Snapshots", how, table=found_table, fold=True)
-
-
-def _snapshot_row(each: Json) -> list[Field]:
-    samples = each["samples"]
-    return [
-        f"{each['sequence']:,}", at(each["time"]), place(each["generation"]), each["label"] or each["kind"],
-        formats.size(samples.get("process.rss_bytes")), formats.size(samples.get("process.anon_bytes")),
     ]  # fmt: skip
 
 

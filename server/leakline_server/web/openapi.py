@@ -13,12 +13,12 @@ from pydantic.json_schema import models_json_schema
 
 from ..alerts.rule_fields import NewRule, RuleChanges
 from .expectations_api import Accepting
-from .incident_schemas import Acknowledging, Closing
+from .incidents_api import Acknowledging, Closing
 from .ingest_api import PATH, openapi_entry
 from .permissions import need_of
 from .schemas import Error, NewRequest, NewRun, RunChanges
-from .token_schemas import NewToken
-from .webhook_schemas import NewWebhook, WebhookChanges
+from .tokens_api import NewToken
+from .webhooks_api import NewWebhook, WebhookChanges
 
 # What the routes read by themselves, so that the framework does not know of it.
 BODIES: Final[tuple[type[BaseModel], ...]] = (

@@ -44,8 +44,6 @@ from .run_view import run_page
 from .services import Services, Use, address_of
 from .templating import render
 from .types_view import suspects_first
-from .viewed import Viewed
-from .waterfall_view import chosen as chosen_generation
 from .zoom import Stretch, read_stretch, wanted
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -67,34 +65,34 @@ _TITLES: Final = {
 
 @router.head("/runs/{run}")
 @router.get("/runs/{run}")
-def show_run(run: str, use: Use, viewed: Viewed) -> Response:
-    return deleted_run(use, run) or render("run.html", read_run_page(use, run, viewed))
+def show_run(run: str, use: Use, process: str = "") -> Response:
+    return deleted_run(use, run) or render("run.html", read_run_page(use, run, process))
 
 
 @router.get("/runs/{run}/fragments")
-def show_fragments(run: str, use: Use, viewed: Viewed) -> Response:
+def show_fragments(run: str, use: Use, process: str = "") -> Response:
     """What changes on the page of a run, for the live update."""
-    return render("_run.html", read_run_page(use, run, viewed))
+    return render("_run.html", read_run_page(use, run, process))
 
 
 @router.get("/runs/{run}/lines")
-def show_lines(run: str, use: Use, x: str, viewed: Viewed) -> Response:
+def show_lines(run: str, use: Use, x: str, process: str = "") -> Response:
     """{"lines": {chart: its lines}, "x_seconds"} of a stretch of the axis, with as many points as the page has of all.
 
     ``x_seconds``: what one of x is worth where x is time, which is more than on a page that was opened earlier.
     """
     stretch = read_stretch(x)
-    data = _chart_data(use, run, viewed, stretch)
+    data = _chart_data(use, run, process, stretch)
     lines = zoomed_lines(data, stretch)
     return json_response({"lines": lines, "x_seconds": data.axis.seconds})
 
 
-def read_run_page(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunPage:
-    return run_page(_run_data(use, run_id, viewed))
+def read_run_page(use: Services, run_id: str, process: str) -> RunPage:
+    return run_page(_run_data(use, run_id, process))
 
 
-def _run_data(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunData:
-    data = _chart_data(use, run_id, viewed)
+def _run_data(use: Services, run_id: str, process: str) -> RunData:
+    data = _chart_data(use, run_id, process)
     processes = processes_of(use, data.run)
     return replace(
         data,
@@ -111,7 +109,6 @@ def _run_data(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunData:
         any_webhook=bool(webhooks.list_webhooks(use.engine)),
         # Another rank holds other objects.
         census=details.newest_census(use.engine, run_id, instances=_instances(processes, data.process)),
-        end_bytes=_end_bytes(use, data.run, chosen_generation(data.books, viewed.get("g", ""))),
     )  # fmt: skip
 
 
@@ -135,7 +132,7 @@ def _effects(
 
 
 def _chart_data(
-    use: Services, run_id: str, viewed: Mapping[str, str], stretch: Stretch | None = None
+    use: Services, run_id: str, process: str, stretch: Stretch | None = None
 ) -> RunData:
     """What lines are drawn from; tables, marks and texts need more."""
     # The revision is read first: what arrives while the rest is read, the stream tells again.
@@ -146,21 +143,22 @@ def _chart_data(
     labels = list(dict.fromkeys(process_label(each) for each in run["processes"]))
     verdict = findings.current_verdict(use.engine, run_id)
     leading = (leading_finding(verdict) or {}).get("fingerprint")
-    chosen = viewed["process"] if viewed.get("process") in labels else first_shown(run, leading)
+    chosen = process if process in labels else ""
+    shown = chosen or first_shown(run, leading)
     axis = _axis(use, run)
     return RunData(
         run=run,
         verdict=verdict,
         axis=axis,
-        read=_reader(use, run, _instances(processes_of(use, run), chosen), axis, stretch),
+        read=_reader(use, run, _instances(processes_of(use, run), shown), axis, stretch),
         books=derived.books,
         types=suspects_first(with_verdict(derived.types, verdict), verdict),
         stores=derived.stores,
         counts=derived.counts,
         steady=derived.steady,
-        process=chosen,
+        process=shown,
         clock=derived.clock,
-        asked=viewed,
+        chosen_process=chosen,
     )
 
 
@@ -175,29 +173,6 @@ def processes_of(use: Services, run: Mapping[str, Any]) -> Sequence[Mapping[str,
 def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> list[str]:
     """All attempts of a rank."""
     return [each["instance"] for each in processes if process_label(each) == label]
-
-
-def _end_bytes(use: Services, run: Mapping[str, Any], generation: int | None) -> float | None:
-    """Private memory of all processes at the end of a generation; of a rank that did it again, as it was last.
-
-    None where not all of them are read: a part of the sum would be taken for it.
-    """
-    if generation is None or run["processes_left_out"]:
-        return None
-    names = (*PRIVATE, *JS_PRIVATE)
-    query = points.SeriesQuery(
-        names, None, "generation_end", None, "generation", generation, generation
-    )
-    last: dict[tuple[str, str], float] = {}
-    labels = {each["instance"]: process_label(each) for each in processes_of(use, run)}
-    # Attempts come in the order in which they began.
-    found = points.read_series(use.engine, run["id"], query)
-    if found["left_out"] or found["processes_left_out"]:
-        return None
-    for item in found["items"]:
-        last[labels.get(item["process"], item["process"]), item["name"]] = item["last"][-1]
-    known = any(name in (PRIVATE[0], *JS_PRIVATE) for _, name in last)
-    return sum(last.values()) if known else None
 
 
 def _axis(use: Services, run: Mapping[str, Any]) -> Axis:

@@ -28,7 +28,6 @@ from .services import Services, Use, address_of
 from .sharing import file_name
 from .standalone import Made, stand_alone
 from .templating import HEADERS
-from .viewed import Viewed
 
 router = APIRouter(include_in_schema=False)
 
@@ -39,9 +38,9 @@ PLAIN: Final = "text/plain; charset=utf-8"
 
 
 @router.get("/runs/{run}/report.html")
-def run_as_file(run: str, request: Request, use: Use, viewed: Viewed) -> Response:
-    page = read_run_page(use, run, viewed)
-    made = _made(request, use, _run_path(run), viewed)
+def run_as_file(run: str, request: Request, use: Use, process: str = "") -> Response:
+    page = read_run_page(use, run, process)
+    made = _made(request, use, _run_path(run), {"process": process} if process else {})
     name = file_name((page.run.project, page.run.name), "html")
     return _answer(stand_alone("run.html", page, made), HTML, name)
 

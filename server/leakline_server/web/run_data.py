@@ -49,12 +49,10 @@ class RunData:
     clock: Clock = NO_CLOCK
     # Of fixes, each with the run that it was compared with.
     effects: Sequence[Json] = ()
-    # What the address of the page asks for, by parameter.
-    asked: Mapping[str, str] = field(default_factory=dict)
+    # The process that the address of the page names, if the run has it.
+    chosen_process: str = ""
     # When it was read, in Unix seconds; 0 where nobody waits for more.
     read_at: float = 0.0
-    # Private memory of all processes at the end of the generation that the books are shown of as one sum.
-    end_bytes: float | None = None
 
     @property
     def kind(self) -> str | None:

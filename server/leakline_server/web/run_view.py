@@ -17,7 +17,7 @@ from leakline.text_format import count_of, plural
 
 from ..chart_parts import PRIVATE, Points
 from ..store.runs import LISTENING, unix
-from . import ending_view, formats, growth_since, inventory, sections, types_view
+from . import ending_view, formats, inventory, sections, types_view
 from .accounted import accounted
 from .checklist import ticks
 from .children_view import children
@@ -40,7 +40,6 @@ from .run_data import (
 from .search_words import search_for
 from .sharing import share_run
 from .verdict_view import findings_view, tiles, verdict_view
-from .waterfall_view import waterfall
 
 _CLIENT: Final = (
     "client.seconds", "client.background_seconds", "client.pause_seconds", "client.bytes",
@@ -81,7 +80,11 @@ def planned_total(run: Json, verdict: Json | None = None) -> int | None:
     if run["unit"] in UNITS_OF_TIME:
         return None
     assertions = (verdict or {}).get("assertions") or ()
-    promised = [each["low"] for each in assertions if each["metric"] == GENERATIONS]
+    promised = [
+        each["low"]
+        for each in assertions
+        if each["origin"] == "fix" and each["metric"] == GENERATIONS
+    ]
     # The first generation of a plan is 0 or 1, as the program counts; its last is told as it is.
     planned_for = [each["last"] for each in assertions if each["last"] is not None]
     if run["total"]:
@@ -133,7 +136,7 @@ def _head(data: RunData) -> RunHead:
         requests_href=f"/api/v1{address}/requests",
         offers_cleanup=_offers_cleanup(data.events),
         revision=run["revision"],
-        share=share_run(run["id"], data.asked),
+        share=share_run(run["id"], data.chosen_process),
     )
 
 
@@ -169,9 +172,6 @@ def _sections(data: RunData) -> list[Section | None]:
         expectations(_checks(data), unit, count_forms(run, data.steady, data.accepted)),
         past_forecasts((data.verdict or {}).get("forecast_score"), unit),
         sections.books(found.books, data.books, unit) if by_phase else None,
-        waterfall(data.books, palette, unit, data.asked.get("g", ""), data.end_bytes, data.asked)
-        if by_phase
-        else None,
         sections.memory(
             found.memory,
             unit,
@@ -189,7 +189,6 @@ def _sections(data: RunData) -> list[Section | None]:
             next(iter(data.books.generations[-1:]), None),
             graph_rates(data.verdict),
         ),
-        _growth_since(data, whose, drawn.ends) if by_phase else None,
         inventory.holders(data.holders, whose),
         sections.tensors(found.tensors, unit),
         sections.containers(found.fill, data.stores, unit),
@@ -211,7 +210,6 @@ def _sections(data: RunData) -> list[Section | None]:
         ending_view.attempts(run, data.verdict),
         ending_view.lines(run),
         sections.cost(client, wall, run["environment"].get("native")),
-        inventory.snapshots(data.snapshots, unit),
         inventory.environment(run["environment"], run["config"]),
     ]
 
@@ -221,21 +219,6 @@ def _checks(data: RunData) -> list[Json]:
     found = (data.verdict or {}).get("assertions") or ()
     rest = [each for each in found if each["origin"] not in ("expect", "accepted")]
     return [*rest, *to_json(data.counts)]
-
-
-def _growth_since(
-    data: RunData, whose: Mapping[str, str], at_ends: Sequence[Points]
-) -> Section | None:
-    """Of the process that is shown."""
-    own = [each for each in data.snapshots if whose.get(each["process"]) == data.process]
-    ends = {
-        int(x): y
-        for points in at_ends
-        if points.name == growth_since.MEMORY
-        for x, y in zip(points.x, points.y, strict=True)
-        if y is not None
-    }
-    return growth_since.growth_since(own, ends, data.run["unit"], data.asked)
 
 
 def _phase_peaks(phases: Sequence[Points]) -> dict[str, float]:

@@ -1,28 +1,42 @@
-"""``/settings``: what this server is, how it does, and with what it was started; and the tokens (`token_pages.py`)."""
+"""``/settings``: health, sizes, retention and tokens of this server, and the forms of the tokens."""
 
 from __future__ import annotations
 
+import time
 from functools import cache
+from typing import cast
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.responses import Response
 
 from leakline import __version__
-from leakline.probes.native import why_not_native as why_no_native_client
 
 from .. import issuing
+from ..credentials import Scope
+from ..errors import InvalidField, RequestRefused
+from ..issuing import Wish, only_where_asked
 from ..limits import MAX_WAITING_BATCHES
 from ..paths import MIGRATIONS
-from ..store import damage, disk, full_disk, migrate, overview, removal, sizes, tokens, watching
-from ..store.compiled import why_not_native
+from ..store import damage, disk, full_disk, migrate, overview, removal, sizes, tokens
+from . import tokens_api
 from .callers import calling
+from .forms import Form
 from .metrics import Metrics
 from .permissions import may
+from .schemas import RowId
 from .services import Services, Use
 from .settings_view import Found, settings_page
 from .templating import render
-from .tokens_view import Issued, TokenForm, TokensSection, tokens_section
+from .tokens_view import (
+    DEFAULT_EXPIRY,
+    EXPIRIES,
+    Issued,
+    TokenForm,
+    TokensSection,
+    issued_text,
+    tokens_section,
+)
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -30,17 +44,47 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 @router.head("/settings")
 @router.get("/settings")
 def show_settings(request: Request, use: Use) -> Response:
-    return settings_response(request, use, section(use))
+    return _response(request, use, _section(use))
 
 
-def settings_response(
+@router.post("/settings/tokens")
+def issue_token(request: Request, form: Form, use: Use) -> Response:
+    only_where_asked(use.callers.asked)
+    sent = TokenForm(
+        form.get("scope", "ingest"),
+        form.get("project", ""),
+        form.get("name", "")[:80],
+        form.get("expires", DEFAULT_EXPIRY),
+        "browser" in form,
+    )
+    try:
+        token, secret = issuing.issue(use.engine, _wish(sent), time.time())
+    except RequestRefused as error:
+        said = error.message.partition(": ")[2] if isinstance(error, InvalidField) else ""
+        wrong = TokenForm(
+            sent.scope, sent.project, sent.name, sent.expires, sent.browser, said or error.message
+        )
+        return _response(request, use, _section(use, form=wrong), error.status)
+    made = Issued(issued_text(issuing.to_json(token)), secret)
+    response = _response(request, use, _section(use, issued=made))
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+@router.post("/settings/tokens/{token}/revoke")
+def revoke_token(token: RowId, use: Use) -> Response:
+    tokens_api.revoke_token(token, use)
+    return RedirectResponse("/settings#tokens", 303)
+
+
+def _response(
     request: Request, use: Services, shown: TokensSection | None, status: int = 200
 ) -> Response:
     page = settings_page(_found(use, request.app.state.metrics), shown)
     return render("settings.html", page, status)
 
 
-def section(
+def _section(
     use: Services, form: TokenForm | None = None, issued: Issued | None = None
 ) -> TokensSection | None:
     """The tokens; None for who may only read."""
@@ -48,6 +92,13 @@ def section(
         return None
     items = [issuing.to_json(token) for token in tokens.list_tokens(use.engine)]
     return tokens_section(items, use.callers.asked, form, issued)
+
+
+def _wish(sent: TokenForm) -> Wish:
+    if sent.expires not in dict(EXPIRIES):
+        raise InvalidField("expires", sent.expires, "must be one of the choices of the page")
+    days = None if sent.expires == "never" else float(sent.expires)
+    return Wish(cast(Scope, sent.scope), sent.project or None, sent.name, days, sent.browser)
 
 
 def _found(use: Services, metrics: Metrics) -> Found:
@@ -70,10 +121,6 @@ def _found(use: Services, metrics: Metrics) -> Found:
         damaged=damage.count(engine),
         removals=removal.waiting(engine),
         retainer=use.retainer,
-        streams=use.live.listeners,
-        has_other_servers=watching.has_other_servers(engine),
-        why_not_native=why_not_native(),
-        why_no_native_client=why_no_native_client(),
     )
 
 

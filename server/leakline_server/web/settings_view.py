@@ -1,23 +1,23 @@
-"""What a server is, how it does and how it was started -> the context of ``/settings``. Pure."""
+"""The version, health, sizes and retention of a server as the context of ``/settings``. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from leakline.text_format import count_of
+from leakline.text_format import count_of, plural
 
 from ..config import Config, is_loopback
 from ..figures import RetainerFigures, WriterFigures
 from ..store.disk import Space
 from ..store.overview import Overview
+from ..store.retention import PerProject
 from ..store.sizes import ProjectSize
 from . import formats
 from .contexts import Cell, Section, Tick, Tile
 from .search_words import search_for
-from .settings_in_force import access, answers_to_any_name, retention, settings
-from .tables import Field, at_iso, code, rated, table
+from .tables import Field, code, table
 from .tokens_view import TokensSection
 
 # Refused because too many batches waited: the answer 429.
@@ -46,10 +46,6 @@ class Found:
     damaged: int
     removals: int
     retainer: RetainerFigures
-    streams: int
-    has_other_servers: bool
-    why_not_native: str | None
-    why_no_native_client: str | None
 
     @property
     def too_busy(self) -> int:
@@ -80,17 +76,13 @@ def settings_page(found: Found, tokens: TokensSection | None = None) -> Settings
         ticks=(
             _writing(found), _fast_enough(found), _schema(found), _readable(found), _returned(found), _reach(config),
         ),
-        sections=(
-            _ingest(found), _projects(found), retention(config, found.retainer), access(config), _native(found),
-            settings(config, found.database),
-        ),
+        sections=(_projects(found), _retention(config, found.retainer)),
         tokens=tokens,
     )  # fmt: skip
 
 
 def _tiles(found: Found) -> tuple[Tile, ...]:
     kind, name = found.database
-    running = found.overview.states.get("running", 0)
     alive = count_of(found.overview.live_processes, "process")
     runs, projects = sum(each.runs for each in found.projects), len(found.projects)
     free = (
@@ -99,10 +91,10 @@ def _tiles(found: Found) -> tuple[Tile, ...]:
         else f"{formats.size(found.space.free)} of it unused"
     )
     return (
-        Tile("VERSION", found.version, f"at {found.config.address}", "#settings"),
+        Tile("VERSION", found.version, f"at {found.config.address}", "#health"),
         Tile("DATABASE", kind, name, "#health"),
         Tile("ON DISK", formats.size(found.space.bytes), free, "#projects"),
-        Tile("RUNNING", count_of(running, "run"), f"{alive} alive", "#ingest"),
+        Tile("RUNNING", count_of(found.overview.running_runs, "run"), f"{alive} alive", "#health"),
         Tile("STORED", count_of(runs, "run"), f"in {count_of(projects, 'project')}", "#projects"),
     )
 
@@ -203,41 +195,10 @@ def _reach(config: Config) -> Tick:
             "LEAKLINE_LOGIN=1 makes this server ask."
         )
         return _tick(question, "whoever is let through", "watch", said)
-    if answers_to_any_name(config):
+    if config.insecure:
         said += " It answers to any name (LEAKLINE_INSECURE)."
         return _tick(question, "this machine", "watch", said)
     return _tick(question, "this machine", "ok", said)
-
-
-def _ingest(found: Found) -> Section:
-    figures, count = found.figures, formats.count
-    states = ", ".join(f"{count(n)} {state}" for state, n in sorted(found.overview.states.items()))
-    rows: list[Sequence[Field]] = [
-        ("last news of a run", _last_seen(found.overview.last_seen_at)),
-        ("runs", states or "none yet"),
-        ("processes alive in running runs", count(found.overview.live_processes)),
-        ("open live pages", count(found.streams)),
-        ("batches waiting now", f"{count(found.waiting)} of {count(found.room)}"),
-        ("batches taken", count(figures.batches)),
-        ("of those, stored already", count(figures.repeated_batches)),
-        ("snapshots stored", count(figures.snapshots)),
-        ("batches told to come back later (429)", count(found.too_busy)),
-        *(
-            (f"batches refused: {code_}", count(n))
-            for code_, n in sorted(found.refusals.items())
-            if code_ != TOO_BUSY
-        ),
-    ]
-    how = "Runs, processes and what waits are of this moment; the rest is counted since this server was started. "
-    if found.has_other_servers:
-        how += "Other servers on the same database count for themselves. "
-    how += "The same numbers are at /metrics."
-    shown = table(("what", "#number"), rows, tall=False)
-    return Section("ingest", "What comes in", how, table=shown)
-
-
-def _last_seen(at: float | None) -> Cell:
-    return Cell("no run yet", absent=True) if at is None else at_iso(formats.moment(at))
 
 
 def _projects(found: Found) -> Section:
@@ -270,22 +231,34 @@ def _size(project: ProjectSize) -> Cell:
     return Cell(formats.size(project.bytes))
 
 
-def _native(found: Found) -> Section:
-    reads = "reads and seals the numbers of batches; without it the same answers, slower"
-    looks = "looks at the heap of trainings on this machine; the page of a run says whether its own had it"
-    rows = (
-        (code("leakline_server._native"), *_there(found.why_not_native), reads),
-        (code("leakline._native"), *_there(found.why_no_native_client), looks),
-    )
+def _retention(config: Config, done: RetainerFigures) -> Section:
     how = (
-        "Compiled at the installation where a C compiler was at hand, and left out with LEAKLINE_NATIVE=0. Nothing but "
-        "speed depends on them. This is what the interpreter of this server has."
+        "Nothing is removed unless one of these settings says so, and never a run that is live or tagged keep or "
+        "baseline. Set them in the environment of the server and restart it."
     )
-    shown = table(("module", "state", "why", "what it does"), rows, tall=False)
-    return Section("native", "Native modules", how, table=shown)
+    note = (
+        f"Since the start: {count_of(done.removed_runs, 'run')} removed, "
+        f"{count_of(done.thinned_snapshots, 'snapshot')} left out of old runs."
+    )
+    rows = (
+        (code("LEAKLINE_KEEP_DAYS"), _limits(config.keep_days, _days, "for ever"),
+         "how long runs are kept after their last message"),
+        (code("LEAKLINE_THIN_AFTER_DAYS"), _limits(config.thin_after_days, _days, "never"),
+         "when an ended run keeps only its generation ends and extremes"),
+        (code("LEAKLINE_KEEP_BYTES"), _limits(config.keep_bytes, formats.size, "no bound"),
+         "the largest size of a project; above it the oldest runs are removed"),
+    )  # fmt: skip
+    shown = table(("setting", "in force", "what it does"), rows, tall=False)
+    return Section("retention", "What is kept", how, table=shown, note=note)
 
 
-def _there(why_not: str | None) -> tuple[Cell, Cell]:
-    if why_not is None:
-        return rated("there", "ok"), Cell("–")
-    return rated("not there", "learning"), Cell(why_not)
+def _limits(limits: PerProject, write: Callable[[float], str], without: str) -> str:
+    found = [("", limits.default), *sorted(limits.projects.items())]
+    return "; ".join(
+        f"{name}{': ' if name else ''}{without if limit is None else write(limit)}"
+        for name, limit in found
+    )
+
+
+def _days(days: float) -> str:
+    return f"{formats.count(days)} {plural('day', days)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -21,10 +20,10 @@ class Share:
     csv_href: str = ""  # nothing where there is none
 
 
-def share_run(run_id: str, asked: Mapping[str, str]) -> Share:
-    """``asked``: what the address of the page says of what it shows."""
+def share_run(run_id: str, process: str = "") -> Share:
+    """Return the addresses of a run's reports; that of the HTML file names the process that the page shows."""
     address = f"/runs/{quote(run_id, safe='')}"
-    shown = f"?{urlencode(asked)}" if asked else ""
+    shown = f"?{urlencode({'process': process})}" if process else ""
     return Share(
         f"{address}/report.txt",
         f"{address}/report.html{shown}",

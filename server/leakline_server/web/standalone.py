@@ -2,8 +2,8 @@
 
 The template of the page is drawn in another frame (report.html in the place of base.html), so a file shows what the
 page shows. What the page names is put inside: style sheets, plotly, the modules of report.js and the theme of charts,
-each as it is served, and the shapes as one picture. What needs a server is left out, and links lead to it
-(travelling.py).
+each as it is served, and the shapes as one picture. Templates leave out what needs a server (``served``), and their
+links lead to it (``href``).
 
 Modules keep their files: each is a data: address in an import map, and names the others as `leakline/NAME.js`.
 """
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Final
+from urllib.parse import urljoin
 
 import jinja2
 from markupsafe import Markup
@@ -25,10 +26,11 @@ from markupsafe import Markup
 from ..paths import STATIC, TEMPLATES
 from . import templating
 from .modules import IMPORTS, texts_of
-from .travelling import SHAPES, travelling
 
 ENTRY: Final = "report.js"
 FRAME: Final = "report.html"
+# Begins the names of the shapes in the file.
+SHAPES: Final = "shape-"
 _SHEETS: Final = re.compile(r'href="/static/(css/[\w-]+\.css)"')
 _LIBRARIES: Final = re.compile(r'<script src="/static/(vendor/[\w./-]+\.js)"')
 _SYMBOL: Final = re.compile(r'<symbol id="([\w-]+)"')
@@ -80,9 +82,15 @@ def environment() -> jinja2.Environment:
         [jinja2.FunctionLoader(framed), jinja2.FileSystemLoader(TEMPLATES)]
     )
     made = templating.environment().overlay(loader=loader)
-    # The filters are shared with the pages, which have no use for this one.
-    made.filters["travelling"] = travelling
+    made.filters = {**made.filters, "href": _absolute}
+    made.globals = {**made.globals, "served": False, "shapes_href": f"#{SHAPES}"}
     return made
+
+
+@jinja2.pass_context
+def _absolute(context: jinja2.runtime.Context, address: str) -> str:
+    """Return the address on the server; that of a place on the page stays."""
+    return address if address.startswith("#") else urljoin(context["live_href"], address)
 
 
 def _frame(template: str, made: Made) -> ReportFrame:

@@ -67,6 +67,9 @@ def environment() -> jinja2.Environment:
     made.filters["with_links"] = with_links
     made.filters["search_for"] = search_for
     made.filters["ahead"] = ahead
+    # A page in a file has its own of these (standalone.py).
+    made.filters["href"] = str
+    made.globals |= {"served": True, "shapes_href": "/static/images/shapes.svg#"}
     return made
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from .. import issuing
-from ..issuing import Wish, only_where_asked
+from ..issuing import DEFAULT_DAYS, Wish, only_where_asked
+from ..limits import MAX_TITLE_LENGTH, MAX_TOKEN_DAYS
 from ..store import tokens
-from . import schemas, token_schemas
+from . import schemas
 from .bodies import described, json_body
 from .json_response import json_response
-from .schemas import RowId
+from .schemas import NO_CONTROL, Name, RowId, Strict
 from .services import Use
 
 router = APIRouter(prefix="/api/v1", tags=["access"])
@@ -34,11 +36,54 @@ _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
+TokenName = Annotated[str, Field(max_length=MAX_TITLE_LENGTH, pattern=NO_CONTROL)]
+
+
+class NewToken(Strict):
+    """`ingest` adds to one project and reads nothing, `read` reads everything, `admin` does all. `browser` is for pages
+    of other origins. `expires_in_days` null: it never expires."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    scope: Literal["ingest", "read", "admin"] = "ingest"
+    project: Name | None = None
+    name: TokenName = ""
+    expires_in_days: Annotated[float, Field(gt=0, le=MAX_TOKEN_DAYS)] | None = DEFAULT_DAYS
+    browser: bool = False
+
+
+class Token(BaseModel):
+    """`begins` is all that is ever shown of it again; `last_used_at` is right to ten minutes."""
+
+    id: int
+    name: str
+    scope: Literal["ingest", "read", "admin"]
+    project: str | None
+    browser: bool
+    begins: str
+    state: Literal["active", "expired", "revoked"]
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+    revoked_at: str | None
+
+
+class IssuedToken(Token):
+    """The only answer that ever shows the token."""
+
+    token: str
+
+
+class Tokens(BaseModel):
+    items: list[Token]
+    next: None = None
+
+
 @router.get(
     "/tokens",
     summary="Tokens, newest first",
     response_model=None,
-    responses={200: {"model": token_schemas.Tokens}},
+    responses={200: {"model": Tokens}},
 )
 def list_tokens(use: Use) -> Response:
     """With those that were revoked or have expired in the last 90 days."""
@@ -50,12 +95,10 @@ def list_tokens(use: Use) -> Response:
     "/tokens",
     summary="Issue a token",
     response_model=None,
-    openapi_extra=described(token_schemas.NewToken),
-    responses={201: {"model": token_schemas.IssuedToken, "description": "issued"}, **_REFUSED},
+    openapi_extra=described(NewToken),
+    responses={201: {"model": IssuedToken, "description": "issued"}, **_REFUSED},
 )
-def issue_token(
-    body: Annotated[token_schemas.NewToken, json_body(token_schemas.NewToken)], use: Use
-) -> Response:
+def issue_token(body: Annotated[NewToken, json_body(NewToken)], use: Use) -> Response:
     """The answer shows the token, and nothing later does."""
     only_where_asked(use.callers.asked)
     wish = Wish(body.scope, body.project, body.name, body.expires_in_days, body.browser)

@@ -16,14 +16,11 @@ from leakline_server.paths import TEMPLATES
 from leakline_server.web import formats, tables
 from leakline_server.web.callers import calling
 from leakline_server.web.contexts import (
-    Ask,
-    AskField,
     Cell,
     Choice,
     CountForm,
     Figure,
     FindingView,
-    ProcessChoice,
     SaidView,
     Section,
     Sign,
@@ -85,7 +82,6 @@ def html() -> str:
         "tiles": _tiles(),
         "ticks": _ticks(),
         "finding": _finding(),
-        "ask": _ask(),
         "count": _count(),
         "figure": _figure(),
         "empty": _empty(),
@@ -201,12 +197,6 @@ def _finding() -> FindingView:
             ),
         ),
     )  # fmt: skip
-
-
-def _ask() -> Ask:
-    links = (ProcessChoice("newest", "#forms", True), ProcessChoice("largest", "#forms", False))
-    fields = (AskField("generation", "Generation", "12", "number"),)
-    return Ask("generation", links, fields, (), "Show")
 
 
 def _count() -> CountForm:

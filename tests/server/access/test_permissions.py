@@ -56,11 +56,10 @@ change POST /runs/{run}/expectations/take-back /api/v1/incidents/{fingerprint}/a
 change POST /api/v1/incidents/{fingerprint}/ignore /api/v1/incidents/{fingerprint}/close /api/v1/rules
 change POST /api/v1/webhooks /api/v1/webhooks/{webhook}/test /api/v1/webhooks/{webhook}/rotate
 change POST /api/v1/webhooks/{webhook}/enable /api/v1/deliveries/{delivery}/redeliver /deletions /deletions/undo
-change POST /incidents/{fingerprint}/acknowledge /incidents/{fingerprint}/ignore /incidents/{fingerprint}/close
+change POST /incidents/{fingerprint}/{action}
 change POST /incidents/{fingerprint}/take-back /alerts/rules /alerts/rules/{rule} /alerts/rules/{rule}/{step}
 change POST /alerts/rules/{rule}/delete /alerts/webhooks
-change POST /alerts/webhooks/{webhook}/rotate /alerts/webhooks/{webhook}/test /alerts/webhooks/{webhook}/enable
-change POST /alerts/webhooks/{webhook}/disable /alerts/webhooks/{webhook}/delete
+change POST /alerts/webhooks/{webhook}/rotate /alerts/webhooks/{webhook}/{action} /alerts/webhooks/{webhook}/delete
 change POST /alerts/deliveries/{delivery}/redeliver /settings/tokens /settings/tokens/{token}/revoke
 change DELETE /api/v1/tokens/{token} /api/v1/runs/{run} /api/v1/runs/{run}/expectations
 change DELETE /api/v1/incidents/{fingerprint}/acknowledge /api/v1/incidents/{fingerprint}/ignore
@@ -82,7 +81,7 @@ MAY: Final[Mapping[str, tuple[str, ...]]] = {
 UNKNOWN: Final = ("none", "expired", "revoked")
 FILLED: Final = {
     "{run}": MINE, "{fingerprint}": "0123456789abcdef", "{form}": "json", "{path}": "css/base.css",
-    "{rule}": "999999", "{webhook}": "999999", "{delivery}": "999999", "{token}": "999999",
+    "{rule}": "999999", "{action}": "enable", "{webhook}": "999999", "{delivery}": "999999", "{token}": "999999",
 }  # fmt: skip
 # Those that answer nothing, or something else, without it.
 QUERIES: Final = {

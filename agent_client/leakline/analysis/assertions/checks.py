@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -11,7 +12,7 @@ from ...snapshot import LARGEST_INTEGER
 from ..contracts import Readings as CountReadings
 from ..contracts import applicable_readings, find_violation
 from ..history import Expectation, RunHistory
-from ..results import Assertion, AssertionCheck, AssertionState, Deviation, Interval
+from ..results import BY_READING, Assertion, AssertionCheck, AssertionState, Deviation, Interval
 from ..series import Lane, lanes_of
 from ..since import Told
 from ..study import LaneStudy
@@ -49,23 +50,33 @@ class Readings:
 def check_assertions(history: RunHistory, told: Sequence[Told]) -> tuple[AssertionCheck, ...]:
     """Return every assertion with what was measured. ``told``: each process place at its newest moment.
 
-    Bands and budgets are first, then the promises of fixes, then counts, broken ones first.
+    Bands, gauges and budgets are first, then the promises of fixes, then counts, broken ones first.
     """
     studies = [study for study, _ in told]
-    found: dict[str, list[AssertionCheck]] = {"band": [], "budget": []}
+    found: dict[str, list[AssertionCheck]] = {"band": [], "gauge": [], "budget": []}
     for assertion in declared_assertions(history):
         rows = found[assertion.origin]
         if len(rows) < _MAX_OF_AN_ORIGIN:
-            readings = band_readings if assertion.origin == "band" else budget_readings
+            readings = band_readings if assertion.origin in BY_READING else budget_readings
             rows += [check(history, assertion, each) for each in readings(assertion, studies)]
     found["fix"] = check_fixes(history, told)
-    counts = check_counts(history, [study.lane for study in studies])
-    found["count"] = sorted(counts, key=lambda each: each.state != "broken")
+    found["count"] = _in_order(check_counts(history, [study.lane for study in studies]))
     return tuple(
         row
         for origin, rows in found.items()
         for row in (rows if origin == "fix" else rows[:_MAX_OF_AN_ORIGIN])
     )
+
+
+def _in_order(counts: Sequence[AssertionCheck]) -> list[AssertionCheck]:
+    """Return broken ones first, and before the second of any class the first of each, so that none is cut off whole."""
+    before = Counter[tuple[bool, str, str]]()
+    ranked = []
+    for each in counts:
+        which = each.state != "broken", each.origin, each.name
+        ranked.append((which[0], before[which], each))
+        before[which] += 1
+    return [each for _, _, each in sorted(ranked, key=lambda found: found[:2])]
 
 
 def _checked(assertion: Assertion, **found: Any) -> AssertionCheck:
@@ -80,7 +91,8 @@ def band_readings(band: Assertion, studies: Sequence[LaneStudy]) -> list[Reading
     measuring = [study.lane for study in studies if is_measured(study.lane, band.metric)]
     found = []
     for lane in measuring:
-        values = dict(zip(lane.generations, readings_of(lane, band.metric), strict=True))
+        each = readings_of(lane, band.metric, highest=band.origin == "gauge")
+        values = dict(zip(lane.generations, each, strict=True))
         ended = [g for g in lane.generations if band.covers(g)]
         known = [(g, float(v)) for g in ended if (v := values[g]) is not None]
         newest = lane.generations[-1] if lane.generations else -math.inf
@@ -99,7 +111,7 @@ def budget_readings(budget: Assertion, studies: Sequence[LaneStudy]) -> list[Rea
 
 
 def check(history: RunHistory, assertion: Assertion, readings: Readings) -> AssertionCheck:
-    amounts, is_band = readings.amounts, assertion.origin == "band"
+    amounts, is_band = readings.amounts, assertion.origin in BY_READING
     states = [assertion.state_of(amount) for _, amount in amounts]
     beyond = [each for each, state in zip(amounts, states, strict=True) if state != "holds"]
     outside = [Deviation(g, v, assertion.off_by(v)) for g, v in beyond] if is_band else []
@@ -108,7 +120,7 @@ def check(history: RunHistory, assertion: Assertion, readings: Readings) -> Asse
         key=lambda each: (abs(assertion.off_by(each[1])) if is_band else each[1], -each[0]),
         default=(None, None),
     )
-    is_open = is_band and not history.ended
+    is_open = assertion.origin == "band" and not history.ended
     is_open = is_open and (assertion.last is None or readings.newest < assertion.last)
     state: AssertionState = "holds" if worst is None else assertion.state_of(worst)
     if not amounts:
@@ -175,5 +187,7 @@ def _check_count(
         assertion, process=process, state=state,
         measured=_exactly(readings.counts[-1] if readings.counts else None),
         outside=len(broken), judged=len(readings.counts), deviations=tuple(broken[:_MAX_DEVIATIONS]),
-        sentence=count_sentence(history.unit, readings.counts, broken, state),
+        sentence=count_sentence(
+            history.unit, readings.counts, broken, state, in_part=bool(lane.whole_from)
+        ),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The declared limits of a run, bands and budgets, and the readings of their metrics by generation."""
+"""The declared limits of a run (bands, limits of gauges, budgets) and the readings of their metrics by generation."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ GENERATION_GROWTH: Final = "generation.growth_bytes"
 _RESIDENT: Final = "process.rss_bytes"
 # A peak covers the time since the previous snapshot: that of a generation is the highest of all its snapshots.
 _PEAK: Final = "peak_bytes"
+_GAUGE: Final = "gauge."
 # The names that stand for the entire run; a phase of the same name has precedence.
 _RUN: Final = "run"
 _GENERATION: Final = "generation"
@@ -47,14 +48,16 @@ Amounts = list[tuple[int, float]]
 
 
 def declared_assertions(history: RunHistory) -> tuple[Assertion, ...]:
-    """Return bands by series and generation, then budgets as declared, each with its newest bounds.
+    """Return bands by series and generation, then gauges and budgets as declared, each with its newest bounds.
 
     Events that declare no valid limit are ignored.
     """
-    if not (history.events_of("band") or history.events_of("budget")):
+    if not any(history.events_of(origin) for origin in ("band", "gauge", "budget")):
         return ()
     of = (history.events, history.processes, history.phases, history.unit)
-    return history.said.once("assertions", of, lambda: (*_bands(history), *_budgets(history)))
+    return history.said.once(
+        "assertions", of, lambda: (*_bands(history), *_gauges(history), *_budgets(history))
+    )
 
 
 def declared_budgets(history: RunHistory) -> tuple[Assertion, ...]:
@@ -83,6 +86,17 @@ def _band(series: str, data: Mapping[str, Any]) -> Assertion | None:
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and number_of(value) is not None else None
+
+
+def _gauges(history: RunHistory) -> list[Assertion]:
+    found: dict[str, Assertion] = {}
+    for event in history.events_of("gauge"):
+        limit = number_of(event.data.get("warn_above"))
+        if limit is not None:
+            found[event.name] = Assertion(
+                "gauge", event.name, f"{_GAUGE}{event.name}", None, None, limit
+            )
+    return list(found.values())[-_MAX_OF_AN_ORIGIN:]
 
 
 def _budgets(history: RunHistory) -> list[Assertion]:
@@ -120,18 +134,21 @@ def is_measured(lane: Lane, series: str) -> bool:
     return any(value is not None for value in lane.series.get(source, ()))
 
 
-def readings_of(lane: Lane, series: str) -> Sequence[Value]:
-    """Return one reading per generation: that of its end, or of where this series is read most."""
+def readings_of(lane: Lane, series: str, *, highest: bool = False) -> Sequence[Value]:
+    """Return one reading per generation: that of its end, or of where this series is read most.
+
+    ``highest``: the highest of the generation, as always of a peak.
+    """
     if series == GENERATION_GROWTH:
         return _gained(lane)
-    if not series.endswith(_PEAK):
+    if not (highest or series.endswith(_PEAK)):
         return lane.readings(series)
     column = lane.series[series]
-    highest: dict[int, float] = {}
+    most: dict[int, float] = {}
     for generation, value in zip(lane.generation, column, strict=True):
         if generation is not None and value is not None:
-            highest[generation] = max(highest.get(generation, value), value)
-    return [highest.get(generation) for generation in lane.generations]
+            most[generation] = max(most.get(generation, value), value)
+    return [most.get(generation) for generation in lane.generations]
 
 
 def _gained(lane: Lane) -> Sequence[Value]:

@@ -68,7 +68,7 @@ def check_fixes(history: RunHistory, told: Sequence[Told]) -> list[AssertionChec
                 AssertionCheck(
                     "fix", fix.name, claim if counted == claim else f"type.{counted}.count", fix.phase,
                     promised if is_least else None, None if is_least else promised,
-                    state=state, measured=measured, sentence=sentence,
+                    location=fix.location, state=state, measured=measured, sentence=sentence,
                 )
             )  # fmt: skip
     return rows
@@ -142,7 +142,7 @@ def _phase_growth(seen: Since, phase: str | None, promised: float) -> Answer:
 
 
 def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer:
-    """Refuted where even the low end is clearly above the promise, held where the high end is not."""
+    """Broken where even the low end is clearly above the promise, kept where the high end is not."""
     # A promise of no growth at all means: none that matters.
     bound = promised * (1 + _ABOUT) if promised else seen.growth_that_matters()
     span = in_brackets(format_range(measured.low, measured.high))
@@ -251,7 +251,7 @@ def _generations(seen: Since, promised: float) -> Answer:
 
 
 def _possible(seen: Since, promised: float) -> Answer:
-    """Hold where memory lasts so long even at the high end of its growth, break where not even at the low end."""
+    """Kept where memory lasts so long even at the high end of its growth, broken where not even at the low end."""
     growth = seen.growth_under_limit()
     ends = None if growth is None else seen.memory_lasts(growth)
     if growth is None or ends is None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ...text_format import capital, count_of, format_bytes, format_number, short_name
 from ..history import RunHistory
-from ..results import Assertion, AssertionState, Deviation
+from ..results import BY_READING, Assertion, AssertionState, Deviation
 from .declared import (
     GENERATIONS,
     GPU_PEAK,
@@ -44,7 +44,10 @@ def assertion_title(check: Mapping[str, Any], unit: str) -> str:
         whose = {KEPT_BY_GENERATION: f"each {unit}", KEPT_BY_RUN: "the whole run"}
         return f"budget of {whose.get(metric, check['name'])}{process}"
     if check["origin"] == "fix":
-        return f"{check['name']}: {_promise_title(check, unit)}"
+        place = f" ({check['location']})" if check["location"] else ""
+        return f"{check['name']}{place}: {_promise_title(check, unit)}"
+    if check["origin"] == "gauge":
+        return f"{metric}{process}: {_bounds(check)}"
     if check["origin"] != "band":
         after = f" after {check['phase']}" if check["phase"] else ""
         return f"{check['name']}{after}{process}: {_bounds(check)}"
@@ -76,7 +79,7 @@ def _bounds(check: Mapping[str, Any]) -> str:
     if low is None and high is None:
         return "as at the baseline"
     if low is None:
-        return f"up to {write(high)}{'' if check['origin'] == 'band' else ' (baseline)'}"
+        return f"up to {write(high)}{'' if check['origin'] in BY_READING else ' (baseline)'}"
     if high is None:
         return f"from {write(low)}"
     return write(low) if low == high else f"{write(low)} to {write(high)}"
@@ -183,13 +186,20 @@ def broken_budget_evidence(budget: Assertion, unit: str, kept: float) -> str:
 
 
 def count_sentence(
-    unit: str, counts: Sequence[float], broken: Sequence[Deviation], state: AssertionState
+    unit: str,
+    counts: Sequence[float],
+    broken: Sequence[Deviation],
+    state: AssertionState,
+    *,
+    in_part: bool = False,
 ) -> str:
+    """``in_part``: of a long run, of which not every generation is read."""
     if not counts:
         return "It has not been counted there yet."
     said = f"{format_number(counts[-1])} at the newest reading"
     if broken:
         first = broken[0].generation
         where = f"before the first {unit}" if first is None else f"first in {unit} {first}"
-        said += f"; other numbers at {count_of(len(broken), 'reading')}, {where}"
+        part = f" of the {len(counts):,} that are read of this long run" if in_part else ""
+        said += f"; other numbers at {count_of(len(broken), 'reading')}{part}, {where}"
     return f"{said}{'; a collection may still free them' if state == 'undecided' else ''}."
