@@ -264,16 +264,18 @@ def as_json_reads(text: bytes) -> Any:
 
     def of_series(values: list[Any]) -> tuple[str, bytes]:
         if float in map(type, values):
-            filled = [np.nan if v is None else v for v in values]
+            filled = [np.nan if v is None else float(v) for v in values]
             return "floats", np.array(filled, np.float64).tobytes()
         kind = "holed" if None in values else "whole"
-        return kind, np.array([NOT_THERE if v is None else v for v in values], np.int64).tobytes()
+        filled = [NOT_THERE if v is None else int(v) for v in values]
+        return kind, np.array(filled, np.int64).tobytes()
 
     def of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         assert len(dict(pairs)) == len(pairs)
         return {name: of_series(values) for name, values in pairs}
 
-    return json.loads(text.decode(), object_pairs_hook=of_pairs)
+    # Integers stay texts until the kind of their series is known: as a float, "-0" keeps its sign.
+    return json.loads(text.decode(), object_pairs_hook=of_pairs, parse_int=str)
 
 
 @without_native
