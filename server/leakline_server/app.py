@@ -64,12 +64,11 @@ from .web.services import Services
 from .web.static_files import RevalidatedFiles
 from .worker import Worker
 from .workers.apart import Apart
-from .workers.compacting import Compactor
 from .workers.deliver import Deliverer
 from .workers.examine import Examiner, Wakes
 from .workers.looking import Looking
 from .workers.retaining import Retainer
-from .workers.seal import Sealer
+from .workers.seal import Compactor, Sealer
 from .workers.watching import Watcher
 from .writer import Writer
 

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,7 +22,6 @@ import zstandard
 from leakline.environment import masked
 from leakline.snapshot import WIRE_VERSION, ProcessIdentity
 
-from . import number_columns
 from .errors import InvalidField, Malformed, TooLarge, Unsupported
 from .limits import (
     MAX_BATCH_EVENTS,
@@ -43,11 +42,12 @@ from .limits import (
 )
 from .store import compiled, wire
 from .store.batch_columns import NOT_THERE, BatchColumns, Rows, of_lists, of_rows, series_of
+from .store.details import LINES_KEPT
 from .store.incoming import DetailKind, Incoming
-from .store.log_lines import LINES_KEPT
 from .texts import all_without_control, may_steer
 
-SMALL_BODY_BYTES: Final = 8 * 1024
+# Below it, checking whether a series is constant costs more than reading it.
+MIN_FOR_CONSTANT: Final = 48
 # Inflated at a time.
 PIECE_BYTES: Final = 256 * 1024
 
@@ -126,9 +126,7 @@ def check(run_id: str, body: bytes, received_at: float) -> Incoming:
         # Checked again after it: a name of nothing but control characters is no name.
         cleaned = all_without_control(msgspec.to_builtins(_decode(body)))
         body = wire.encode(cleaned)
-    # In Python, a number as an object costs less in a few snapshots than looking how its text can be read.
-    try_text = len(body) > SMALL_BODY_BYTES or compiled.native() is not None
-    found = _plain(body) if try_text else None
+    found = _plain(body)
     if found is None:
         whole = _decode(body)
         found = whole, _columns(whole)
@@ -152,8 +150,51 @@ def check(run_id: str, body: bytes, received_at: float) -> Incoming:
     )
 
 
+class SeriesRead(NamedTuple):
+    """The series of a batch by kind, as in `BatchColumns`; no number is below ``low`` or above ``high``."""
+
+    constant: dict[str, int]
+    whole: Rows
+    holed: Rows
+    floats: Rows
+    low: float
+    high: float
+
+
+def read_series(series: bytes | msgspec.Raw, count: int) -> SeriesRead | None:
+    """Read a JSON object of lists of ``count`` numbers natively; None if anything in it is not plain.
+
+    Plain are lists of integers and nulls, or of floats and nulls, within the bounds that hold for every series, each
+    under a name of its own. Everything else is decoded value by value, which accepts the same and names what is wrong.
+    """
+    module = compiled.native()
+    assert module is not None
+    found = module.read_columns(series, count, MIN_FOR_CONSTANT)
+    if found is None:
+        return None
+    constant, whole, whole_table, holed, holed_table, floats, float_table, low, high = found
+    return SeriesRead(
+        constant,
+        _rows(whole, whole_table, _INTEGER, count),
+        _rows(holed, holed_table, _INTEGER, count),
+        _rows(floats, float_table, _FLOAT, count),
+        low,
+        high,
+    )
+
+
+_INTEGER: Final = np.dtype(np.int64)
+_FLOAT: Final = np.dtype(np.float64)
+
+
+def _rows(names: list[str], table: bytes, dtype: np.dtype[Any], count: int) -> Rows:
+    return Rows(names, np.ndarray((len(names), count), dtype, table))
+
+
 def _plain(body: bytes) -> tuple[wire.Envelope, BatchColumns] | None:
-    """The batch where nothing is wrong with it and nothing missing in it, as clients of ours send; else None."""
+    """Return a complete and valid batch, as our own clients send; None for others, or without the native module."""
+    if compiled.native() is None:
+        return None
     try:
         batch = wire.decode_plain(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -166,7 +207,7 @@ def _plain(body: bytes) -> tuple[wire.Envelope, BatchColumns] | None:
     }  # fmt: skip
     if batch.version != WIRE_VERSION or sizes != {count} or not 0 < count <= MAX_SNAPSHOTS:
         return None
-    found = number_columns.read(columns.series, count)
+    found = read_series(columns.series, count)
     if found is None:
         return None
     checked = BatchColumns(

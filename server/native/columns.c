@@ -1,7 +1,7 @@
 /* leakline_server._native: the series of a batch, from their JSON to arrays in one pass; and what sealing has of it
    (tables.c).
 
-   CPython 3.11 to 3.14 with the interpreter lock. Only what is plain is read here, as `number_columns.py` says; for
+   CPython 3.11 to 3.14 with the interpreter lock. Only what is plain is read here, as `ingest.read_series` says; for
    everything else the answer is None, and the batch is decoded value by value. The text need not be valid JSON. */
 
 #include "tables.h"
@@ -17,7 +17,7 @@
 #error "leakline_server._native needs the interpreter lock"
 #endif
 
-/* As wire.MAX_INTEGER, number_columns.MAX_PLAIN_FLOAT, batch_columns.NOT_THERE and wire.MAX_NAME_LENGTH. */
+/* As wire.MAX_INTEGER, limits.MAX_FLOAT, batch_columns.NOT_THERE and wire.MAX_NAME_LENGTH. */
 #define MAX_INTEGER (INT64_C(1) << 53)
 #define MAX_FLOAT 1e15
 #define NOT_THERE INT64_MIN

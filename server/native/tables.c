@@ -1,8 +1,8 @@
 /* Sealing in one pass over each number: the batches of a process into a table of series, and its rows as chunks.
 
-   `store/assembling.py`, `store/encode_rows.py` and `store/codec.py` say what each of these is, and do the same in
-   numpy where this module was not built. Every length is looked at before anything is read or written; numbers are
-   copied, so no buffer needs to be aligned. Differences wrap around as those of numpy do. */
+   `store/assembling.py` and `store/codec.py` say what each of these is, and do the same in numpy where this module was
+   not built. Every length is looked at before anything is read or written; numbers are copied, so no buffer needs to
+   be aligned. Differences wrap around as those of numpy do. */
 
 #include "tables.h"
 

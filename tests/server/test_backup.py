@@ -22,7 +22,7 @@ from tests.server.stored import serving
 
 from leakline.cli import main
 from leakline_server.paths import MIGRATIONS
-from leakline_server.store import backup, partial, runs
+from leakline_server.store import backup, runs
 from leakline_server.store.engine import Engine, open_engine
 from leakline_server.store.migrate import current, downgrade, revisions, upgrade
 
@@ -458,8 +458,8 @@ def test_what_a_killed_backup_left_is_removed_by_the_next(file: Path, tmp_path: 
     killed.kill()
     assert killed.wait(10) == -signal.SIGKILL
     (left,) = tmp_path.glob("a.db.*.part")
-    of_another = left.with_name(left.name.replace(f".{partial._host()}.", ".another."))
-    of_long_ago = left.with_name(left.name.replace(f".{partial._host()}.", ".old."))
+    of_another = left.with_name(left.name.replace(f".{backup._host()}.", ".another."))
+    of_long_ago = left.with_name(left.name.replace(f".{backup._host()}.", ".old."))
     (tmp_path / "mine.of.2.12345678.part").write_text("precious")
     for each in (of_another, of_long_ago, tmp_path / "report.v1.part"):
         each.write_text("x")

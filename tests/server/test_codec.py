@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from tests.server.stored import LATER, R1, engine_of, seal_all
 
 from leakline_server.store import compaction, compiled, pieces, sealing
-from leakline_server.store.assembling import chunks_of
+from leakline_server.store.assembling import chunks_of, encode_rows
 from leakline_server.store.batch_columns import NOT_THERE, BatchColumns, Rows
 from leakline_server.store.codec import (
     Array,
@@ -34,9 +34,8 @@ from leakline_server.store.codec import (
     numbers,
     texts,
 )
-from leakline_server.store.cutting import Cut
-from leakline_server.store.encode_rows import encode_rows
 from leakline_server.store.packed import Body, pack, unpack
+from leakline_server.store.pieces import Cut
 
 integers = st.integers(-(2**53), 2**53)
 floats = st.floats(allow_nan=False, allow_infinity=False)

@@ -36,7 +36,7 @@ from leakline_server.store.incoming import Accepted
 from leakline_server.store.joining import join_run
 from leakline_server.store.tables import batches, chunks, runs, segments
 from leakline_server.store.tables import details as detail_rows
-from leakline_server.workers.compacting import LOOK_SECONDS, Compactor
+from leakline_server.workers.seal import LOOK_SECONDS, Compactor
 
 # Small, so that a few hundred snapshots have all levels.
 BLOCK, PIECE = 64, 8

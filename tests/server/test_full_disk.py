@@ -38,9 +38,8 @@ from leakline_server.store.engine import (
 )
 from leakline_server.store.migrate import upgrade
 from leakline_server.store.tables import batches, runs
-from leakline_server.workers.compacting import Compactor
 from leakline_server.workers.examine import Examiner, Wakes
-from leakline_server.workers.seal import Sealer
+from leakline_server.workers.seal import Compactor, Sealer
 
 # Numbers that pack badly, so that a few batches fill a small disk.
 SERIES = 60

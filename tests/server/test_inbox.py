@@ -38,11 +38,11 @@ from leakline_server.store.columns import (
     series_ids,
     stretches,
 )
+from leakline_server.store.details import LINES_KEPT
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.inbox import Inbox
 from leakline_server.store.incoming import Accepted, Incoming
 from leakline_server.store.joining import join_run
-from leakline_server.store.log_lines import LINES_KEPT
 from leakline_server.store.tables import batches, chunks, details, processes, runs, series
 
 BATCHES = "/api/v1/runs/r1/batches"

@@ -15,7 +15,7 @@ from tests.server.stored import engine_of, seal
 
 from leakline_server.store.damage import count
 from leakline_server.store.inspection import inspect
-from leakline_server.store.intervals import Intervals
+from leakline_server.store.known import Intervals
 
 
 @pytest.fixture

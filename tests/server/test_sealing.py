@@ -28,9 +28,9 @@ from leakline.analysis.thinning import thinned
 from leakline.snapshot import RunHeader, header_from_wire
 from leakline_server import ingest
 from leakline_server.store import columns, sealing, starts
+from leakline_server.store.assembling import encode_rows
 from leakline_server.store.codec import Array, Chunk, Numbers, encode
 from leakline_server.store.columns import Key
-from leakline_server.store.encode_rows import encode_rows
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.history import load_for_examination, load_history
 from leakline_server.store.inbox import Inbox

@@ -18,8 +18,7 @@ from leakline_server.config import VARIABLES, Config, from_arguments, from_envir
 from leakline_server.figures import RetainerFigures, WriterFigures
 from leakline_server.store import disk, sizes
 from leakline_server.store.engine import open_engine
-from leakline_server.store.overview import Overview, overview
-from leakline_server.store.sizes import ProjectSize
+from leakline_server.store.sizes import Overview, ProjectSize, overview
 from leakline_server.web.settings_view import Found, settings_page
 from leakline_server.web.templating import zoned
 

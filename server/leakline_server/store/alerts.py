@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Engine, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ..limits import MAX_RUN_ALERTS
+from .deliveries import supersede
 from .newest import keep_newest
-from .superseding import supersede
 from .tables import alerts, deliveries, webhooks
 
 # The subject of an alert that tells several changes of its incident at once.

@@ -11,8 +11,10 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import sqlite3
 import stat
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,12 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from . import partial
-from .partial import BESIDE
-
 # Of one step of a copy, 4 MiB where a page is 4 KiB; a rest after each leaves the disk to who writes.
 PAGES_PER_STEP: Final = 1_024
 REST_SECONDS: Final = 0.005
+# What SQLite keeps beside a file.
+BESIDE: Final = ("-wal", "-shm", "-journal")
+# Of one whose process cannot be asked after: of another machine, or where a process of now has its number.
+LONG_SECONDS: Final = 86_400.0
+_PARTIAL: Final = re.compile(
+    r".+\.(?P<host>[\w-]+)\.(?P<pid>\d+)\.\w{8}\.(?:part|restoring)", re.ASCII
+)
 _BUSY_SECONDS: Final = 30.0
 _RIGHTS: Final = 0o777
 
@@ -57,7 +63,7 @@ def back_up(database: Path, target: Path) -> Checked:
         _name(copy, target)
         _settle_folder(target.parent)
     finally:
-        partial.remove(copy)
+        _remove(copy)
     return checked
 
 
@@ -83,7 +89,7 @@ def restore(source: Path, database: Path) -> Path | None:
         new.replace(database)
         _settle_folder(database.parent)
     finally:
-        partial.remove(new)
+        _remove(new)
     return kept
 
 
@@ -130,15 +136,60 @@ def _there_already(target: Path) -> CannotBackUp:
 
 
 def _begin(path: Path, suffix: str) -> Path:
+    """Create an empty file next to ``path`` that only this process uses and reads; ``suffix``: part or restoring.
+
+    The files of processes that were killed while they wrote are removed from the folder.
+    """
     if not path.parent.exists():
         raise CannotBackUp(f"the folder {path.parent} does not exist; make it, or name another")
     try:
-        return partial.begin(path, suffix)
+        _remove_left(path.parent)
+        prefix = f"{path.name}.{_host()}.{os.getpid()}."
+        number, name = tempfile.mkstemp(f".{suffix}", prefix, path.parent)
+        os.close(number)
+        return Path(name)
     except OSError as error:
         # It names a file of ours, of which nobody has heard.
         raise CannotBackUp(
             f"cannot write into the folder {path.parent}: {error.strerror}"
         ) from error
+
+
+def _remove(path: Path) -> None:
+    for name in ("", *BESIDE):
+        path.with_name(path.name + name).unlink(missing_ok=True)
+
+
+def _remove_left(folder: Path) -> None:
+    for path in folder.glob("*.*.*.*.*"):
+        found = _PARTIAL.fullmatch(path.name)
+        # What may not be removed is in nobody's way.
+        with contextlib.suppress(OSError):
+            if found is not None and _is_left(path, found["host"], int(found["pid"])):
+                _remove(path)
+
+
+def _is_left(path: Path, host: str, pid: int) -> bool:
+    if host == _host() and not _lives(pid):
+        return True
+    return path.stat().st_mtime < time.time() - LONG_SECONDS
+
+
+def _lives(pid: int) -> bool:
+    if os.name == "nt":
+        # There this would end it.
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _host() -> str:
+    return re.sub(r"[^\w-]", "-", socket.gethostname(), flags=re.ASCII) or "-"
 
 
 def _name(copy: Path, target: Path) -> None:

@@ -26,7 +26,6 @@ from sqlalchemy import (
 )
 
 from . import damage
-from .chunk_rows import PACKED
 from .codec import (
     Array,
     Chunk,
@@ -60,6 +59,10 @@ COLUMN_NAMES: Final[Mapping[int, str]] = dict(
         ("sequence", "time", "monotonic", "generation", "phase", "label", "kind"),
         strict=True,
     )
+)
+# What a `Chunk` is made of, in its order.
+PACKED: Final = tuple(
+    chunks.c[name] for name in ("count", "present", "first", "last", "min", "max", "width", "blob")
 )
 # Up to so many stretches are asked for one by one: those between them may be many.
 MAX_NAMED_STRETCHES: Final = 32
@@ -349,6 +352,22 @@ def _chunks(
         return {}
     rows: Any = _CHUNKS(connection, key, wanted, sealed)
     return {(number, first): Chunk(*rest) for number, first, *rest in rows}
+
+
+def chunk_row(
+    key: Key, number: int, first_sequence: int, chunk: Chunk, pieces: bytes | None = None
+) -> dict[str, Any]:
+    """Return the row of a column in the segment that begins here; ``pieces``: of a compacted segment (pieces.py)."""
+    return {
+        "run_id": key.run_id, "process_id": key.process_id, "series_id": number, "first_sequence": first_sequence,
+        "count": chunk.count, "present": chunk.present, "first": chunk.first, "last": chunk.last, "min": chunk.min,
+        "max": chunk.max, "width": chunk.width, "blob": chunk.blob, "pieces": pieces,
+    }  # fmt: skip
+
+
+def chunk_size(row: Mapping[str, Any]) -> int:
+    """Return the bytes that are packed in the row of a chunk."""
+    return sum(len(row[name] or b"") for name in ("blob", "pieces"))
 
 
 class ChunkRows:

@@ -9,6 +9,7 @@ without it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,19 +30,22 @@ from sqlalchemy import (
 )
 
 from . import blocks, packing
-from .codec import Array
+from .codec import Array, Texts, only_used
 from .columns import (
     COLUMNS,
     SEQUENCE,
+    Block,
     Key,
     Stretch,
+    chunk_row,
+    chunk_size,
     of,
     read,
     reading,
     series_ids,
 )
 from .engine import Many, writing
-from .parts import Part
+from .pieces import Cut, pack_column
 from .runs import ENDED
 from .tables import chunks, processes, runs, segments
 
@@ -244,7 +248,7 @@ def _prepare(
     cut = len(sequence) if taken[0]["thinned"] else _cut(sequence, below)
     low, high = (int(sequence[0]), int(sequence[cut - 1])) if cut else (0, -1)
     details = packing.plan(connection, key, low, high)
-    parts = [Part(sequence, 0, cut), Part(sequence, cut, len(sequence))]
+    parts = [_Part(sequence, 0, cut), _Part(sequence, cut, len(sequence))]
     parts = [part for part in parts if part.start < part.stop]
     for part in parts:
         part.begin(key, block, COLUMNS)
@@ -263,6 +267,46 @@ def _prepare(
         [part.segment(key, taken) for part in parts],
         details,
     )
+
+
+class _Part:
+    """A new segment: the snapshots from ``start`` to ``stop`` of what was read. The first is compacted."""
+
+    def __init__(self, sequence: Array, start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+        self.rows: list[dict[str, Any]] = []
+        self._compacted = start == 0
+        self._sequence = sequence[start:stop]
+        self._cut: Cut | None = None
+
+    def begin(self, key: Key, block: Block, columns: Collection[int]) -> None:
+        """The rows of what every snapshot has, by which the others are cut."""
+        if self._compacted:
+            self._cut = Cut(self._sequence)
+        self.add(key, block, columns)
+
+    def add(self, key: Key, block: Block, columns: Collection[int]) -> None:
+        """The chunk rows of these columns. A series without values among these snapshots has none."""
+        part = block.take(np.arange(self.start, self.stop))
+        for number in columns:
+            column = part.columns[number]
+            if isinstance(column, Texts):
+                column = only_used(column)
+            chunk, pieces = pack_column(column, self._cut)
+            if chunk.present or number in COLUMNS:
+                self.rows.append(chunk_row(key, number, int(self._sequence[0]), chunk, pieces))
+            # Whoever answers a request comes first.
+            time.sleep(0)
+
+    def segment(self, key: Key, taken: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        first, last = int(self._sequence[0]), int(self._sequence[-1])
+        # What is newer than a revision is asked for by segment: the older part does not take that of the newer.
+        revision = max(row["revision"] for row in taken if row["first_sequence"] <= last)
+        return {
+            **key._asdict(), "first_sequence": first, "last_sequence": last, "count": len(self._sequence),
+            "revision": revision, "level": int(self._compacted), "thinned": taken[0]["thinned"],
+            "bytes": sum(map(chunk_size, self.rows)),
+        }  # fmt: skip
 
 
 def _cut(sequence: Array, below: int | None) -> int:

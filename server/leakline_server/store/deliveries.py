@@ -15,9 +15,9 @@ it any more: its time has passed, or there is a newer state of the same thing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
@@ -34,9 +34,14 @@ from sqlalchemy import (
 )
 
 from .engine import writing
-from .superseding import SUPERSEDED, has_later
 from .tables import alerts, deliveries, tries, webhooks
 from .webhooks import Webhook, as_webhook, disable_where, note_arrival, note_failure
+
+SUPERSEDED: Final = "superseded"
+
+_later = deliveries.alias("later")
+_later_alert = alerts.alias("later_alert")
+_own_alert = alerts.alias("own_alert")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,4 +263,39 @@ def _settle(
             last_error=made.error,
             **values,
         )
+    )
+
+
+def supersede(connection: Connection, new_alerts: Sequence[str]) -> None:
+    """Settle the waiting deliveries of earlier states of what ``new_alerts`` report, at the webhooks that get these.
+
+    The same thing is one incident, or what a run reports under one subject; newer is the delivery written later.
+    """
+    connection.execute(
+        update(deliveries)
+        .where(deliveries.c.state == "pending", has_later(_later.c.alert_id.in_(new_alerts)))
+        .values(state=SUPERSEDED, claimed_until=None)
+    )
+
+
+def has_later(*narrowed: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition that a newer state of the same thing is, or was, to be delivered to the same webhook."""
+    same_subject = and_(
+        _own_alert.c.incident_id.is_(None),
+        _later_alert.c.incident_id.is_(None),
+        _own_alert.c.subject != "",
+        _later_alert.c.run_id == _own_alert.c.run_id,
+        _later_alert.c.subject == _own_alert.c.subject,
+    )
+    return exists(
+        select(_later.c.id)
+        .join(_later_alert, _later_alert.c.id == _later.c.alert_id)
+        .join(_own_alert, _own_alert.c.id == deliveries.c.alert_id)
+        .where(
+            _later.c.webhook_id == deliveries.c.webhook_id,
+            _later.c.id > deliveries.c.id,
+            or_(_later_alert.c.incident_id == _own_alert.c.incident_id, same_subject),
+            *narrowed,
+        )
+        .correlate(deliveries)
     )

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, select, update
 
+from .deliveries import SUPERSEDED
 from .engine import writing
 from .runs import BadCursor, iso, iso_or_none
-from .superseding import SUPERSEDED
 from .tables import alerts, deliveries, runs, tries, webhooks
 
 # Of each delivery the newest tries; an urgent one may have been tried for a day.

@@ -5,20 +5,24 @@ A row that is damaged costs itself: it is left out, and told (damage.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, insert, select
 
 from leakline.snapshot import Event, Holder
 
 from ..limits import MAX_LISTED
 from . import blocks, damage, wire
-from .codec import CorruptChunk, decompress
+from .codec import CorruptChunk, compress, decompress
+from .columns import Key, of
 from .incoming import DetailKind
 from .tables import details, processes
 
+# Of each process, the newest lines it printed: one row, rewritten when more come.
+LINES_KEPT: Final = 50
 # Past so many that are damaged, the newest is given up.
 MAX_CENSUSES_TRIED: Final = 16
 _ITS_PROCESS: Final = and_(
@@ -86,7 +90,7 @@ def newest_census(
             row = connection.execute(query.limit(1).offset(at)).first()
             if row is None:
                 return None
-            found = _readable(connection, "census", row)
+            found = _readable(connection, "census", row._mapping)
             if found:
                 census = msgspec.to_builtins(found[-1])
                 return {"process": row.instance, "generation": row.generation, **census}
@@ -145,18 +149,18 @@ def _load(
     )
     found: list[tuple[int, int, str, Any]] = []
     for row in connection.execute(query if among is None else query.where(among)):
-        entries = _readable(connection, kind, row)
+        entries = _readable(connection, kind, row._mapping)
         found += [(row.process_id, entry.sequence, row.instance, entry) for entry in entries]
     found.sort(key=lambda entry: entry[:2])
     return [(instance, entry) for *_, instance, entry in found]
 
 
-def _readable(connection: Connection, kind: DetailKind, row: Row[Any]) -> list[Any]:
-    """The entries of a row; none where it is damaged, which is told."""
+def _readable(connection: Connection, kind: DetailKind, row: Any) -> list[Any]:
+    """Return the entries of a row, given as a mapping; none if it is damaged, which is recorded."""
     try:
-        return unpack(kind, row.body)
+        return unpack(kind, row["body"])
     except CorruptChunk:
-        where = row.run_id, row.process_id, kind, row.sequence, row.sequence
+        where = row["run_id"], row["process_id"], kind, row["sequence"], row["sequence"]
         damage.found(connection.engine, damage.Damaged(*where))
         return []
 
@@ -169,3 +173,49 @@ def unpack(kind: DetailKind, body: bytes) -> list[Any]:
         # What it was says what is stored.
         raise CorruptChunk("a stored detail is damaged") from None
     return found
+
+
+def keep_lines(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Add new lines to those that are stored, without the oldest. The caller holds the rows of the runs."""
+    came: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        came[Key(row["run_id"], row["process_id"])].append(row)
+    for key, of_process in came.items():
+        mine = of(details, key), details.c.kind == "log"
+        there = connection.execute(select(details).where(*mine)).mappings().all()
+        # A stored row that cannot be read is dropped, so that the sender is not held up by it.
+        said = [each for row in (*there, *of_process) for each in _readable(connection, "log", row)]
+        newest = _newest_lines(sorted(said, key=lambda event: event.sequence))
+        connection.execute(delete(details).where(*mine))
+        body = compress(wire.encode(newest))
+        connection.execute(insert(details).values({**of_process[-1], "body": body}))
+
+
+def lines_of_processes(
+    connection: Connection, run_id: str, process_ids: Sequence[int]
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (process id, its newest lines, the newest last) of the processes that printed, in the order of the ids.
+
+    One after the other: together they may be a gigabyte.
+    """
+    mine = details.c.run_id == run_id, details.c.kind == "log"
+    some = set(connection.scalars(select(details.c.process_id).where(*mine)))
+    for process_id in process_ids:
+        if process_id in some:
+            query = select(details).where(*mine, details.c.process_id == process_id)
+            rows = connection.execute(query).mappings().all()
+            events = [event for row in rows for event in _readable(connection, "log", row)]
+            lines = [line for event in events for line in event.data["lines"]]
+            yield process_id, lines
+
+
+def _newest_lines(said: list[wire.Event]) -> list[wire.Event]:
+    """Return the last events with LINES_KEPT lines; the oldest of them may be cut."""
+    room, kept = LINES_KEPT, []
+    for event in reversed(said):
+        lines = event.data["lines"][-room:]
+        kept.append(msgspec.structs.replace(event, data={"lines": lines}))
+        room -= len(lines)
+        if room == 0:
+            break
+    return kept[::-1]

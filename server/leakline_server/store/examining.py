@@ -2,12 +2,15 @@
 
 Several servers may hear of the same run in the same moment. One of them looks; what it saw is noted with its verdict,
 so that the others have nothing left to do, and a verdict on what was there before never replaces one on more.
+
+Servers poll the database for what others do: a query works through every pooler and after every lost connection, while
+a notification on each commit would make the writers of all servers wait for each other.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,9 +18,8 @@ from sqlalchemy import Connection, Engine, select, text, update
 
 from .runs import STATES, locked
 from .tables import runs
-from .watching import has_other_servers
 
-# All there are: the index of the query begins with it.
+MAX_AT_ONCE: Final = 500
 # Of the database, until the transaction ends, however its server ends.
 _TRY_LOCK: Final = text("SELECT pg_try_advisory_xact_lock(7239120, hashtext(:run))")
 
@@ -28,6 +30,22 @@ class Examined:
 
     revision: int
     examined: int
+
+
+def has_other_servers(engine: Engine) -> bool:
+    """Whether others may serve the same database; an SQLite file has one server (`serving.py`)."""
+    return engine.dialect.name != "sqlite"
+
+
+def revisions(engine: Engine, run_ids: Sequence[str]) -> dict[str, int]:
+    """Run id -> its revision, of those that there are."""
+    found: dict[str, int] = {}
+    with engine.connect() as connection:
+        for first in range(0, len(run_ids), MAX_AT_ONCE):
+            some = runs.c.id.in_(run_ids[first : first + MAX_AT_ONCE])
+            rows = connection.execute(select(runs.c.id, runs.c.revision).where(some))
+            found |= {row.id: row.revision for row in rows}
+    return found
 
 
 @contextlib.contextmanager
@@ -56,6 +74,7 @@ def unexamined(engine: Engine, since: float, before: float, limit: int) -> list[
     query = (
         select(runs.c.id)
         .where(
+            # All states: the index of the query begins with the state.
             runs.c.state.in_(STATES),
             runs.c.last_seen_at >= since,
             runs.c.last_seen_at <= before,

@@ -40,11 +40,12 @@ from sqlalchemy import (
 )
 
 from ..limits import MAX_LOST_REASONS, MAX_RUN_PROCESSES
-from . import clocks, log_lines, packed, wire
+from . import clocks, packed, wire
 from .batch_columns import BatchColumns
 from .blocks import BLOCK, divided
 from .codec import compress
 from .columns import Key
+from .details import keep_lines
 from .doubles import contradiction
 from .engine import Many
 from .folding import fold
@@ -404,12 +405,12 @@ def _write(connection: Connection, plan: _Plan) -> None:
     _TOUCH_PROCESS(connection, touched)
     if plan.batches:
         _INSERT_BATCHES(connection, plan.batches)
-    lines = [row for row in plan.details if row["kind"] == log_lines.KIND]
-    others = [row for row in plan.details if row["kind"] != log_lines.KIND]
+    lines = [row for row in plan.details if row["kind"] == "log"]
+    others = [row for row in plan.details if row["kind"] != "log"]
     if others:
         _INSERT_DETAILS(connection, others)
     if lines:
-        log_lines.keep(connection, lines)
+        keep_lines(connection, lines)
 
 
 def _not_before(last: ColumnElement[float]) -> ColumnElement[float]:

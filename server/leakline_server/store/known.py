@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,7 +19,6 @@ from ..limits import MAX_RUN_SERIES as MAX_SERIES
 from . import clocks
 from .columns import Key, of
 from .incoming import Incoming
-from .intervals import Intervals
 from .sparkline import Sparkline
 from .tables import batches, processes, removals, runs, series
 from .while_writing import stored_numbers, stored_numbers_of_run
@@ -31,6 +31,49 @@ MAX_NUMBERED: Final = 64
 # The one used last at the end.
 _LOCK: Final = threading.Lock()
 _NUMBERED: Final[dict[tuple[tuple[str, int], ...], Mapping[str, int]]] = {}
+
+
+class Intervals:
+    """The sequence numbers of a process that are stored: sorted, disjoint stretches, both ends included.
+
+    Almost always one; more only where the client thinned or a batch came late.
+    """
+
+    def __init__(self, stretches: Iterable[tuple[int, int]] = ()) -> None:
+        self._stretches: list[tuple[int, int]] = []
+        for first, last in stretches:
+            self.add(first, last)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._stretches)
+
+    def add(self, first: int, last: int) -> None:
+        """Add a stretch; neighbours and overlaps grow together."""
+        at = bisect_right(self._stretches, (first, last))
+        if at and self._stretches[at - 1][1] >= first - 1:
+            at -= 1
+            first = self._stretches[at][0]
+        end = at
+        while end < len(self._stretches) and self._stretches[end][0] <= last + 1:
+            last = max(last, self._stretches[end][1])
+            end += 1
+        self._stretches[at:end] = [(first, last)]
+
+    def missing(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The parts of a stretch that are not stored."""
+        gaps = []
+        at = bisect_right(self._stretches, (first, last))
+        if at and self._stretches[at - 1][1] >= first:
+            at -= 1
+        for low, high in self._stretches[at:]:
+            if low > last:
+                break
+            if low > first:
+                gaps.append((first, low - 1))
+            first = max(first, high + 1)
+        if first <= last:
+            gaps.append((first, last))
+        return gaps
 
 
 @dataclass(slots=True)

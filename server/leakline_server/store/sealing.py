@@ -31,9 +31,8 @@ from sqlalchemy import (
 
 from . import blocks, damage, packing
 from .assembling import chunks_of
-from .chunk_rows import chunk_row, size
 from .codec import CorruptChunk
-from .columns import Key, mine, reading, series_ids
+from .columns import Key, chunk_row, chunk_size, mine, reading, series_ids
 from .engine import Many, writing
 from .packed import Body, unpack
 from .runs import STATES
@@ -220,7 +219,7 @@ def _plan(
     ]
     segment = {
         **key._asdict(), "first_sequence": first, "last_sequence": last, "count": count,
-        "revision": max(row.revision for row in taken), "level": int(compacted), "bytes": sum(map(size, rows)),
+        "revision": max(row.revision for row in taken), "level": int(compacted), "bytes": sum(map(chunk_size, rows)),
     }  # fmt: skip
     details = packing.plan(connection, key, first, last) if compacted else ()
     return _Plan(taken, rows, segment, details, more)

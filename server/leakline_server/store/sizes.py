@@ -1,4 +1,4 @@
-"""How large runs and projects are: counted once in a while, kept in a row a run.
+"""Sizes of runs and projects, counted periodically and stored in one row per run; and counts of what is running.
 
 A size is the bytes of what is packed in rows: chunks, waiting batches, details. Keys, indexes and what a
 database keeps free come on top of it; `disk.py` tells those of the whole database.
@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from .engine import writing
 from .runs import STATES
-from .tables import batches, chunks, details, runs, segments, sizes
+from .tables import batches, chunks, details, processes, runs, segments, sizes
 
 RUNS_PER_STEP: Final = 128
 # A run that goes on is counted again after so long; one that ended once more after it, because it is compacted then.
@@ -41,6 +41,14 @@ class ProjectSize:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Running runs, and the processes in them that have not ended."""
+
+    running_runs: int
+    live_processes: int
+
+
 def projects(engine: Engine) -> list[ProjectSize]:
     """All projects by name. Runs that were not counted yet have no bytes."""
     query = (
@@ -53,6 +61,20 @@ def projects(engine: Engine) -> list[ProjectSize]:
         return [
             ProjectSize(name, count, int(size)) for name, count, size in connection.execute(query)
         ]
+
+
+def overview(engine: Engine) -> Overview:
+    running = runs.c.state == "running"
+    live = (
+        select(func.count())
+        .select_from(runs.join(processes))
+        .where(running, processes.c.end_state.is_(None))
+    )
+    with engine.connect() as connection:
+        return Overview(
+            int(connection.execute(select(func.count()).where(running)).scalar_one()),
+            int(connection.execute(live).scalar_one()),
+        )
 
 
 def measure(engine: Engine, now: float, since: float | None = None) -> int:

@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import Connection, Engine, and_, delete, insert, select, update
 
-from .chunk_rows import chunk_row, size
 from .codec import Array, Numbers, encode
 from .columns import (
     COLUMNS,
@@ -30,6 +29,8 @@ from .columns import (
     Block,
     Key,
     Stretch,
+    chunk_row,
+    chunk_size,
     of,
     read,
     reading,
@@ -52,12 +53,6 @@ class Thinned:
 
 
 NOTHING: Final = Thinned(0, 0)
-
-
-def is_thinned(connection: Connection, run_id: str) -> bool:
-    """Whether something of the run has been left out."""
-    query = select(segments.c.run_id).where(segments.c.run_id == run_id, segments.c.thinned)
-    return connection.execute(query.limit(1)).first() is not None
 
 
 def whole(engine: Engine, run_id: str) -> list[tuple[Key, int]]:
@@ -181,7 +176,7 @@ class _Stretch:
         ]
         changed = {
             "first_sequence": first, "last_sequence": last, "count": len(after), "thinned": True, "level": 0,
-            "bytes": sum(map(size, rows)),
+            "bytes": sum(map(chunk_size, rows)),
         }  # fmt: skip
         return cls(dict(row._mapping) | changed, rows)
 

@@ -7,17 +7,19 @@ people look for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, case, func, select
+from sqlalchemy import Connection, Engine, Row, case, func, literal, select
+
+from leakline.accounts import DROPPED, THINNED
 
 from ..limits import MAX_LINES_TOLD_BYTES, MAX_PAGE, MAX_PROCESSES_TOLD, MAX_PROCESSES_TOLD_BYTES
-from . import accounts, log_lines
+from .details import lines_of_processes
 from .moments import iso, iso_or_none
-from .tables import processes
+from .tables import batches, processes, segments
 
 # In which order processes are given: those that share a line one after the other, whenever they were heard of.
 LIVED: Final = (
@@ -27,7 +29,6 @@ LIVED: Final = (
 _GOOD_END: Final = case(
     (processes.c.end_state.in_(("failed", "interrupted", "killed", "silent")), 0), else_=1
 )
-_NONE_STORED: Final = accounts.Stored()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,24 @@ class Told:
 
     processes: list[dict[str, Any]]
     left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """``newest``: the highest sequence number, which is how many snapshots were taken until then. ``left_out``: were
+    stored, until they were thinned (`thinning.py`)."""
+
+    count: int = 0
+    newest: int = 0
+    left_out: int = 0
+
+    def taken(self, lost: Mapping[str, int]) -> int:
+        """As far as is known here. What was lost after the newest one has a number as well, which nobody tells."""
+        gone = sum(number for reason, number in lost.items() if reason in DROPPED | THINNED)
+        return max(self.newest, self.count + self.left_out + gone)
+
+
+_NONE_STORED: Final = Stored()
 
 
 class _Grows(msgspec.Struct):
@@ -69,7 +88,7 @@ def of_run(connection: Connection, run_id: str, verdict: str | None) -> Told:
     count = len(rows)
     if count == MAX_PROCESSES_TOLD:
         count = connection.scalar(select(func.count()).select_from(processes).where(mine)) or 0
-    stored = accounts.of_run(connection, run_id)
+    stored = _stored(connection, run_id)
     told = dict(
         _that_fit(
             (
@@ -92,6 +111,30 @@ def all_of(engine: Engine, run_id: str) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(query).mappings()]
 
 
+def _stored(connection: Connection, run_id: str) -> dict[int, Stored]:
+    """By process id; of processes that have sent snapshots."""
+    found: dict[int, Stored] = {}
+    s, b = segments.c, batches.c
+    # A thinned stretch counts as whole, as it does for what is sent again.
+    missing = case((s.thinned, s.last_sequence - s.first_sequence + 1 - s.count), else_=0)
+    for table, newest, left_out in (
+        (segments, func.max(s.last_sequence), func.sum(missing)),
+        (batches, func.max(b.first_sequence + b.count - 1), literal(0)),
+    ):
+        query = (
+            select(table.c.process_id, func.sum(table.c.count), newest, left_out)
+            .where(table.c.run_id == run_id, table.c.count > 0)
+            .group_by(table.c.process_id)
+        )
+        for process_id, count, last, out in connection.execute(query):
+            before = found.get(process_id, Stored())
+            together, gone = before.count + int(count), before.left_out + int(out)
+            # Numbers begin at 1, but who sends may begin at 0.
+            highest = max(before.newest, int(last), together + gone)
+            found[process_id] = Stored(together, highest, gone)
+    return found
+
+
 def _that_fit(
     found: Iterator[tuple[Row[Any], dict[str, Any]]],
 ) -> Iterator[tuple[Row[Any], dict[str, Any]]]:
@@ -103,7 +146,7 @@ def _that_fit(
         yield row, process
 
 
-def _process(row: Row[Any], stored: accounts.Stored, grows: _Grows) -> dict[str, Any]:
+def _process(row: Row[Any], stored: Stored, grows: _Grows) -> dict[str, Any]:
     lost = msgspec.json.decode(row.lost)
     return {
         "instance": row.instance,
@@ -135,7 +178,7 @@ def _process(row: Row[Any], stored: accounts.Stored, grows: _Grows) -> dict[str,
 def _add_lines(connection: Connection, run_id: str, told: dict[int, dict[str, Any]]) -> None:
     """Those that ended badly first, until there is no room; of the last that has some, its newest."""
     room = MAX_LINES_TOLD_BYTES
-    for process_id, lines in log_lines.of_processes(connection, run_id, list(told)):
+    for process_id, lines in lines_of_processes(connection, run_id, list(told)):
         kept, room = _newest(lines, room)
         told[process_id] |= {"log_lines": kept, "log_lines_left_out": len(lines) - len(kept)}
 

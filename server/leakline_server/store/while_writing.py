@@ -14,9 +14,8 @@ import numpy as np
 from sqlalchemy import ColumnElement, Connection, and_, select
 
 from . import damage
-from .chunk_rows import PACKED
 from .codec import Chunk, CorruptChunk, Numbers, decode
-from .columns import COLUMN_NAMES, SEQUENCE, Block, Key, Stretch, assemble, of
+from .columns import COLUMN_NAMES, PACKED, SEQUENCE, Block, Key, Stretch, assemble, of
 from .tables import batches, chunks, segments
 
 _ITS_CHUNKS: Final = and_(

@@ -124,7 +124,7 @@ class Batch(Envelope, kw_only=True):
 
 
 class PlainColumns(Struct):
-    """As `Columns`, with nothing left out; the series are valid JSON of any kind, which `number_columns.py` reads."""
+    """As `Columns`, with nothing left out; the series are valid JSON of any kind, which `ingest.read_series` reads."""
 
     time: list[Seconds]
     monotonic: list[Seconds]

@@ -18,7 +18,7 @@ from ..errors import InvalidField, RequestRefused
 from ..issuing import Wish, only_where_asked
 from ..limits import MAX_WAITING_BATCHES
 from ..paths import MIGRATIONS
-from ..store import damage, disk, full_disk, migrate, overview, removal, sizes, tokens
+from ..store import damage, disk, full_disk, migrate, removal, sizes, tokens
 from . import tokens_api
 from .callers import calling
 from .forms import Form
@@ -111,7 +111,7 @@ def _found(use: Services, metrics: Metrics) -> Found:
         newest_schema=_newest_schema(),
         space=disk.space(engine),
         projects=sizes.projects(engine),
-        overview=overview.overview(engine),
+        overview=sizes.overview(engine),
         waiting=use.writer.waiting,
         room=MAX_WAITING_BATCHES,
         is_writing=use.writer.alive,

@@ -11,9 +11,8 @@ from leakline.text_format import count_of, plural
 from ..config import Config, is_loopback
 from ..figures import RetainerFigures, WriterFigures
 from ..store.disk import Space
-from ..store.overview import Overview
 from ..store.retention import PerProject
-from ..store.sizes import ProjectSize
+from ..store.sizes import Overview, ProjectSize
 from . import formats
 from .contexts import Cell, Section, Tick, Tile
 from .search_words import search_for

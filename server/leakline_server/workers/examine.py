@@ -25,8 +25,8 @@ from ..figures import ExaminerFigures
 from ..store import alerts, ends, examining, findings, full_disk, runs, set_aside
 from ..store.codec import CorruptChunk
 from ..store.engine import DATABASE_ERRORS, Engine, without_content, writing
+from ..store.examining import has_other_servers
 from ..store.history import NoSuchRun
-from ..store.watching import has_other_servers
 from . import telling
 from .looking import CannotLook, Closed, Look, Looked, Looking, NoRoom
 

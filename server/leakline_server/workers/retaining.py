@@ -21,9 +21,9 @@ from typing import Final
 from ..figures import RetainerFigures
 from ..store import deleting, disk, leases, removal, retention, set_aside, sizes
 from ..store.engine import DATABASE_ERRORS, Engine, without_content
+from ..store.examining import has_other_servers
 from ..store.keeping import Keeping, rest_after
 from ..store.retention import Limits
-from ..store.watching import has_other_servers
 
 IDLE_SECONDS: Final = 5.0
 MEASURE_SECONDS: Final = 30.0

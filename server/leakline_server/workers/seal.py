@@ -1,7 +1,7 @@
 """Seals what waits, a segment at a time, beside the thread that writes batches: whoever sends waits for neither long.
 
 Told by the writer which processes have enough; looks for itself for what was left by an earlier server and for what
-has paused.
+has paused. What was sealed is compacted by another thread.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ..figures import SealerFigures
-from ..store import sealing, set_aside
+from ..figures import CompactorFigures, SealerFigures
+from ..store import compaction, sealing, set_aside
 from ..store.codec import CorruptChunk
 from ..store.columns import Key
 from ..store.engine import DATABASE_ERRORS, Engine, without_content
 
 LOOK_SECONDS: Final = 30.0
-# What could not be sealed is tried again after so long, and holds up nothing else until then.
+# What could not be sealed or compacted is tried again after so long, and holds up nothing else until then.
 PAUSE_SECONDS: Final = 300.0
 # What waits of a run is looked at for so long after its last news: until it was idle, and tried once more.
 NEWS_SECONDS: Final = 900.0
+# Of one core, while there is something to compact.
+MAX_SHARE: Final = 0.25
 
 log = logging.getLogger("leakline")
 
@@ -104,3 +106,61 @@ class Sealer:
                 log.error("could not look for batches to seal: %s", without_content(error))
             return
         self._looked = True
+
+
+class Compactor:
+    """Make large segments of small ones, one at a time, with rests in between: whoever writes or reads comes first.
+
+    `once` is what its thread repeats. Several servers on one database may each have one.
+    """
+
+    def __init__(self, engine: Engine, now: Callable[[], float] = time.time) -> None:
+        self._engine, self._now = engine, now
+        self._due: deque[Key] = deque()
+        # Until when, by the monotonic clock.
+        self._paused: dict[Key, float] = {}
+        self.figures = CompactorFigures()
+
+    def once(self) -> float:
+        """One segment. Returns how many seconds to rest."""
+        if not self._due:
+            try:
+                self._look()
+            except DATABASE_ERRORS as error:
+                if not set_aside.is_told(self._engine, error):
+                    log.error(
+                        "could not look for stored snapshots to compact: %s", without_content(error)
+                    )
+        return self._next() if self._due else LOOK_SECONDS
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        self._paused = {key: until for key, until in self._paused.items() if until > now}
+        due = compaction.due(self._engine, self._now())
+        self._due.extend(key for key in due if key not in self._paused)
+
+    def _next(self) -> float:
+        key, started = self._due[0], time.perf_counter()
+        count = 0
+        try:
+            count = compaction.compact(self._engine, key, self._now())
+        except Exception as error:
+            # Whatever it is, it is this process's: the next is tried.
+            self._paused[key] = time.monotonic() + PAUSE_SECONDS
+            foreseen = isinstance(error, DATABASE_ERRORS)
+            if not set_aside.is_told(self._engine, error):
+                log.error(
+                    "could not compact stored snapshots of run %s, which is tried again later: %s",
+                    key.run_id, without_content(error), exc_info=not foreseen,
+                )  # fmt: skip
+            if foreseen:
+                # The database may be away, for all of them.
+                self._due.popleft()
+                return LOOK_SECONDS
+        seconds = time.perf_counter() - started
+        self.figures.snapshots += count
+        self.figures.seconds += seconds
+        if not count:
+            self._due.popleft()
+        # Where nothing is left, what is due is looked for again later and not at once.
+        return seconds * (1 / MAX_SHARE - 1) if self._due else LOOK_SECONDS

@@ -15,7 +15,7 @@ from ..live import Live
 from ..requests import Requests
 from ..store import set_aside
 from ..store.engine import DATABASE_ERRORS, Engine, without_content
-from ..store.watching import has_other_servers, revisions
+from ..store.examining import has_other_servers, revisions
 
 # How long a page may be behind what another server took in, and a process behind what was asked there.
 RUNS_SECONDS: Final = 0.25

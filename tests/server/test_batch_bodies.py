@@ -1,4 +1,4 @@
-"""Series read from their text are what they are when every number is read as an object; what is not plain is left."""
+"""Series of a batch are read natively as value by value, and a packed batch reads back as it was sent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakline_server import ingest, number_columns
+from leakline_server import ingest
 from leakline_server.errors import RequestRefused
+from leakline_server.ingest import SeriesRead, read_series
 from leakline_server.store import compiled, packed, wire
-from leakline_server.store.batch_columns import BatchColumns, of_lists
+from leakline_server.store.batch_columns import NOT_THERE, BatchColumns, of_lists
 from leakline_server.store.codec import CorruptChunk, Numbers, compress, decompress
 
 without_native = pytest.mark.skipif(
@@ -28,19 +28,6 @@ without_native = pytest.mark.skipif(
 )
 
 
-# Of a function that is in no class that is its own time too, and hypothesis does not mind it.
-@pytest.fixture(
-    scope="class", params=[pytest.param("native", marks=without_native), pytest.param("python")]
-)
-def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "python":
-            patch.setattr(compiled, "_loaded", lambda: (None, "not now"))
-        patch.setattr(ingest, "SMALL_BODY_BYTES", 0)
-        yield
-
-
-in_both_ways = pytest.mark.usefixtures("way")
 integers = st.integers(-(2**53), 2**53)
 floats = st.floats(allow_nan=False, allow_infinity=False, width=64)
 plain_floats = st.floats(-1e15, 1e15)
@@ -84,14 +71,14 @@ def lists(columns: BatchColumns) -> dict[str, list[Any]]:
     return {name: column.to_list() for name in columns.names() if (column := columns.numbers(name))}
 
 
-@in_both_ways
+@without_native
 @settings(max_examples=150)
 @given(tables(integers | plain_floats | st.none()), st.sampled_from(((",", ":"), (", ", ": "))))
 def test_what_is_read_is_what_was_written(
     table: dict[str, list[Any]], separators: tuple[str, str]
 ) -> None:
     count = len(next(iter(table.values())))
-    found = number_columns.read(raw(table, separators), count)
+    found = read_series(raw(table, separators), count)
     if found is None:
         # Beyond what is plain: a float that is too large for every series.
         assert any(abs(v or 0) > 1e15 for values in table.values() for v in values)
@@ -107,7 +94,7 @@ def test_what_is_read_is_what_was_written(
     assert got == table
 
 
-@in_both_ways
+@without_native
 @settings(max_examples=80)
 @given(tables(integers | floats | st.none()))
 def test_a_batch_is_taken_or_refused_alike_in_either_way(table: dict[str, list[Any]]) -> None:
@@ -157,56 +144,56 @@ NO_OBJECTS = (
 )
 
 
-@in_both_ways
+@without_native
 @pytest.mark.parametrize("text", NOT_PLAIN)
 def test_what_is_not_plain_is_left_to_be_read_value_by_value(text: str) -> None:
     series = {"a": text, "b": "[1,2,3]"}
-    assert number_columns.read(texts(series), 3) is None
-    assert number_columns.read(texts({**series, "c": "[1.5,null,2]"}), 3) is None
-    assert number_columns.read(texts({"c": "[1.5,null,2]", "b": "[1,2,3]"}), 3) is not None
+    assert read_series(texts(series), 3) is None
+    assert read_series(texts({**series, "c": "[1.5,null,2]"}), 3) is None
+    assert read_series(texts({"c": "[1.5,null,2]", "b": "[1,2,3]"}), 3) is not None
 
 
-@in_both_ways
+@without_native
 def test_what_has_names_that_are_none_or_is_no_object_of_lists_of_one_length_is_not_read() -> None:
     whole = texts({"twice": "[1]", "zweimal ß": "[1]", "x": "[2]"})
-    assert number_columns.read(whole, 1) is not None
+    assert read_series(whole, 1) is not None
     named = [whole[:-1] + b',"' + name + b'":[1]}' for name in NAMES]
     for text in (*named, *NO_OBJECTS):
-        assert number_columns.read(text, 1) is None, text
+        assert read_series(text, 1) is None, text
     # Others do not make up for one that is too short.
-    assert number_columns.read(texts({"a": "[1,2]", "b": "[1,2,3,4]", "c": "[1,2,3]"}), 3) is None
+    assert read_series(texts({"a": "[1,2]", "b": "[1,2,3,4]", "c": "[1,2,3]"}), 3) is None
 
 
-@in_both_ways
+@without_native
 @pytest.mark.parametrize("name", ["}", '],{"[:', "é" * 512, "n" * 512, "eight...", "😀", "\ufeffa"])
 def test_any_other_name_is_a_name(name: str) -> None:
     name = name.replace('"', "'")
-    found = number_columns.read(texts({name: "[1,2]", name[1:] + "x": "[1.5,2]"}), 2)
+    found = read_series(texts({name: "[1,2]", name[1:] + "x": "[1.5,2]"}), 2)
     assert found is not None
     assert (found.whole.names, found.floats.names) == ([name], [name[1:] + "x"])
 
 
-@in_both_ways
+@without_native
 def test_no_series_are_none() -> None:
-    found = number_columns.read(b" { } ", 7)
+    found = read_series(b" { } ", 7)
     assert found is not None
     assert [rows.values.shape for rows in found[1:4]] == [(0, 7)] * 3  # type: ignore[union-attr]
-    assert number_columns.read(b'{"a":[]}', 0) is None
+    assert read_series(b'{"a":[]}', 0) is None
 
 
-@in_both_ways
+@without_native
 def test_what_stands_still_is_one_number() -> None:
     many = {"a": [5] * 48, "b": [-0] * 48, "c": [5] * 47 + [6], "d": [None] * 48, "e": [1.5] * 48}
-    found = number_columns.read(raw(many), 48)
+    found = read_series(raw(many), 48)
     assert found is not None
     assert found.constant == {"a": 5, "b": 0}
     assert (found.whole.names, found.holed.names, found.floats.names) == (["c"], ["d"], ["e"])
-    few = number_columns.read(raw({"a": [5] * 47}), 47)
+    few = read_series(raw({"a": [5] * 47}), 47)
     assert few is not None
     assert (few.constant, few.whole.names) == ({}, ["a"])
 
 
-@in_both_ways
+@without_native
 def test_a_float_of_more_digits_than_anybody_writes_is_the_same_in_the_end() -> None:
     text = body_of({"gauge.a": [0.5, 1.5]}).replace(b"0.5,1.5]}", b"0." + b"1" * 90 + b",1.5]}")
     assert taken(text) == taken_value_by_value(text) == {"gauge.a": [float("0." + "1" * 90), 1.5]}
@@ -263,10 +250,8 @@ def objects(draw: st.DrawFn) -> tuple[bytes, int]:
     return ("{" + ",".join(series) + draw(spaces) + "}").encode(), count
 
 
-def as_read(found: number_columns.Found | None, count: int) -> Any:
-    """By name, the kind of series and its numbers to the bit; one that stands still is a whole one."""
-    if found is None:
-        return None
+def as_read(found: SeriesRead, count: int) -> Any:
+    """By name, the kind of series and its numbers to the bit; a constant series is a whole one."""
     read = {name: ("whole", np.full(count, v).tobytes()) for name, v in found.constant.items()}
     for kind, rows in (("whole", found.whole), ("holed", found.holed), ("floats", found.floats)):
         assert rows.values.shape == (len(rows.names), count)
@@ -274,14 +259,32 @@ def as_read(found: number_columns.Found | None, count: int) -> Any:
     return read
 
 
+def as_json_reads(text: bytes) -> Any:
+    """The same of what the standard library reads; a name that occurs twice is an error."""
+
+    def of_series(values: list[Any]) -> tuple[str, bytes]:
+        if float in map(type, values):
+            filled = [np.nan if v is None else float(v) for v in values]
+            return "floats", np.array(filled, np.float64).tobytes()
+        kind = "holed" if None in values else "whole"
+        filled = [NOT_THERE if v is None else int(v) for v in values]
+        return kind, np.array(filled, np.int64).tobytes()
+
+    def of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len(dict(pairs)) == len(pairs)
+        return {name: of_series(values) for name, values in pairs}
+
+    # Integers stay texts until the kind of their series is known: as a float, "-0" keeps its sign.
+    return json.loads(text.decode(), object_pairs_hook=of_pairs, parse_int=str)
+
+
 @without_native
 @settings(max_examples=150)
 @given(objects())
-def test_both_ways_read_the_same_to_the_bit(made: tuple[bytes, int]) -> None:
+def test_what_is_read_is_what_json_reads_to_the_bit(made: tuple[bytes, int]) -> None:
     text, count = made
-    assert as_read(number_columns.read(text, count), count) == as_read(
-        number_columns.read_in_python(text, count), count
-    )
+    found = read_series(text, count)
+    assert found is None or as_read(found, count) == as_json_reads(text)
 
 
 @without_native
@@ -295,15 +298,14 @@ def test_a_text_with_a_wrong_byte_is_read_the_same_or_not_at_all(
     byte = data.draw(st.integers(0, 255) | st.sampled_from(b'{}[]",:-.eEn \\0'))
     broken = text[:at] + bytes((byte,)) + text[at + 1 :]
     for each in (broken, text[:at], text[at:]):
-        assert as_read(number_columns.read(each, count), count) == as_read(
-            number_columns.read_in_python(each, count), count
-        )
+        found = read_series(each, count)
+        assert found is None or as_read(found, count) == as_json_reads(each)
 
 
 @without_native
 def test_a_name_is_made_once() -> None:
-    first = number_columns.read(b'{"gauge.a":[1]}', 1)
-    again = number_columns.read(b'{"gauge.a":[1]}', 1)
+    first = read_series(b'{"gauge.a":[1]}', 1)
+    again = read_series(b'{"gauge.a":[1]}', 1)
     assert first is not None
     assert again is not None
     assert first.whole.names[0] is again.whole.names[0]
@@ -313,12 +315,12 @@ def test_a_name_is_made_once() -> None:
 def test_a_batch_of_more_names_than_are_kept_has_each_of_them_once() -> None:
     text = texts({f"gauge.s{i}": f"[{i}]" for i in range(10_000)})
     for _ in range(2):
-        found = number_columns.read(text, 1)
+        found = read_series(text, 1)
         assert found is not None
         assert found.whole.names == [f"gauge.s{i}" for i in range(10_000)]
         assert found.whole.values[:, 0].tolist() == list(range(10_000))
     for i in (0, 17, 4_711, 9_999):
-        assert number_columns.read(text[:-1] + f',"gauge.s{i}":[1]}}'.encode(), 1) is None
+        assert read_series(text[:-1] + f',"gauge.s{i}":[1]}}'.encode(), 1) is None
 
 
 @without_native
@@ -329,11 +331,11 @@ def test_nothing_is_left_behind_by_what_was_read_or_was_not() -> None:
 
     def read_all(times: int) -> None:
         for i in range(times):
-            assert number_columns.read(plain, 2) is not None
-            assert number_columns.read(still, 60) is not None
+            assert read_series(plain, 2) is not None
+            assert read_series(still, 60) is not None
             # Names that nobody sends again take the places of others, and not more.
-            assert number_columns.read(b'{"one.%d":[1]}' % (i % 5_000), 1) is not None
-            assert all(number_columns.read(text, 2) is None for text in broken)
+            assert read_series(b'{"one.%d":[1]}' % (i % 5_000), 1) is not None
+            assert all(read_series(text, 2) is None for text in broken)
 
     def left_behind() -> int:
         gc.collect()
@@ -363,12 +365,11 @@ def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) 
     try:
         assert compiled.native() is None
         assert "install leakline anew" in str(compiled.why_not_native())
-        assert number_columns.read(b'{"a":[1]}', 1) is not None
+        assert taken(body_of({"gauge.a": [1]})) == {"gauge.a": [1]}
     finally:
         compiled.forget()
 
 
-@in_both_ways
 @settings(max_examples=80)
 @given(tables(integers | plain_floats | st.none()))
 def test_a_body_is_read_back_as_it_was_packed(table: dict[str, list[Any]]) -> None:
@@ -387,7 +388,6 @@ def test_a_body_is_read_back_as_it_was_packed(table: dict[str, list[Any]]) -> No
     )  # fmt: skip
 
 
-@in_both_ways
 def test_a_second_clock_that_says_the_same_takes_no_room() -> None:
     columns = ingest.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
     numbered = {"gauge.a": 1}
@@ -442,7 +442,6 @@ def test_a_body_of_a_later_form_is_not_guessed_at() -> None:
         packed.unpack(compress(msgspec.msgpack.encode(form)), dict)
 
 
-@in_both_ways
 def test_arrays_of_a_batch_are_contiguous() -> None:
     """What is packed is their bytes."""
     columns = ingest.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
