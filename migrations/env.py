@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from leakline_server.store.tables import metadata
+from leakline_server.store.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -10,17 +10,19 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
-from . import callbacks, declarations, endings, exit_status, notices
-from .blocks import Cleanup, Generation, Phase
-from .cleanups import Before
-from .family import announce, in_worker, take_back
-from .guard import Guard
-from .loop import Loop
-from .numbering import checked_number
-from .phases import RESERVED_PHASES, Frame
+from .actions import callbacks
+from .actions.cleanups import Before
+from .console import notices
+from .core import declarations, exit_status, shutdown
+from .core.context_managers import Cleanup, Generation, Phase
+from .core.generation_numbering import checked_number
+from .core.phase_accounting import RESERVED_PHASES, Frame
+from .core.pipeline import Chain
+from .core.process_tree import announce, in_worker, take_back
+from .core.target import OF_ITS_OWN, Subject
+from .core.training_loop import Loop
+from .runtime.error_boundary import Guard
 from .settings import NAME_LIMIT, Settings, resolve
-from .starting import Chain
-from .subject import OF_ITS_OWN, Subject
 from .text_format import printable
 
 _active: Run | None = None
@@ -125,7 +127,7 @@ class Run:
         self._goes_on = False
         # The exception that left the newest phase or generation: told already when it ends the program.
         self._told: int | None = None
-        self._finishing = endings.Once()
+        self._finishing = shutdown.Once()
         # This is a forked child: all of it but the names belongs to the parent.
         self._forgotten = False
 
@@ -468,7 +470,7 @@ class Run:
         self._chain = chain = Chain(settings, subject)
         self._settings, self._loop = settings, chain.loop
         announce(settings.run_id, chain.process.attempt)
-        endings.watch(self)
+        shutdown.watch(self)
         chain.start(held=held)
 
     def _finish(self, end: tuple[str, str], *, at_exit: bool = False) -> None:
@@ -483,7 +485,7 @@ class Run:
             self._leave(end)
         finally:
             self._finishing.done()
-            endings.unwatch(self)
+            shutdown.unwatch(self)
 
     def _leave(self, end: tuple[str, str]) -> None:
         """1. last snapshot  2. record and send, within the time  3. let its objects go  4. say the verdict."""
@@ -500,7 +502,7 @@ class Run:
         with self._guard:
             self._chain.forget()
         # Told to end by now, it is in a hurry.
-        if endings.KILLED not in (end, self._end):
+        if shutdown.KILLED not in (end, self._end):
             with self._guard:
                 self._chain.say_goodbye()
 

@@ -81,16 +81,18 @@ class Settings:
     sample_seconds: float = DEFAULT_SAMPLE_SECONDS
     # Reset the kernel's high-water mark after each reading: it belongs to the program, so only when asked.
     exact_peaks: bool = False
-    # Keep the newest lines that the program prints and logs (`output.py`): they may hold anything, so only when asked.
+    # Keep the newest lines that the program prints and logs (`output_tail.py`): they may hold anything, so only when
+    # asked.
     log_lines: bool = False
-    # Trace which lines allocate, for a generation, once a leak is suspected (`allocations.py`): it slows the program.
+    # Trace which lines allocate, for a generation, once a leak is suspected (`allocation_tracing.py`): it slows the
+    # program.
     allocations: bool = False
     # Of how many single objects a census tells, and from which size on.
     large_objects: int = LARGE_OBJECTS
     large_from_bytes: int = LARGE_OBJECTS_AT_LEAST_BYTES
     # A line on stderr after every so many generations; 0: none.
     log_every: int = 0
-    # Look when the server asks for it (`requests.py`).
+    # Look when the server asks for it (`run_requests.py`).
     requests: bool = True
     rank: int = 0
     world_size: int = 1
@@ -309,7 +311,7 @@ def _token(variable: str, value: str | None) -> str | None:
 
 def _ca_file(value: Any, name: str, source: str) -> Path:
     """Read the file once, so that a wrong one is named at the start and not as a server that does not answer."""
-    from .connection import secure_context
+    from .transport.http_connection import secure_context
 
     path = Path(value).absolute()
     try:

@@ -13,18 +13,18 @@ from typing import Any, Final
 
 from . import run as runs
 from .analysis import examine
-from .analysis.history import history_from_batches
 from .analysis.results import Verdict
-from .budget import Governor
+from .analysis.run_history import history_from_batches
+from .core.training_loop import Loop
 from .errors import BadArgument
-from .loop import Loop
-from .recorder import Losses
-from .requests import RequestBox
 from .run import Run
-from .sampler import Sampler
+from .sampling.overhead_budget import Governor
+from .sampling.run_requests import RequestBox
+from .sampling.sampler import Sampler
 from .settings import Settings
 from .snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
 from .text_format import format_bytes, size_bytes
+from .transport.recorder import Losses
 
 DEFAULT_MAX_GROWTH: Final = "1 MiB"
 DEFAULT_GENERATIONS: Final = 6

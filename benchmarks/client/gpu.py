@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from leakline.analysis import examine
-from leakline.analysis.history import RunHistory
 from leakline.analysis.results import Finding, Verdict
-from leakline.probes.cuda import read_cuda
-from leakline.probes.driver import Driver
-from leakline.probes.nvml import read_nvml
+from leakline.analysis.run_history import RunHistory
+from leakline.probes.gpu.cuda import read_cuda
+from leakline.probes.gpu.nvml import read_nvml
+from leakline.probes.gpu.nvml_library import Driver
 from leakline.report import load, spools_by_run
 
 from .gpu_programs import DEVICE, LEAK_BYTES, MIB, PROGRAMS, REST

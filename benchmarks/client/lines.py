@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from leakline.output import EVENT_SECONDS, OutputTail
+from leakline.core.output_tail import EVENT_SECONDS, OutputTail
 
 LINES: Final = 20_000
 TURNS: Final = 15

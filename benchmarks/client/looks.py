@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from leakline.budget import Governor
-from leakline.holders import SlicedHolderSearch
-from leakline.probes.census import SlicedCensus, take_census
-from leakline.probes.classes import ClassCounts
-from leakline.probes.native import why_not_native
-from leakline.sampler import Sampler
-from leakline.slices import BREAK_SECONDS, SLICE_SECONDS
+from leakline.probes.heap.census import SlicedCensus, take_census
+from leakline.probes.heap.instance_counts import ClassCounts
+from leakline.probes.native_module import why_not_native
+from leakline.sampling.holder_paths import SlicedHolderSearch
+from leakline.sampling.incremental_scan import BREAK_SECONDS, SLICE_SECONDS
+from leakline.sampling.overhead_budget import Governor
+from leakline.sampling.sampler import Sampler
 
 from .heaps import Suspect
 

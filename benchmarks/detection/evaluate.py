@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from leakline.analysis import examine
-from leakline.analysis.ladder import ACTIVE
 from leakline.analysis.results import Finding
+from leakline.analysis.status import ACTIVE
 
 from .baselines import BASELINES, strengths
 from .cases import Case, Leak

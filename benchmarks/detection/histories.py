@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from leakline.analysis.history import ProcessHistory, RunHistory, Value
+from leakline.analysis.run_history import ProcessHistory, RunHistory, Value
 from leakline.snapshot import Event
 
 from .cases import PHASES, Case

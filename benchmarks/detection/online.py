@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from leakline.analysis.forecast import forecast
-from leakline.analysis.history import RunHistory
-from leakline.analysis.kept import Kept
-from leakline.analysis.ladder import walk
-from leakline.analysis.series import lanes_of
-from leakline.analysis.study import LaneStudy
+from leakline.analysis.forecast.oom_forecast import forecast
+from leakline.analysis.incremental_cache import Kept
+from leakline.analysis.run_history import RunHistory
+from leakline.analysis.status import walk
+from leakline.analysis.timeline import lanes_of
+from leakline.analysis.timeline_analysis import LaneStudy
 
 from .cases import Case
 from .histories import Recording

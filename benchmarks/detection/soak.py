@@ -15,11 +15,11 @@ from statistics import median
 from typing import Final
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.history import ProcessHistory, Value
-from leakline.analysis.kept import Kept
-from leakline.analysis.ladder import ACTIVE
-from leakline.analysis.thinning import thinned
-from leakline.probes.deep import marginal_bytes
+from leakline.analysis.incremental_cache import Kept
+from leakline.analysis.run_history import ProcessHistory, Value
+from leakline.analysis.snapshot_thinning import thinned
+from leakline.analysis.status import ACTIVE
+from leakline.probes.heap.marginal_size import marginal_bytes
 from leakline.snapshot import Event
 
 from .figure import Figure

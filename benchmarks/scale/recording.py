@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from leakline.delivery import encode
 from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
-from leakline.spool import read_batches
+from leakline.transport.http_delivery import encode
+from leakline.transport.spool_format import read_batches
 
 TRAINING_SECONDS: Final = 20.0
 _TRAINING: Final = """

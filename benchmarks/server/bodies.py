@@ -1,8 +1,8 @@
 """The same samples as each server takes them: a whole HTTP request, ready to be sent.
 
-Ours is the client's own: columns of JSON, gzipped by `leakline.delivery`. VictoriaMetrics and Prometheus take remote
-write (protocol buffers written here, compressed with snappy), InfluxDB its line protocol, trackio and MLflow their own
-JSON.
+Ours is the client's own: columns of JSON, gzipped by `leakline.transport.http_delivery`. VictoriaMetrics and Prometheus
+take remote write (protocol buffers written here, compressed with snappy), InfluxDB its line protocol, trackio and
+MLflow their own JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from leakline.delivery import COMPRESS_FROM_BYTES, Body, encode
+from leakline.transport.http_delivery import COMPRESS_FROM_BYTES, Body, encode
 
 from .samples import PHASES, SNAPSHOTS_PER_GENERATION, Samples
 
@@ -77,7 +77,7 @@ class Written:
         self._head, self._tail = text.split(self._NAME)
 
     def body(self, instance: str) -> Body:
-        """What `leakline.delivery.encode` makes of it."""
+        """What `leakline.transport.http_delivery.encode` makes of it."""
         data = self._head + f'"instance":"{instance}"'.encode() + self._tail
         if len(data) < COMPRESS_FROM_BYTES:
             return Body(data, False, len(data))

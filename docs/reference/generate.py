@@ -71,7 +71,7 @@ def commands() -> str:
         "statuses and lines to copy see [the command line](../command-line.md).",
     ]
     for command in COMMANDS:
-        module = importlib.import_module(f"leakline.cli.{_FILES.get(command, command)}")
+        module = importlib.import_module(f"leakline.cli.commands.{_FILES.get(command, command)}")
         parser = argparse.ArgumentParser(prog=f"leakline {command}", add_help=False)
         module.configure(parser)
         lines += ["", f"## leakline {command}", "", *_explained(module.__doc__ or "")]

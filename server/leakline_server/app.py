@@ -18,59 +18,55 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import logs
 from .config import Config
-from .credentials import hash_password, is_password
-from .live import Live
+from .ingest.writer import Writer
+from .live_updates import Live
 from .paths import MIGRATIONS, STATIC
-from .requests import Requests
-from .store import full_disk, inspection, logins, set_aside
-from .store.assertions import take_file
-from .store.columns import Key
+from .run_requests import Requests
+from .security.credentials import hash_password, is_password
+from .store.access import sign_ins
+from .store.alerts.assertions import take_file
 from .store.engine import DATABASE_ERRORS, Engine, open_engine
+from .store.maintenance import corruption_scan, disk_full, quarantine
 from .store.migrate import upgrade
-from .web import (
-    alert_pages,
-    deletion_pages,
-    documents,
-    errors,
-    expectations_api,
-    export_api,
-    incidents_api,
-    keeping_api,
-    metrics,
-    openapi,
-    otlp_api,
-    overlay_pages,
-    pages,
-    read_api,
-    report_pages,
-    rules_api,
-    runs_pages,
-    series_api,
-    settings_pages,
-    sign_in_pages,
-    stream,
-    tokens_api,
-    webhooks_api,
-)
-from .web.callers import Callers
-from .web.derived import Derivations
-from .web.door import Door
-from .web.guard import Guard
+from .store.series.column_reader import Key
+from .web import errors, openapi
+from .web.alerts import pages as alert_pages
+from .web.auth import pages as sign_in_pages
+from .web.auth.authenticator import Callers
+from .web.auth.middleware import Door
+from .web.auth.origin_check import Guard
+from .web.derived_analysis import Derivations
+from .web.docs import pages as documents
+from .web.expectations import api as expectations_api
+from .web.export import api as export_api
+from .web.export import pages as report_pages
 from .web.headers import completing
-from .web.ingest_api import PATH, Hot, IngestRoute
-from .web.metrics import Metrics
-from .web.otlp_streams import Streams
+from .web.incidents import api as incidents_api
+from .web.ingest import otlp_api
+from .web.ingest.api import PATH, Hot, IngestRoute
+from .web.ingest.otlp_streams import Streams
+from .web.live import event_stream
+from .web.metrics import api as metrics
+from .web.metrics.api import Metrics
+from .web.overlay import pages as overlay_pages
+from .web.rendering.static_files import RevalidatedFiles
+from .web.rules import api as rules_api
+from .web.run_page import pages
+from .web.runs import api as read_api
+from .web.runs import deletion_pages, series_api, storage_api
+from .web.runs import pages as runs_pages
 from .web.services import Services
-from .web.static_files import RevalidatedFiles
-from .worker import Worker
-from .workers.apart import Apart
-from .workers.deliver import Deliverer
-from .workers.examine import Examiner, Wakes
-from .workers.looking import Looking
-from .workers.retaining import Retainer
-from .workers.seal import Compactor, Sealer
-from .workers.watching import Watcher
-from .writer import Writer
+from .web.settings import pages as settings_pages
+from .web.tokens import api as tokens_api
+from .web.webhooks import api as webhooks_api
+from .worker_thread import Worker
+from .workers.analysis_process import Apart
+from .workers.change_poller import Watcher
+from .workers.delivery_worker import Deliverer
+from .workers.examination import Looking
+from .workers.examination_worker import Examiner, Wakes
+from .workers.retention_worker import Retainer
+from .workers.sealing_worker import Compactor, Sealer
 
 DESCRIPTION = (
     "Live memory telemetry for training runs: where it leaks, what, how much, and since when."
@@ -91,10 +87,10 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     """
     engine = open_engine(config.database_url, config.synchronous)
     upgrade(engine, MIGRATIONS)
-    set_aside.set_aside(engine)
-    inspection.inspect(engine)
+    quarantine.set_aside(engine)
+    corruption_scan.inspect(engine)
     _take_rules(engine, config)
-    logins.take_password(engine, config.admin_password, hash_password, is_password)
+    sign_ins.take_password(engine, config.admin_password, hash_password, is_password)
     rooms = _Rooms(config, engine, looks_apart)
     app = _Application(
         title="Leakline",
@@ -115,10 +111,10 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     # Before the other routes, which are tried in order.
     app.router.routes.insert(0, Route(PATH, IngestRoute(app.state.metrics), methods=["POST"]))
     for router in (
-        stream.router,
+        event_stream.router,
         read_api.router,
         series_api.router,
-        keeping_api.router,
+        storage_api.router,
         export_api.router,
         read_api.health,
         expectations_api.router,
@@ -174,7 +170,7 @@ def _take_rules(engine: Engine, config: Config) -> None:
     try:
         take_file(engine, config.rules, time.time())
     except DATABASE_ERRORS as error:
-        if not full_disk.is_told(engine, error):
+        if not disk_full.is_told(engine, error):
             raise
         log.warning("LEAKLINE_RULES is not taken over, for want of room; the rules of before hold")
 
@@ -205,7 +201,7 @@ class _Rooms:
         self._engine = engine
         self._apart = apart = Apart(engine, config.priorities) if looks_apart else None
         self._live = Live()
-        is_over = partial(set_aside.after, engine)
+        is_over = partial(quarantine.after, engine)
         self._deliverer = Deliverer(engine, config)
         requests = Requests(engine, has_answers=self._watch_now)
         self._watcher = Watcher(engine, self._live, requests)

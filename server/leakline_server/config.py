@@ -14,24 +14,24 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from leakline.analysis.priority import DEFAULTS as PRIORITIES
-from leakline.analysis.priority import Priorities
+from leakline.analysis.findings.priority import DEFAULTS as PRIORITIES
+from leakline.analysis.findings.priority import Priorities
 from leakline.errors import BadArgument, LeaklineError
 from leakline.settings import read_secret
 from leakline.text_format import size_bytes
 
-from .alerts.address import parse as parse_webhook_url
 from .alerts.formats import FORMATS
-from .alerts.rules_file import read_rules
-from .alerts.signing import check_secret
-from .credentials import check_password
+from .alerts.rules.rules_file import read_rules
+from .alerts.sending.address_check import parse as parse_webhook_url
+from .alerts.sending.signing import check_secret
 from .limits import BYTES_PER_DAY, MAX_INTEGER, RUNS_PER_DAY
 from .logs import FORMATS as LOG_FORMATS
 from .logs import LEVELS, Format, Level
-from .store.assertions import Terms
-from .store.disk import missing_file
+from .security.credentials import check_password
+from .store.alerts.assertions import Terms
 from .store.engine import Synchronous, check_url
-from .store.retention import FOREVER, Limits, PerProject
+from .store.maintenance.disk_space import missing_file
+from .store.maintenance.retention_policy import FOREVER, Limits, PerProject
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

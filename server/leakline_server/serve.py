@@ -26,13 +26,14 @@ from fastapi import FastAPI
 
 from leakline.errors import BadArgument, LeaklineError
 
-from . import allocator, logs
+from . import logs, malloc_settings
 from .app import create_app
+from .client_connections import Connection
 from .config import Config, Network, is_loopback, misspelt
-from .connections import Connection
 from .limits import MAX_CONNECTIONS
-from .store import disk, logins
-from .store.assertions import TooManyRules
+from .store.access import sign_ins
+from .store.alerts.assertions import TooManyRules
+from .store.coordination.sqlite_lock import AlreadyServed, alone_on
 from .store.engine import (
     DATABASE_ERRORS,
     BadDatabaseUrl,
@@ -43,8 +44,8 @@ from .store.engine import (
     ping,
     without_content,
 )
+from .store.maintenance import disk_space
 from .store.migrate import NewerDatabase
-from .store.serving import AlreadyServed, alone_on
 from .web.services import Services
 
 # As nginx does. Most trainings send every few seconds, and a connection costs as much as a snapshot.
@@ -104,7 +105,7 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
     with _ending_when_told(), contextlib.ExitStack() as held:
         app = open_app(config, held)
         most = _allow_connections()
-        allocator.give_back()
+        malloc_settings.give_back()
         _collect_rarely()
         _serve(app, listening, most, config.trusted_proxies, started)
 
@@ -144,7 +145,7 @@ def _await_postgres(url: str) -> None:
     """Until it answers: what starts it and us at a time starts us first, and it may be initialising. Raises CannotServe
     with what it said last. What else is wrong is found by whoever opens it.
     """
-    if disk.file_of(url) is not None:
+    if disk_space.file_of(url) is not None:
         return
     try:
         engine = open_engine(url)
@@ -162,7 +163,7 @@ def _await_postgres(url: str) -> None:
                 if not told:
                     log.warning(
                         "%s does not answer; trying again for up to %.0f seconds",
-                        " ".join(disk.called(engine)), POSTGRES_SECONDS,
+                        " ".join(disk_space.called(engine)), POSTGRES_SECONDS,
                     )  # fmt: skip
                 told = True
                 time.sleep(POSTGRES_PAUSE_SECONDS)
@@ -296,13 +297,13 @@ def refuse_without_a_login(config: Config) -> None:
 
 def _can_sign_in(config: Config) -> bool:
     """Whether the database has one. Raises CannotServe."""
-    if disk.missing_file(config.database_url) is not None:
+    if disk_space.missing_file(config.database_url) is not None:
         return False
     _await_postgres(config.database_url)
     try:
         engine = open_engine(config.database_url)
         try:
-            return logins.can_sign_in(engine, time.time())
+            return sign_ins.can_sign_in(engine, time.time())
         finally:
             engine.dispose()
     except BadDatabaseUrl as error:

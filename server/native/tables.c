@@ -1,6 +1,6 @@
 /* Sealing in one pass over each number: the batches of a process into a table of series, and its rows as chunks.
 
-   `store/assembling.py` and `store/codec.py` say what each of these is, and do the same in numpy where this module was
+   `store/series/batch_assembly.py` and `store/series/chunk_codec.py` say what each of these is, and do the same in numpy where this module was
    not built. Every length is looked at before anything is read or written; numbers are copied, so no buffer needs to
    be aligned. Differences wrap around as those of numpy do. */
 
@@ -22,7 +22,7 @@ enum {
     NUMBER = 8, /* bytes */
     NAME = 4,   /* bytes of the number of a series */
     MAX_DECIMALS = 9,
-    /* Of a piece: present, first, last, min, max, as pieces.py has them. */
+    /* Of a piece: present, first, last, min, max, as summary_records.py has them. */
     NUMBERS_OF_A_PIECE = 5,
 };
 
@@ -300,7 +300,7 @@ width_of(int64_t least, int64_t most)
     return least >= INT32_MIN && most <= INT32_MAX ? 4 : 8;
 }
 
-/* What codec.py calls the payload, of a row that moves. */
+/* What chunk_codec.py calls the payload, of a row that moves. */
 static PyObject *
 payload_of(const char *row, Py_ssize_t length, const row_numbers *of, int *width)
 {

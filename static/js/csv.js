@@ -2,7 +2,7 @@
 
 // Where a spreadsheet would find a formula: at the beginning of a text or after what separates cells where commas do not,
 // as in Excel in most of Europe, which then heeds no quotes either. The wide signs count where people write Chinese or
-// Japanese. `export.py` of the server has the same.
+// Japanese. `run_export.py` of the server has the same.
 const FORMULA = /(^(?=[\t\r\n])|(?:^|[;|\t\r\n])(?=[\s"']*[=+\-@＝＋－＠]))/g;
 
 const cell = (value) => {

@@ -1,4 +1,4 @@
-// A chart as the server describes it (charts.py) -> data and layout for plotly. Pure: the theme, the colours and the
+// A chart as the server describes it (chart_builder.py) -> data and layout for plotly. Pure: the theme, the colours and the
 // view come in, nothing is read from the page.
 
 import { byteUnit, inUnits } from "./formats.js";
@@ -6,7 +6,7 @@ import { MARK_AXIS, markLines, markTraces } from "./marks.js";
 import { escapeHtml, faded, resolve } from "./paint.js";
 
 /**
- * @param whole  what charts.py wrote: lines, bands, levels, cone, marks
+ * @param whole  what chart_builder.py wrote: lines, bands, levels, cone, marks
  * @param theme  static/plotly-theme.json
  * @param colour name of a css variable -> colour
  * @param view   {range: [first, last], zoomed: whether that is less than everything, group: string | null, narrow:

@@ -1,4 +1,4 @@
-// Numbers as people read them. The twin of server/leakline_server/web/formats.py: both are held to
+// Numbers as people read them. The twin of server/leakline_server/web/rendering/number_formats.py: both are held to
 // tests/data/formats.json. Knows no page.
 
 const BINARY = { base: 1024, names: ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] };

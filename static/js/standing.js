@@ -4,7 +4,7 @@ export const WORDS = {
   live: "Live", closed: "Not connected", disconnected: "Disconnected", ended: "Ended", failed: "Failed", killed: "Killed",
   interrupted: "Interrupted", silent: "Silent", late: "No data",
 };
-// A client that lives sends every ten seconds at least (TOLD_EVERY_SECONDS of background.py), and what it sends takes a moment:
+// A client that lives sends every ten seconds at least (TOLD_EVERY_SECONDS of background_readings.py), and what it sends takes a moment:
 // so long after the newest data the second of two heartbeats is missing.
 const LATE_SECONDS = 22;
 const ENDS = { finished: "ended", failed: "failed", interrupted: "interrupted", killed: "killed", silent: "silent" };

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from leakline.analysis import RunHistory, history_from_batches
-from leakline.analysis.history import ProcessHistory
+from leakline.analysis.run_history import ProcessHistory
 from leakline.snapshot import (
     CYCLIC_GARBAGE,
     Batch,

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from leakline.analysis.history import ProcessHistory, RunHistory
+from leakline.analysis.run_history import ProcessHistory, RunHistory
 
 BASE = 4 * 2**30
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leakline.analysis.attribution import Cause
-from leakline.analysis.candidates import NOWHERE, Candidate, Family, Place
-from leakline.analysis.contracts import Violation
-from leakline.analysis.counts import CountGrowth, Pattern
-from leakline.analysis.evidence import Rise, Scale
-from leakline.analysis.history import Expectation, ProcessHistory, RunHistory, Value
+from leakline.analysis.assertions.declared_counts import Violation
+from leakline.analysis.attribution.candidates import NOWHERE, Candidate, Family, Place
+from leakline.analysis.attribution.causes import Cause
 from leakline.analysis.results import Finding, Interval, Kind, Status, Suspect
-from leakline.analysis.series import Lane, lanes_of
-from leakline.analysis.study import Assessed, LaneStudy
-from leakline.analysis.trend import NO_GROWTH, Slope
+from leakline.analysis.run_history import Expectation, ProcessHistory, RunHistory, Value
+from leakline.analysis.statistics.count_evidence import CountGrowth, Pattern
+from leakline.analysis.statistics.memory_evidence import Rise, Scale
+from leakline.analysis.statistics.trend import NO_GROWTH, Slope
+from leakline.analysis.timeline import Lane, lanes_of
+from leakline.analysis.timeline_analysis import Assessed, LaneStudy
 
 TRAIN = Place("train", "train", 1.0)
 EVOLVE = Place("evolve", "evolve", 1.0)

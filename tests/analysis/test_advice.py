@@ -11,13 +11,13 @@ import pytest
 from builder import EPISODE, EVALUATE, EVOLVE, GIB, MIB, Leak, Training, kept_environments
 
 from leakline.analysis import RunHistory, examine, history_from_batches
-from leakline.analysis.advice import MAX_LINES, RULES, advice_for
-from leakline.analysis.attribution import Cause
-from leakline.analysis.candidates import NOWHERE, Candidate, Place, family_of
-from leakline.analysis.evidence import Rise, Scale
-from leakline.analysis.garbage import Waiting, no_growth
-from leakline.analysis.study import Assessed
-from leakline.analysis.trend import Slope
+from leakline.analysis.attribution.candidates import NOWHERE, Candidate, Place, family_of
+from leakline.analysis.attribution.causes import Cause
+from leakline.analysis.findings.advice import MAX_LINES, RULES, advice_for
+from leakline.analysis.memory.garbage_cycles import Waiting, no_growth
+from leakline.analysis.statistics.memory_evidence import Rise, Scale
+from leakline.analysis.statistics.trend import Slope
+from leakline.analysis.timeline_analysis import Assessed
 from leakline.snapshot import (
     CYCLIC_GARBAGE,
     Batch,

@@ -27,10 +27,10 @@ from leakline.analysis.assertions.words import (
     band_sentence,
     writer_of,
 )
-from leakline.analysis.history import Value
 from leakline.analysis.results import Assertion, AssertionCheck, AssertionState, Deviation, Interval
-from leakline.analysis.series import Lane
-from leakline.analysis.study import LaneStudy
+from leakline.analysis.run_history import Value
+from leakline.analysis.timeline import Lane
+from leakline.analysis.timeline_analysis import LaneStudy
 from leakline.snapshot import Event
 
 RSS = "process.rss_bytes"

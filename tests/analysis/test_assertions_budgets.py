@@ -32,13 +32,13 @@ from leakline.analysis.assertions.declared import (
     kept_amounts,
 )
 from leakline.analysis.assertions.words import _against, assertion_title, budget_sentence
-from leakline.analysis.assess import _alone, _explained_by, with_budgets
-from leakline.analysis.attribution import Cause
-from leakline.analysis.candidates import NOWHERE, Place
-from leakline.analysis.evidence import Rise, Scale
+from leakline.analysis.assessment import _alone, _explained_by, with_budgets
+from leakline.analysis.attribution.candidates import NOWHERE, Place
+from leakline.analysis.attribution.causes import Cause
 from leakline.analysis.results import Assertion, AssertionCheck, Interval
-from leakline.analysis.study import Assessed, LaneStudy
-from leakline.analysis.trend import Slope
+from leakline.analysis.statistics.memory_evidence import Rise, Scale
+from leakline.analysis.statistics.trend import Slope
+from leakline.analysis.timeline_analysis import Assessed, LaneStudy
 from leakline.snapshot import Event
 
 

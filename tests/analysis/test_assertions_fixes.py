@@ -47,7 +47,7 @@ from leakline.analysis.assertions.fixes import (
     declared_fixes,
 )
 from leakline.analysis.results import AssertionCheck, Interval
-from leakline.analysis.since import Since
+from leakline.analysis.window import Since
 from leakline.snapshot import Event
 
 JUMP = "max_jump_bytes_per_generation"

@@ -19,7 +19,8 @@ from pieces import (
     sure,
 )
 
-from leakline.analysis.assess import (
+from leakline.analysis.assertions.declared_counts import Violation
+from leakline.analysis.assessment import (
     _come_together,
     _growth_since_violation,
     _start,
@@ -29,19 +30,18 @@ from leakline.analysis.assess import (
     moment_of,
     with_surplus,
 )
-from leakline.analysis.attribution import Cause, Memory
-from leakline.analysis.candidates import Candidate
-from leakline.analysis.channels import Channel
-from leakline.analysis.contracts import Violation
-from leakline.analysis.counts import CountGrowth
-from leakline.analysis.evidence import Rise
-from leakline.analysis.history import Expectation, Value
-from leakline.analysis.study import (
+from leakline.analysis.attribution.candidates import Candidate
+from leakline.analysis.attribution.causes import Cause, Memory
+from leakline.analysis.memory.memory_kinds import Channel
+from leakline.analysis.run_history import Expectation, Value
+from leakline.analysis.statistics.count_evidence import CountGrowth
+from leakline.analysis.statistics.memory_evidence import Rise
+from leakline.analysis.statistics.trend import NO_GROWTH
+from leakline.analysis.timeline_analysis import (
     last_row_of,
     memory_since,
     position_of,
 )
-from leakline.analysis.trend import NO_GROWTH
 from leakline.snapshot import Event, Holder
 
 ENVS = candidate("app.Env", "object")

@@ -9,10 +9,10 @@ import pytest
 from builder import EVOLVE, MIB, TRAIN, Training, kept_environments, loss_graph
 
 from leakline.analysis import examine, to_json
-from leakline.analysis.books import books
-from leakline.analysis.history import ProcessHistory, RunHistory, history_from_batches
+from leakline.analysis.memory.memory_by_phase import books
 from leakline.analysis.results import AttemptGrowth, GenerationSpan
-from leakline.analysis.series import lanes_of
+from leakline.analysis.run_history import ProcessHistory, RunHistory, history_from_batches
+from leakline.analysis.timeline import lanes_of
 from leakline.snapshot import Batch
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pieces import BROKEN, EVOLVE, SPREAD, TRAIN, candidate, growing, sure
 
-from leakline.analysis.attribution import (
+from leakline.analysis.attribution.candidates import NOWHERE, Candidate, Family, Place, family_of
+from leakline.analysis.attribution.causes import (
     Cause,
     Memory,
     _beside,
@@ -25,10 +26,9 @@ from leakline.analysis.attribution import (
     holds,
     kind_of,
 )
-from leakline.analysis.candidates import NOWHERE, Candidate, Family, Place, family_of
-from leakline.analysis.counts import CountGrowth
 from leakline.analysis.results import Kind
-from leakline.analysis.trend import Slope
+from leakline.analysis.statistics.count_evidence import CountGrowth
+from leakline.analysis.statistics.trend import Slope
 
 # Bytes per generation that memory gains, wherever a share of it is asked for.
 GROWTH = 100.0

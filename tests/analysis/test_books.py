@@ -9,10 +9,10 @@ import pytest
 from builder import MIB
 
 from leakline.analysis import RunHistory, books, examine, history_from_batches
-from leakline.analysis.books import live_bytes_by_phase
-from leakline.analysis.history import ProcessHistory
+from leakline.analysis.memory.memory_by_phase import live_bytes_by_phase
 from leakline.analysis.results import Verdict
-from leakline.analysis.series import lanes_of
+from leakline.analysis.run_history import ProcessHistory
+from leakline.analysis.timeline import lanes_of
 from leakline.snapshot import Batch, Holder, ProcessIdentity, RunHeader, Snapshot
 
 GENERATIONS = 24

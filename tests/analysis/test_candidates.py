@@ -18,7 +18,7 @@ from pieces import (
     steps_history,
 )
 
-from leakline.analysis.candidates import (
+from leakline.analysis.attribution.candidates import (
     NOWHERE,
     Candidate,
     Family,
@@ -35,9 +35,9 @@ from leakline.analysis.candidates import (
     place_of,
     rate_of,
 )
-from leakline.analysis.facts import Facts
-from leakline.analysis.history import RunHistory, Value
-from leakline.analysis.series import lanes_of
+from leakline.analysis.run_history import RunHistory, Value
+from leakline.analysis.series_facts import Facts
+from leakline.analysis.timeline import lanes_of
 from leakline.snapshot import CYCLIC_GARBAGE, Holder
 
 TENSORS = "tensors.count"

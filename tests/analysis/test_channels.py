@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from pieces import ends_lane
 
-from leakline.analysis.channels import (
+from leakline.analysis.memory.memory_kinds import (
     Channel,
     IdleCache,
     _swing,
@@ -18,9 +18,9 @@ from leakline.analysis.channels import (
     garbage_per_generation,
     idle_in_cache,
 )
-from leakline.analysis.evidence import Scale
-from leakline.analysis.history import Value
-from leakline.analysis.series import bridge_gaps
+from leakline.analysis.run_history import Value
+from leakline.analysis.statistics.memory_evidence import Scale
+from leakline.analysis.timeline import bridge_gaps
 
 ANON = {"process.anon_bytes": [1000] * 4}
 

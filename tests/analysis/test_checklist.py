@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pieces import finding, steps_history
 
 from leakline.analysis import RunHistory, examine, history_from_batches, verdict_json
-from leakline.analysis.checklist import (
+from leakline.analysis.comparison.fix_checklist import (
     _cleanups,
     _end_of_earlier_attempts,
     _goal,
@@ -24,10 +24,15 @@ from leakline.analysis.checklist import (
     _passed,
     _tops,
 )
-from leakline.analysis.history import LARGEST, ProcessHistory, Value
+from leakline.analysis.findings.verdict_sentence import (
+    CHECK_QUESTIONS,
+    CHECK_WORDS,
+    check_lines,
+    check_question,
+)
 from leakline.analysis.results import CheckItem, Finding, Interval, Status, Suspect, Verdict
-from leakline.analysis.since import Since
-from leakline.analysis.summary import CHECK_QUESTIONS, CHECK_WORDS, check_lines, check_question
+from leakline.analysis.run_history import LARGEST, ProcessHistory, Value
+from leakline.analysis.window import Since
 from leakline.snapshot import Batch, Event, Snapshot
 
 

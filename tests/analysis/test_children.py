@@ -9,14 +9,14 @@ import pytest
 from builder import MIB, curve, history_of
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.child_processes import (
+from leakline.analysis.memory.child_processes import (
     GrowingChildren,
     growing_children,
     growing_lines,
 )
-from leakline.analysis.history import Value
 from leakline.analysis.results import Finding, Status, Suspect
-from leakline.analysis.series import Lane
+from leakline.analysis.run_history import Value
+from leakline.analysis.timeline import Lane
 
 GENERATIONS = 40
 RAISED: tuple[Status, ...] = ("suspected", "confirmed")

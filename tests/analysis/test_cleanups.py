@@ -10,7 +10,7 @@ from builder import GIB, MIB, TRAIN, Leak, Training, kept_environments
 from pieces import ends_lane, finding
 
 from leakline.analysis import RunHistory, compare, examine, history_from_batches
-from leakline.analysis.cleanups import (
+from leakline.analysis.findings.cleanup_effects import (
     Freed,
     RareCleanup,
     _change,
@@ -23,11 +23,11 @@ from leakline.analysis.cleanups import (
     rare_cleanup,
     vain_cleanup,
 )
-from leakline.analysis.history import Value
-from leakline.analysis.kept import Kept
-from leakline.analysis.priority import Priorities
+from leakline.analysis.findings.priority import Priorities
+from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.results import Finding, Suspect
-from leakline.analysis.series import Lane
+from leakline.analysis.run_history import Value
+from leakline.analysis.timeline import Lane
 from leakline.snapshot import Event
 
 ENVIRONMENT = "trading.TradingEnvironment"

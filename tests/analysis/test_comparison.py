@@ -27,7 +27,7 @@ from leakline.analysis import (
     history_from_batches,
     to_json,
 )
-from leakline.analysis.compared import (
+from leakline.analysis.comparison.comparison_results import (
     FindingChanges,
     Outcome,
     PhaseChange,
@@ -35,7 +35,7 @@ from leakline.analysis.compared import (
     change_of,
     percent_of,
 )
-from leakline.analysis.comparison import (
+from leakline.analysis.comparison.run_comparison import (
     CLEAN,
     RESIDENT,
     _both_have,
@@ -52,12 +52,12 @@ from leakline.analysis.comparison import (
     _upto,
     warm_up,
 )
-from leakline.analysis.evidence import Scale
-from leakline.analysis.growth import type_growth
-from leakline.analysis.history import LeftOut, ProcessHistory
-from leakline.analysis.priority import DEFAULTS
+from leakline.analysis.findings.growth_tables import type_growth
+from leakline.analysis.findings.priority import DEFAULTS
+from leakline.analysis.generation_ranges import Spans
 from leakline.analysis.results import Interval, Status, TypeGrowth
-from leakline.analysis.spans import Spans
+from leakline.analysis.run_history import LeftOut, ProcessHistory
+from leakline.analysis.statistics.memory_evidence import Scale
 
 
 def _run(*leaks: object, seed: int = 1, **options: object) -> RunHistory:

@@ -16,8 +16,7 @@ from leakline.analysis import (
     history_from_batches,
     to_json,
 )
-from leakline.analysis.assertions.words import assertion_title
-from leakline.analysis.contracts import (
+from leakline.analysis.assertions.declared_counts import (
     Readings,
     Violation,
     applicable_readings,
@@ -28,9 +27,10 @@ from leakline.analysis.contracts import (
     range_text,
     stands_for,
 )
-from leakline.analysis.history import Expectation, Value
+from leakline.analysis.assertions.words import assertion_title
 from leakline.analysis.results import SEVERITY, AssertionCheck, Interval
-from leakline.declarations import expectation
+from leakline.analysis.run_history import Expectation, Value
+from leakline.core.declarations import expectation
 from leakline.snapshot import LARGEST_INTEGER, Batch, Event, ProcessIdentity, RunHeader, Snapshot
 
 ENVIRONMENTS = ("TradingEnvironment", 2, 2, None)

@@ -13,10 +13,10 @@ import pytest
 from corpus import BENIGN, LEAKS, Case, history_of
 from scipy import stats
 
-from leakline.analysis.assess import assess
-from leakline.analysis.ladder import ACTIVE, step
-from leakline.analysis.series import lanes_of
-from leakline.analysis.study import LaneStudy
+from leakline.analysis.assessment import assess
+from leakline.analysis.status import ACTIVE, step
+from leakline.analysis.timeline import lanes_of
+from leakline.analysis.timeline_analysis import LaneStudy
 
 pytestmark = pytest.mark.long
 GENERATIONS = 90

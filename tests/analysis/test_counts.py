@@ -9,9 +9,9 @@ from itertools import accumulate
 import pytest
 from builder import BASELINE, MIB, curve, history_of
 
-from leakline.analysis import counts as counts_of
 from leakline.analysis import examine
-from leakline.analysis.counts import (
+from leakline.analysis.statistics import count_evidence as counts_of
+from leakline.analysis.statistics.count_evidence import (
     CountGrowth,
     _beats_unseen,
     _constant,

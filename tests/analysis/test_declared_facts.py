@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pieces import ends_history, ends_lane, growing, lane_of
 
-from leakline.analysis.facts import Facts, _best_of, _is_stale, _risen, growth_of, leads_into
-from leakline.analysis.history import Expectation, Value
+from leakline.analysis.run_history import Expectation, Value
+from leakline.analysis.series_facts import Facts, _best_of, _is_stale, _risen, growth_of, leads_into
 from leakline.snapshot import CYCLIC_GARBAGE, Event, Holder
 
 COUNT, COLLECTIONS = "type.app.Env.count", "python.collections_full"

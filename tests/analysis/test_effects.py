@@ -12,7 +12,7 @@ from builder import EVALUATE, EVOLVE, TRAIN, Training, kept_environments, loss_g
 
 from leakline.analysis import RunHistory, compare, examine
 from leakline.analysis.assertions.fixes import Fix
-from leakline.analysis.effects import (
+from leakline.analysis.comparison.fix_effects import (
     _COMPARED,
     _WITHIN,
     _between,
@@ -25,9 +25,9 @@ from leakline.analysis.effects import (
     effects_of_comparison,
     effects_within,
 )
+from leakline.analysis.range_window import Stretch
 from leakline.analysis.results import FixEffect, Interval
-from leakline.analysis.stretch import Stretch
-from leakline.analysis.study import LaneStudy
+from leakline.analysis.timeline_analysis import LaneStudy
 from leakline.snapshot import Event
 
 ENVIRONMENT = "trading.TradingEnvironment"
@@ -301,7 +301,7 @@ def test_a_fix_is_measured_from_the_one_before_it_up_to_the_next(
         asked.append((begin, end, first))
         return side(around(1))
 
-    monkeypatch.setattr("leakline.analysis.effects._between", between)
+    monkeypatch.setattr("leakline.analysis.comparison.fix_effects._between", between)
     never, ever = float("-inf"), float("inf")
     events = (declared("a", 10, "train"), declared("b", 20, "evolve"), declared("c", 30, "train"))
     effects_within(RunHistory("r", events=events), [])
@@ -320,7 +320,9 @@ def test_a_fix_is_measured_from_the_one_before_it_up_to_the_next(
 def test_only_fixes_of_the_same_moment_and_subject_cannot_be_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("leakline.analysis.effects._between", lambda *_, **__: side(around(1)))
+    monkeypatch.setattr(
+        "leakline.analysis.comparison.fix_effects._between", lambda *_, **__: side(around(1))
+    )
     events = (
         declared("a", 10, "train"), declared("b", 10, "train"), declared("c", 10, "evolve"), declared("d", 20, "train"),
     )  # fmt: skip

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakline.analysis.estimates import Amount, check_estimate, compare_with_growth, rounded_factor
+from leakline.analysis.estimate_check import (
+    Amount,
+    check_estimate,
+    compare_with_growth,
+    rounded_factor,
+)
 
 KB, MB, GB = 1e3, 1e6, 1e9
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from pieces import sure
 
-from leakline.analysis.evidence import (
+from leakline.analysis.statistics.memory_evidence import (
     Rise,
     Scale,
     _exceeds,

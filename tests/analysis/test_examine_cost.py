@@ -12,7 +12,7 @@ import time
 import pytest
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.history import Expectation, ProcessHistory
+from leakline.analysis.run_history import Expectation, ProcessHistory
 
 MIB = 2**20
 PHASES = ("evaluate", "train", "evolve", None)

@@ -21,10 +21,9 @@ from pieces import (
     sure,
 )
 
-from leakline.analysis.candidates import Candidate, Family, Place
-from leakline.analysis.contracts import Violation
-from leakline.analysis.evidence import Rise
-from leakline.analysis.findings import (
+from leakline.analysis.assertions.declared_counts import Violation
+from leakline.analysis.attribution.candidates import Candidate, Family, Place
+from leakline.analysis.findings.finding_builder import (
     _children,
     _confidence,
     _contract_lines,
@@ -50,13 +49,14 @@ from leakline.analysis.findings import (
     rank_key,
     worth_telling,
 )
-from leakline.analysis.garbage import Waiting
-from leakline.analysis.history import Expectation, Value
-from leakline.analysis.ladder import Standing
-from leakline.analysis.priority import DEFAULTS, Priorities
+from leakline.analysis.findings.priority import DEFAULTS, Priorities
+from leakline.analysis.memory.garbage_cycles import Waiting
 from leakline.analysis.results import Finding, Interval, Kind, Status
-from leakline.analysis.study import Assessed
-from leakline.analysis.trend import Slope
+from leakline.analysis.run_history import Expectation, Value
+from leakline.analysis.statistics.memory_evidence import Rise
+from leakline.analysis.statistics.trend import Slope
+from leakline.analysis.status import Standing
+from leakline.analysis.timeline_analysis import Assessed
 from leakline.snapshot import Event, Holder
 
 ENVS = candidate("app.Env", "object", 60.0, deep=True)

@@ -13,10 +13,7 @@ from builder import TRAIN as IN_TRAINING
 from pieces import sure
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.forecast import widened
-from leakline.analysis.outlook import Outlook
-from leakline.analysis.results import ForecastScore, Interval, PastForecast
-from leakline.analysis.score import (
+from leakline.analysis.forecast.forecast_score import (
     MAX_FORECASTS,
     _ahead,
     _by_lead,
@@ -26,7 +23,10 @@ from leakline.analysis.score import (
     error_of,
     grid,
 )
-from leakline.analysis.trend import Z_90
+from leakline.analysis.forecast.memory_outlook import Outlook
+from leakline.analysis.forecast.oom_forecast import widened
+from leakline.analysis.results import ForecastScore, Interval, PastForecast
+from leakline.analysis.statistics.trend import Z_90
 
 
 def score(history: RunHistory) -> ForecastScore:

@@ -17,10 +17,9 @@ from pieces import (
 )
 
 from leakline.analysis import examine
-from leakline.analysis.attribution import Cause
-from leakline.analysis.candidates import Candidate, Place, family_of
-from leakline.analysis.facts import Facts
-from leakline.analysis.garbage import (
+from leakline.analysis.attribution.candidates import Candidate, Place, family_of
+from leakline.analysis.attribution.causes import Cause
+from leakline.analysis.memory.garbage_cycles import (
     Waiting,
     _newest,
     _telling,
@@ -31,10 +30,11 @@ from leakline.analysis.garbage import (
     together,
     waiting_of,
 )
-from leakline.analysis.history import Value
 from leakline.analysis.results import Finding, Verdict
-from leakline.analysis.said import Holders
-from leakline.analysis.trend import Slope
+from leakline.analysis.run_facts import Holders
+from leakline.analysis.run_history import Value
+from leakline.analysis.series_facts import Facts
+from leakline.analysis.statistics.trend import Slope
 from leakline.snapshot import CYCLIC_GARBAGE, Holder
 
 ENVIRONMENT = "trading.TradingEnvironment"

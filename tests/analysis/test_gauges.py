@@ -8,8 +8,8 @@ import pytest
 from builder import MIB, Training, history_of, kept_environments
 
 from leakline.analysis import RunHistory, compare, examine
-from leakline.analysis.gauges import companions, rank_correlation
-from leakline.analysis.series import lanes_of
+from leakline.analysis.findings.gauges import companions, rank_correlation
+from leakline.analysis.timeline import lanes_of
 
 STEADY = [60.0 + (g % 3) for g in range(24)]
 FALLING = [60.0 - 1.6 * g for g in range(24)]

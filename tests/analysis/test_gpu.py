@@ -22,7 +22,7 @@ from builder import EVOLVE, GIB, MIB, TRAIN, Leak, Training, loss_graph
 from pieces import ends_lane
 
 from leakline.analysis import RunHistory, examine, history_from_batches
-from leakline.analysis.channels import Channel, _devices
+from leakline.analysis.memory.memory_kinds import Channel, _devices
 from leakline.analysis.results import Finding, Verdict
 from leakline.snapshot import Batch, Snapshot
 

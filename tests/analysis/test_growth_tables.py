@@ -9,15 +9,15 @@ import pytest
 from builder import MIB, history_of
 from pieces import lane_of
 
-from leakline.analysis.books import (
-    _longer,
-    _place,
-    _spans,
-    without_give_and_take,
+from leakline.analysis.assertions.learned_baselines import (
+    _is_expected,
+    replaces,
+    steady_counts,
 )
-from leakline.analysis.compared import Survival
-from leakline.analysis.comparison import survival_change
-from leakline.analysis.growth import (
+from leakline.analysis.comparison.comparison_results import Survival
+from leakline.analysis.comparison.run_comparison import survival_change
+from leakline.analysis.examination import _both, _together
+from leakline.analysis.findings.growth_tables import (
     _added,
     _fill_row,
     _full_at,
@@ -26,7 +26,15 @@ from leakline.analysis.growth import (
     change_rating,
     type_growth,
 )
-from leakline.analysis.history import (
+from leakline.analysis.generation_ranges import NO_SPANS, Spans
+from leakline.analysis.memory.memory_by_phase import (
+    _longer,
+    _place,
+    _spans,
+    without_give_and_take,
+)
+from leakline.analysis.results import GenerationSpan, Interval, SteadyCount, TypeGrowth
+from leakline.analysis.run_history import (
     LARGEST,
     Expectation,
     Value,
@@ -34,15 +42,7 @@ from leakline.analysis.history import (
     declared_expectations,
     number_of,
 )
-from leakline.analysis.learned import (
-    _is_expected,
-    replaces,
-    steady_counts,
-)
-from leakline.analysis.results import GenerationSpan, Interval, SteadyCount, TypeGrowth
-from leakline.analysis.series import Lane
-from leakline.analysis.spans import NO_SPANS, Spans
-from leakline.analysis.verdict import _both, _together
+from leakline.analysis.timeline import Lane
 from leakline.snapshot import Event
 
 

@@ -9,8 +9,8 @@ from builder import BASELINE, MIB, TRAIN, Leak, Training, curve, history_of
 from pieces import EVOLVE, candidate, growing
 
 from leakline.analysis import examine
-from leakline.analysis.attribution import brings_some
-from leakline.analysis.candidates import Candidate
+from leakline.analysis.attribution.candidates import Candidate
+from leakline.analysis.attribution.causes import brings_some
 from leakline.analysis.results import Verdict
 from leakline.snapshot import Holder
 

@@ -14,7 +14,10 @@ from typing import Any, Final, cast
 import pytest
 
 from leakline.analysis import RunHistory, compare, examine, history_from_batches
-from leakline.analysis.collected import (
+from leakline.analysis.findings.growth_tables import type_growth
+from leakline.analysis.incremental_cache import Kept
+from leakline.analysis.javascript_runs import is_javascript, is_page
+from leakline.analysis.memory.v8_heap import (
     YOUNG,
     _Collector,
     _kept_and_native,
@@ -26,12 +29,9 @@ from leakline.analysis.collected import (
     is_told,
     told_for_good,
 )
-from leakline.analysis.growth import type_growth
-from leakline.analysis.history import Value
-from leakline.analysis.javascript import is_javascript, is_page
-from leakline.analysis.kept import Kept
 from leakline.analysis.results import Finding
-from leakline.analysis.series import Lane
+from leakline.analysis.run_history import Value
+from leakline.analysis.timeline import Lane
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 
 MIB = 2**20

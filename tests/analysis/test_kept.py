@@ -24,16 +24,16 @@ from builder import (
     old_population,
 )
 
-from leakline.analysis import RunHistory, assess, examine, history_from_batches
-from leakline.analysis.assess import moment_of
-from leakline.analysis.history import ProcessHistory
-from leakline.analysis.kept import Kept
-from leakline.analysis.ladder import moments_of, walk
-from leakline.analysis.outlook import outlook_of
-from leakline.analysis.score import grid
-from leakline.analysis.series import lanes_of
-from leakline.analysis.study import LaneStudy
-from leakline.analysis.units import in_its_unit
+from leakline.analysis import RunHistory, assessment, examine, history_from_batches
+from leakline.analysis.assessment import moment_of
+from leakline.analysis.forecast.forecast_score import grid
+from leakline.analysis.forecast.memory_outlook import outlook_of
+from leakline.analysis.generation_unit import in_its_unit
+from leakline.analysis.incremental_cache import Kept
+from leakline.analysis.run_history import ProcessHistory
+from leakline.analysis.status import moments_of, walk
+from leakline.analysis.timeline import lanes_of
+from leakline.analysis.timeline_analysis import LaneStudy
 from leakline.snapshot import Event
 
 ALL = list(FAMILIES)
@@ -206,13 +206,13 @@ def test_minutes_after_seconds_have_the_same_verdict() -> None:
 def test_the_first_seconds_are_assessed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = counted_by_seconds(22)
     assessed: list[int] = []
-    real = assess.assess
+    real = assessment.assess
 
     def count(study: LaneStudy, upto: int) -> object:
         assessed.append(upto)
         return real(study, upto)
 
-    monkeypatch.setattr(assess, "assess", count)
+    monkeypatch.setattr(assessment, "assess", count)
     kept = Kept()
     examine(until(whole, 1200.0), kept)
     assert sum(upto > 60 for upto in assessed) > 40

@@ -12,9 +12,19 @@ import pytest
 from builder import BASELINE, GIB, MIB, TRAIN, Leak, Training, curve, history_of
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.attempts import Told
-from leakline.analysis.channels import Channel
-from leakline.analysis.forecast import (
+from leakline.analysis.comparison.resume_attempts import Told
+from leakline.analysis.findings.priority import DEFAULTS, Priorities
+from leakline.analysis.forecast.memory_outlook import (
+    Outlook,
+    _of_growth,
+    _outlook_of,
+    _speeding_up,
+    beside_private,
+    generations_to,
+    level_of,
+    outlook_of,
+)
+from leakline.analysis.forecast.oom_forecast import (
     _Distance,
     _ends,
     _Growth,
@@ -30,26 +40,16 @@ from leakline.analysis.forecast import (
     generations_left,
     memory_lasts,
 )
-from leakline.analysis.history import ProcessHistory, history_from_batches
-from leakline.analysis.ladder import Standing
-from leakline.analysis.onset import bend_of, pieces_of
-from leakline.analysis.outlook import (
-    Outlook,
-    _of_growth,
-    _outlook_of,
-    _speeding_up,
-    beside_private,
-    generations_to,
-    level_of,
-    outlook_of,
-)
-from leakline.analysis.priority import DEFAULTS, Priorities
+from leakline.analysis.memory.memory_kinds import Channel
 from leakline.analysis.results import Interval, OomForecast, Verdict
 from leakline.analysis.results import Moment as When
-from leakline.analysis.series import Lane, lanes_of
-from leakline.analysis.study import LaneStudy, Limit, Moment, limit_of
-from leakline.analysis.trend import Slope
-from leakline.report.facts import forecast_headline
+from leakline.analysis.run_history import ProcessHistory, history_from_batches
+from leakline.analysis.statistics.onset import bend_of, pieces_of
+from leakline.analysis.statistics.trend import Slope
+from leakline.analysis.status import Standing
+from leakline.analysis.timeline import Lane, lanes_of
+from leakline.analysis.timeline_analysis import LaneStudy, Limit, Moment, limit_of
+from leakline.report.verdict_facts import forecast_headline
 
 RATE = 57.27 * MIB
 
@@ -684,7 +684,9 @@ def test_high_readings_are_told_above_the_newest() -> None:
 
 
 def test_children_count_as_private_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakline.analysis.outlook.bend_of", lambda lane, y, upto: (20, 20, 20))
+    monkeypatch.setattr(
+        "leakline.analysis.forecast.memory_outlook.bend_of", lambda lane, y, upto: (20, 20, 20)
+    )
     told = study([100.0] * 30, channels=[_channel("children", [5.0 * g for g in range(30)])])
     found = _outlook_of(told, 30)
     assert (found.rate.estimate, found.rate.points) == (5, 11)

@@ -24,10 +24,10 @@ from builder import (
 )
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.ladder import walk
 from leakline.analysis.results import SEVERITY, Verdict
-from leakline.analysis.series import lanes_of
-from leakline.analysis.study import LaneStudy
+from leakline.analysis.status import walk
+from leakline.analysis.timeline import lanes_of
+from leakline.analysis.timeline_analysis import LaneStudy
 from leakline.text_format import format_bytes
 
 SEEDS = range(5)

@@ -32,9 +32,9 @@ from leakline.analysis import (
     history_from_batches,
     store_fill,
 )
-from leakline.analysis.priority import Priorities, priority
+from leakline.analysis.findings.priority import Priorities, priority
 from leakline.analysis.results import SEVERITY
-from leakline.report.build import trend
+from leakline.report.report_data import trend
 from leakline.snapshot import Batch, Event, Holder, ProcessIdentity, RunHeader, Snapshot
 
 Row = tuple[int, str, float, dict[str, float]]

@@ -19,17 +19,17 @@ from pieces import (
 )
 
 from leakline.analysis import examine
-from leakline.analysis.attribution import Cause
-from leakline.analysis.counts import CountGrowth, grow_larger
-from leakline.analysis.history import RunHistory, Value, history_from_batches
-from leakline.analysis.results import Finding
-from leakline.analysis.seldom_counted import (
+from leakline.analysis.attribution.causes import Cause
+from leakline.analysis.attribution.sparse_census import (
     _ends,
     _explains,
     _growth,
     with_seldom_counted,
 )
-from leakline.analysis.summary import finding_sentence
+from leakline.analysis.findings.verdict_sentence import finding_sentence
+from leakline.analysis.results import Finding
+from leakline.analysis.run_history import RunHistory, Value, history_from_batches
+from leakline.analysis.statistics.count_evidence import CountGrowth, grow_larger
 from leakline.snapshot import Batch, Number, ProcessIdentity, RunHeader, Snapshot
 
 MB = 1_000_000

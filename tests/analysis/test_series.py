@@ -10,8 +10,12 @@ from builder import MIB, history_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakline.analysis.history import LeftOut, ProcessHistory, RunHistory, Value
-from leakline.analysis.onset import (
+from leakline.analysis.generation_ranges import NO_SPANS, Spans, union
+from leakline.analysis.range_window import _by_top_level
+from leakline.analysis.range_window import _within as _booked_within
+from leakline.analysis.results import Interval
+from leakline.analysis.run_history import LeftOut, ProcessHistory, RunHistory, Value
+from leakline.analysis.statistics.onset import (
     Piece,
     _fit,
     _from_its_middle,
@@ -23,8 +27,8 @@ from leakline.analysis.onset import (
     _until,
     pieces_of,
 )
-from leakline.analysis.results import Interval
-from leakline.analysis.series import (
+from leakline.analysis.statistics.trend import Hinge, Slope
+from leakline.analysis.timeline import (
     Lane,
     _ends,
     _follows,
@@ -34,7 +38,8 @@ from leakline.analysis.series import (
     fill_gaps,
     lanes_of,
 )
-from leakline.analysis.since import (
+from leakline.analysis.timeline_analysis import LaneStudy
+from leakline.analysis.window import (
     Since,
     _first_position,
     _warm_up,
@@ -42,12 +47,7 @@ from leakline.analysis.since import (
     added,
     kept_per_generation,
 )
-from leakline.analysis.since import _ended as _spans_ended
-from leakline.analysis.spans import NO_SPANS, Spans, union
-from leakline.analysis.stretch import _by_top_level
-from leakline.analysis.stretch import _within as _booked_within
-from leakline.analysis.study import LaneStudy
-from leakline.analysis.trend import Hinge, Slope
+from leakline.analysis.window import _ended as _spans_ended
 
 MEMORY = "process.anon_bytes"
 # (generation, kind, phase)

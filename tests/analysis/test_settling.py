@@ -13,14 +13,14 @@ from builder import TRAIN as IN_TRAINING
 from pieces import lane_of
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.evidence import Scale, baseline_of
+from leakline.analysis.examination import _of_lane, duration_of
+from leakline.analysis.forecast.settling import _is_flat, settling_of
 from leakline.analysis.results import Interval
-from leakline.analysis.series import (
+from leakline.analysis.statistics.memory_evidence import Scale, baseline_of
+from leakline.analysis.timeline import (
     Lane,
     lanes_of,
 )
-from leakline.analysis.settling import _is_flat, settling_of
-from leakline.analysis.verdict import _of_lane, duration_of
 
 
 def of_levels(levels: list[float], first: int = 0) -> Interval | None:

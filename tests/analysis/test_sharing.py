@@ -19,13 +19,9 @@ from pieces import (
     sure,
 )
 
-from leakline.analysis.attribution import Cause, Memory
-from leakline.analysis.candidates import Candidate, Family, Place
-from leakline.analysis.fingerprint import fingerprint_of, goes_on_as, normalised, shares_names
-from leakline.analysis.known import Known
-from leakline.analysis.priority import Priorities, one_worse, priority
-from leakline.analysis.results import Finding, Interval, Kind, Suspect
-from leakline.analysis.sharing import (
+from leakline.analysis.attribution.candidates import Candidate, Family, Place
+from leakline.analysis.attribution.causes import Cause, Memory
+from leakline.analysis.attribution.growth_split import (
     _around,
     _claim,
     _is_plausible,
@@ -33,7 +29,16 @@ from leakline.analysis.sharing import (
     _taking_part,
     share_out,
 )
-from leakline.analysis.trend import Slope
+from leakline.analysis.findings.fingerprint import (
+    fingerprint_of,
+    goes_on_as,
+    normalised,
+    shares_names,
+)
+from leakline.analysis.findings.priority import Priorities, one_worse, priority
+from leakline.analysis.memo import Known
+from leakline.analysis.results import Finding, Interval, Kind, Suspect
+from leakline.analysis.statistics.trend import Slope
 
 MEMORY = Memory(Slope(100.0, 80.0, 120.0, 16), {"train": 60.0, "evolve": 40.0})
 ENVS = candidate("app.Env", "object")

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from pieces import ends_history
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.history import Value
-from leakline.analysis.kept import Kept
-from leakline.analysis.ladder import ACTIVE
+from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.results import SEVERITY
-from leakline.analysis.series import lanes_of
-from leakline.analysis.thinning import WHOLE
+from leakline.analysis.run_history import Value
+from leakline.analysis.snapshot_thinning import WHOLE
+from leakline.analysis.status import ACTIVE
+from leakline.analysis.timeline import lanes_of
 
 GROWING_CHANNELS = ("children__uss_bytes", "process__shared_bytes", "cuda__0__allocated_bytes")
 

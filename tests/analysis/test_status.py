@@ -10,11 +10,14 @@ import pytest
 from builder import MIB, history_of
 from pieces import assessed, candidate, cause_of, ends_lane, growing, sure
 
-from leakline.analysis.attribution import Cause
-from leakline.analysis.channels import Channel
-from leakline.analysis.evidence import Rise, Scale
-from leakline.analysis.history import LeftOut
-from leakline.analysis.ladder import (
+from leakline.analysis.attribution.causes import Cause
+from leakline.analysis.generation_ranges import Spans
+from leakline.analysis.memory.memory_kinds import Channel
+from leakline.analysis.results import Kind, Status
+from leakline.analysis.run_history import LeftOut
+from leakline.analysis.statistics.memory_evidence import Rise, Scale
+from leakline.analysis.statistics.trend import NO_GROWTH, Slope
+from leakline.analysis.status import (
     _by_counts,
     _by_memory,
     _Memory,
@@ -28,11 +31,8 @@ from leakline.analysis.ladder import (
     still_counted,
     walk,
 )
-from leakline.analysis.results import Kind, Status
-from leakline.analysis.series import lanes_of
-from leakline.analysis.spans import Spans
-from leakline.analysis.study import Assessed, LaneStudy, Moment
-from leakline.analysis.trend import NO_GROWTH, Slope
+from leakline.analysis.timeline import lanes_of
+from leakline.analysis.timeline_analysis import Assessed, LaneStudy, Moment
 
 ENVS = candidate("app.Env", "object")
 

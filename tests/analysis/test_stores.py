@@ -14,7 +14,7 @@ from builder import EVALUATE, MIB, Leak, Training, curve, history_of
 from pieces import ends_history
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.bounds import (
+from leakline.analysis.attribution.declared_capacities import (
     Bounded,
     _bytes_per_item,
     _going_on,
@@ -24,12 +24,16 @@ from leakline.analysis.bounds import (
     tracked_names,
     without_bounded,
 )
-from leakline.analysis.counts import CountGrowth
-from leakline.analysis.facts import Facts
-from leakline.analysis.history import Value
+from leakline.analysis.attribution.declared_containers import (
+    comes_with_a_store,
+    is_stored,
+    overshooting,
+)
 from leakline.analysis.results import Verdict
-from leakline.analysis.series import Lane
-from leakline.analysis.stores import comes_with_a_store, is_stored, overshooting
+from leakline.analysis.run_history import Value
+from leakline.analysis.series_facts import Facts
+from leakline.analysis.statistics.count_evidence import CountGrowth
+from leakline.analysis.timeline import Lane
 from leakline.snapshot import Holder
 
 ACTIVE = ("suspected", "confirmed")

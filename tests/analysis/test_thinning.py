@@ -12,16 +12,16 @@ import pytest
 from builder import MIB
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.history import Expectation, ProcessHistory
-from leakline.analysis.kept import Kept
-from leakline.analysis.series import (
-    lanes_of,
-)
-from leakline.analysis.thinning import (
+from leakline.analysis.incremental_cache import Kept
+from leakline.analysis.run_history import Expectation, ProcessHistory
+from leakline.analysis.snapshot_thinning import (
     WHOLE,
     positions_to_read,
     rows_to_read,
     thinned,
+)
+from leakline.analysis.timeline import (
+    lanes_of,
 )
 from leakline.snapshot import Event
 

@@ -8,7 +8,7 @@ import random
 import pytest
 from scipy import stats
 
-from leakline.analysis.shape import (
+from leakline.analysis.statistics.growth_shape import (
     _at,
     _without_steps,
     breaks_new_ground,
@@ -19,7 +19,7 @@ from leakline.analysis.shape import (
     stands_out,
     what_stays,
 )
-from leakline.analysis.trend import (
+from leakline.analysis.statistics.trend import (
     Hinge,
     Slope,
     _fit_from,

@@ -33,12 +33,7 @@ from leakline.analysis import (
     type_growth,
     verdict_json,
 )
-from leakline.analysis.evidence import Rise, Scale
-from leakline.analysis.history import Value
-from leakline.analysis.results import Interval, RuledOut, Status
-from leakline.analysis.study import Assessed, LaneStudy, Moment
-from leakline.analysis.trend import NO_GROWTH, Slope
-from leakline.analysis.verdict import (
+from leakline.analysis.examination import (
     _explained_share,
     _filling_lines,
     _growth,
@@ -46,6 +41,11 @@ from leakline.analysis.verdict import (
     _ruled_out,
     _status,
 )
+from leakline.analysis.results import Interval, RuledOut, Status
+from leakline.analysis.run_history import Value
+from leakline.analysis.statistics.memory_evidence import Rise, Scale
+from leakline.analysis.statistics.trend import NO_GROWTH, Slope
+from leakline.analysis.timeline_analysis import Assessed, LaneStudy, Moment
 
 leaks = st.lists(
     st.sampled_from([kept_environments, loss_graph, old_population]), max_size=2, unique=True

@@ -23,7 +23,6 @@ from tests.browser.training import (
     post,
 )
 
-from leakline.delivery import request_json
 from leakline.snapshot import (
     Batch,
     Census,
@@ -33,6 +32,7 @@ from leakline.snapshot import (
     Snapshot,
     batch_to_wire,
 )
+from leakline.transport.http_delivery import request_json
 
 PATIENCE_MS = 30_000
 # Page -> its path. Those that need a server without runs are opened on one.

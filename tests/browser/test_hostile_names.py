@@ -25,7 +25,7 @@ from tests.browser.hostile_labels import ALIVE, LABELS
 from tests.browser.test_saved_reports import open_far_away  # noqa: F401
 from tests.browser.training import patch, post
 
-from leakline_server.texts import without_control
+from leakline_server.text_cleaning import without_control
 
 pytestmark = pytest.mark.long
 

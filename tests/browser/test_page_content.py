@@ -14,8 +14,8 @@ from tests.browser.everything import World
 from tests.browser.patience import eventually, text_of, until
 from tests.browser.training import GIB, MIB, MadeTraining, post
 
-from leakline.delivery import request_json
 from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
+from leakline.transport.http_delivery import request_json
 
 Open = Callable[..., Page]
 Train = Callable[..., MadeTraining]

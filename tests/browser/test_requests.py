@@ -12,7 +12,7 @@ from tests.browser.patience import eventually, until
 from tests.browser.real_training import RealTraining
 from tests.browser.training import ENVIRONMENT, MadeTraining, post
 
-from leakline.delivery import request_json
+from leakline.transport.http_delivery import request_json
 
 Train = Callable[..., MadeTraining]
 TrainForReal = Callable[..., RealTraining]

@@ -16,7 +16,7 @@ from tests.browser.patience import eventually, until
 from tests.browser.test_accessibility import violations
 from tests.browser.training import MadeTraining, patch
 
-from leakline.delivery import request_json
+from leakline.transport.http_delivery import request_json
 
 pytestmark = pytest.mark.long
 

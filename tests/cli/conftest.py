@@ -21,7 +21,6 @@ import pytest
 from tests.cli.programs import Place
 
 from leakline.cli import main
-from leakline.delivery import request_json
 from leakline.snapshot import (
     Batch,
     Event,
@@ -31,6 +30,7 @@ from leakline.snapshot import (
     batch_to_wire,
     header_to_wire,
 )
+from leakline.transport.http_delivery import request_json
 
 MIB = 2**20
 STARTED = 1_760_000_000.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leakline.snapshot import ProcessIdentity, RunHeader, Snapshot
-from leakline.spool import read_batches, read_end, read_header
+from leakline.transport.spool_format import read_batches, read_end, read_header
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import yaml
 from tests.cli.conftest import DOCS, post_runs, serving
 
 from leakline.cli import _FILES, COMMANDS
-from leakline.spool import read_header
+from leakline.transport.spool_format import read_header
 
 
 def blocks(document: str, language: str) -> list[str]:
@@ -137,7 +137,7 @@ def test_every_command_and_option_exists(document: str) -> None:
     assert commands
     for name, rest in commands:
         parser = argparse.ArgumentParser(exit_on_error=False)
-        importlib.import_module(f"leakline.cli.{_FILES.get(name, name)}").configure(parser)
+        importlib.import_module(f"leakline.cli.commands.{_FILES.get(name, name)}").configure(parser)
         words = shlex.split(rest.partition(" #")[0])
         parser.parse_args([word.replace("41723", "1") for word in words])
 

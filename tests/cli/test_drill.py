@@ -14,8 +14,8 @@ import pytest
 from standardwebhooks import Webhook
 from tests.cli.conftest import DOCS, MIB
 
-from leakline.cli import drill
-from leakline.cli.drill import KINDS, Alert, Answer, Receiver
+from leakline.cli.commands import drill
+from leakline.cli.commands.drill import KINDS, Alert, Answer, Receiver
 
 OBJECTS = KINDS["objects"]
 

@@ -11,8 +11,8 @@ import pytest
 from tests.cli.conftest import GENERATIONS, post_run
 
 from leakline.cli import gates
-from leakline.cli.asking import Asker
 from leakline.cli.gates import Case, Check, check_run, junit
+from leakline.cli.server_queries import Asker
 
 MEMORY = "memory: 1.90 GiB of its limit of 2.00 GiB at the last reading"
 NAMES = ("leaking", "oom", "killed", "failed", "refuted")

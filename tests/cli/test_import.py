@@ -19,13 +19,14 @@ from typing import Any
 import pytest
 from tests.cli.conftest import DOCS, LOGS, MIB, Leakline, page_at
 
-from leakline.delivery import request_json
 from leakline.errors import LeaklineError
-from leakline.importing import FORMS, Wishes, log, printed_blocks, read_log, recorded
-from leakline.importing.text import MAX_LINE_LENGTH
+from leakline.importing import FORMS, Wishes, imported_log, read_log, recorded
+from leakline.importing.formats import printed_blocks
+from leakline.importing.text_lines import MAX_LINE_LENGTH
 from leakline.report import report_text
 from leakline.snapshot import batch_to_wire
-from leakline_server import ingest
+from leakline.transport.http_delivery import request_json
+from leakline_server.ingest import decode
 
 Read = Callable[..., dict[str, Any]]
 TITLE = "MEMORY SNAPSHOT: Gen 1: After evaluate\n"
@@ -71,7 +72,7 @@ def refused(leakline: Leakline, tmp_path: Path) -> Callable[..., str]:
 @pytest.fixture
 def at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """So many readings are taken."""
-    return lambda count: monkeypatch.setattr(log, "MAX_READINGS", count)
+    return lambda count: monkeypatch.setattr(imported_log, "MAX_READINGS", count)
 
 
 # -- each form ---------------------------------------------------------------------------------------------
@@ -636,4 +637,4 @@ def test_a_damaged_file_is_refused_in_a_line_or_is_a_run_that_a_server_takes(
             assert str(error).isprintable()
             continue
         for batch in recorded(found, "0" * 64, "run", "p", None, None, 1.76e9).batches():
-            ingest.check("run", json.dumps(batch_to_wire(batch)).encode(), 1.76e9)
+            decode.check("run", json.dumps(batch_to_wire(batch)).encode(), 1.76e9)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from leakline.analysis import examine
-from leakline.analysis.history import history_from_batches
 from leakline.analysis.results import Verdict
+from leakline.analysis.run_history import history_from_batches
 from leakline.importing import ImportRefused, Log, Wishes, read_log, recorded
 
 READINGS = 60

@@ -15,10 +15,11 @@ import pytest
 from tests.cli.conftest import GENERATIONS, MIB, STARTED, made_snapshots
 
 import leakline as leakline_itself
-from leakline.cli import COMMANDS, GROUPS, demo
-from leakline.cli.asking import Asker
+from leakline.cli import COMMANDS, GROUPS
+from leakline.cli.commands import demo
+from leakline.cli.server_queries import Asker
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader
-from leakline.spool_file import SpoolFile
+from leakline.transport.spool_file import SpoolFile
 
 
 @pytest.mark.parametrize(

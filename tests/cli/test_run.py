@@ -17,12 +17,12 @@ import pytest
 from tests.cli.conftest import DOCS, by_the_minute, made_snapshots, serving, wait_for_verdict
 from tests.cli.programs import Place
 
-from leakline.closing import closing_words
-from leakline.delivery import request_json
-from leakline.launching import STARTUP
+from leakline.launcher.program_launch import STARTUP
+from leakline.launcher.run_summary import closing_words
+from leakline.launcher.startup.sitecustomize import is_launcher
 from leakline.settings import Settings
 from leakline.snapshot import Batch, ProcessIdentity, batch_to_wire
-from leakline.startup.sitecustomize import is_launcher
+from leakline.transport.http_delivery import request_json
 
 START_CHILD = "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)\n"
 

@@ -17,7 +17,7 @@ from tests.cli.conftest import (
 )
 
 import leakline as client
-from leakline.cli.asking import Asker
+from leakline.cli.server_queries import Asker
 
 # -- runs --------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.cli.programs import Place
 
-from leakline.delivery import request_json
+from leakline.transport.http_delivery import request_json
 
 GROWS = """
 import sys, time

@@ -19,21 +19,21 @@ import pytest
 from tests.client.recording import snapshots_of
 
 import leakline
-from leakline import guard
+from leakline.core.pipeline import Chain
+from leakline.runtime import error_boundary
 from leakline.snapshot import Batch, Snapshot, batch_from_wire
-from leakline.spool import collect, read_records
-from leakline.starting import Chain
+from leakline.transport.spool_format import collect, read_records
 
 
 @pytest.fixture(autouse=True)
 def internal_exceptions() -> Iterator[Any]:
     """Raise what the outer guard swallowed. A test that plants a failure takes it out of the list itself."""
-    guard.swallowed.clear()
-    guard._KEEP_EXCEPTIONS = True
-    yield guard.swallowed
+    error_boundary.swallowed.clear()
+    error_boundary._KEEP_EXCEPTIONS = True
+    yield error_boundary.swallowed
     leakline.current().finish()
-    guard._KEEP_EXCEPTIONS = False
-    for failure in guard.swallowed:
+    error_boundary._KEEP_EXCEPTIONS = False
+    for failure in error_boundary.swallowed:
         assert isinstance(failure, Exception), failure
         raise failure
 
@@ -84,10 +84,10 @@ def caplog(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[pytest.LogCaptureFixture]:
     """Our lines never reach the root logger, where pytest listens."""
-    monkeypatch.setattr(guard.logger, "propagate", False)
-    guard.logger.addHandler(caplog.handler)
+    monkeypatch.setattr(error_boundary.logger, "propagate", False)
+    error_boundary.logger.addHandler(caplog.handler)
     yield caplog
-    guard.logger.removeHandler(caplog.handler)
+    error_boundary.logger.removeHandler(caplog.handler)
 
 
 @pytest.fixture(scope="module", autouse=True)

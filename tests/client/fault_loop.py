@@ -16,18 +16,18 @@ from typing import IO, Any, Final
 
 from tests.client.faults import FaultServer
 
-from leakline.accounts import DROPPED, THINNED
-from leakline.delivery import Delivery
-from leakline.uploading import upload
+from leakline.transport.http_delivery import Delivery
+from leakline.transport.snapshot_accounting import DROPPED, THINNED
+from leakline.transport.spool_upload import upload
 
 LOOP: Final = """
 import functools, hashlib, json, statistics, sys, threading, time
 import leakline
-import leakline.sender, leakline.starting
+import leakline.transport.sender, leakline.core.pipeline
 
 # An outage of hours in seconds: a hundred times as many tries in the time, which still are a small part of it.
-leakline.sender.FIRST_PAUSE_SECONDS = leakline.sender.LONGEST_PAUSE_SECONDS = 0.3
-leakline.starting.Delivery = functools.partial(leakline.starting.Delivery, timeout_seconds=0.3)
+leakline.transport.sender.FIRST_PAUSE_SECONDS = leakline.transport.sender.LONGEST_PAUSE_SECONDS = 0.3
+leakline.core.pipeline.Delivery = functools.partial(leakline.core.pipeline.Delivery, timeout_seconds=0.3)
 seconds, waiting = {seconds}, {waiting}
 run = leakline.init(mode={mode!r}, server={server!r}, quiet=False)
 sender = run._chain.sender

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from leakline.delivery import request_json
+from leakline.transport.http_delivery import request_json
 
 TRAINING: Final = """
 import mmap, os, random, struct, time

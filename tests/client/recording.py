@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from leakline.snapshot import Event, Snapshot
-from leakline.spool import read_batches
+from leakline.transport.spool_format import read_batches
 
 MIB: Final = 2**20
 

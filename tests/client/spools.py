@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from leakline.outbox import SafeOutbox
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
-from leakline.spool import read_batches
-from leakline.spool_file import SpoolFile
+from leakline.transport.outbox import SafeOutbox
+from leakline.transport.spool_file import SpoolFile
+from leakline.transport.spool_format import read_batches
 
 HEADER: Final = RunHeader(
     "run-1", "project", "name", "generation", 25, 100.0, ("evaluate",), ("tag",)

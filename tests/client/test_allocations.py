@@ -12,7 +12,7 @@ import pytest
 from tests.client.recording import events
 
 from leakline import Run
-from leakline.allocations import (
+from leakline.sampling.allocation_tracing import (
     LINES_TOLD,
     LOOK_SECONDS,
     TRACED_SECONDS,

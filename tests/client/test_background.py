@@ -17,14 +17,14 @@ from tests.client.recording import (
 
 import leakline
 from leakline import Run
-from leakline.background import (
+from leakline.probes.memory.headroom import Headroom
+from leakline.sampling.background_readings import (
     MOST_TOLD,
     SECONDS_EACH,
     TOLD_EVERY_SECONDS,
     Approach,
     BackgroundFold,
 )
-from leakline.probes.headroom import Headroom
 from leakline.snapshot import Event, Number, Snapshot
 
 

@@ -24,7 +24,9 @@ from tests.client.recording import (
 )
 
 import leakline
-from leakline.budget import (
+from leakline.probes.heap.census import take_census
+from leakline.sampling.census_plan import LONGEST_GAP, CensusPlan, RisingMemory
+from leakline.sampling.overhead_budget import (
     DEEP_PART,
     ENTRIES_PER_SECOND,
     ROUTINE_PART,
@@ -33,13 +35,11 @@ from leakline.budget import (
     SURPRISE_SECONDS,
     Governor,
 )
-from leakline.census_plan import LONGEST_GAP, CensusPlan, RisingMemory
-from leakline.growth import LIBRARY_RISE_BEFORE_HOLDERS, TypeGrowth
-from leakline.news import FASTER, NEWS_FOR, News
-from leakline.probes.census import take_census
-from leakline.recorder import Losses, Recorder
-from leakline.sampler import GENERATION, Sampler
+from leakline.sampling.rise_filter import FASTER, NEWS_FOR, News
+from leakline.sampling.sampler import GENERATION, Sampler
+from leakline.sampling.type_counts import LIBRARY_RISE_BEFORE_HOLDERS, TypeGrowth
 from leakline.snapshot import ProcessIdentity, Snapshot
+from leakline.transport.recorder import Losses, Recorder
 
 pytestmark = pytest.mark.alone
 
@@ -344,7 +344,7 @@ def test_few_of_a_librarys_class_are_news_once_they_are_many(
 ) -> None:
     """Ten in each generation: a rise that matters late is no older news for that."""
     name = f"{Piled.__module__}.{Piled.__qualname__}"
-    monkeypatch.setattr("leakline.growth.is_user_class", lambda cls: False)
+    monkeypatch.setattr("leakline.sampling.type_counts.is_user_class", lambda cls: False)
     growth, kept = calibrated(), list[Piled]()
     news = []
     for _ in range(14):
@@ -359,7 +359,7 @@ def test_few_of_a_librarys_class_are_news_once_they_are_many(
 def test_a_thousand_of_a_librarys_class_that_swing_by_some_dozens_are_not_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("leakline.growth.is_user_class", lambda cls: False)
+    monkeypatch.setattr("leakline.sampling.type_counts.is_user_class", lambda cls: False)
     growth, kept = calibrated(), list[Piled]()
     end_with(growth, kept, [6_400, *range(6_410, 6_520, 10), 6_450, 6_480, 6_540])
     assert growth.to_search(5) == []

@@ -12,12 +12,13 @@ import pytest
 
 import leakline
 from leakline import Run, analysis
-from leakline.analysis.history import history_from_batches
+from leakline.actions.callbacks import KEPT_SNAPSHOTS, LADDER, OTHERS, VerdictWatch, _reached
+from leakline.actions.snapshot_eviction import EVENTS_KEPT, HOLDERS_KEPT, TIMES_KEPT, thinned
+from leakline.actions.verdict_events import EVENTS, VerdictEvents
 from leakline.analysis.results import Finding, Interval, OomForecast, Suspect, Verdict
-from leakline.budget import Governor
-from leakline.callbacks import KEPT_SNAPSHOTS, LADDER, OTHERS, VerdictWatch, _reached
+from leakline.analysis.run_history import history_from_batches
 from leakline.errors import BadArgument
-from leakline.forgetting import EVENTS_KEPT, HOLDERS_KEPT, TIMES_KEPT, thinned
+from leakline.sampling.overhead_budget import Governor
 from leakline.snapshot import (
     EVENT_KINDS,
     Batch,
@@ -27,7 +28,6 @@ from leakline.snapshot import (
     RunHeader,
     Snapshot,
 )
-from leakline.verdict_events import EVENTS, VerdictEvents
 
 MIB = 2**20
 HEADER = RunHeader("r", "p", "n", "generation", None, 1.0)

@@ -16,7 +16,7 @@ import pytest
 from tests.client.recording import events, recorded
 
 import leakline
-from leakline.spool import read_batches, read_end, read_header
+from leakline.transport.spool_format import read_batches, read_end, read_header
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import leakline
-from leakline.delivery import Accepted, Delivery, Outcome, RetryLater, request_json
+from leakline.transport.http_delivery import Accepted, Delivery, Outcome, RetryLater, request_json
 
 TLS = Path(__file__).parent / "tls"
 AUTHORITY = TLS / "authority.pem"

@@ -11,7 +11,8 @@ from tests.client.recording import (
 )
 
 import leakline
-from leakline import Run, declarations
+from leakline import Run
+from leakline.core import declarations
 from leakline.errors import BadArgument
 
 GROWTH = "growth_bytes_per_generation"

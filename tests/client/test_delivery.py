@@ -17,8 +17,16 @@ from typing import Any
 import pytest
 from tests.client.faults import ANSWERS, FaultServer
 
-from leakline.delivery import Accepted, Delivery, Outcome, Refused, RetryLater, encode, request_json
 from leakline.errors import ServerRefused, ServerUnreachable
+from leakline.transport.http_delivery import (
+    Accepted,
+    Delivery,
+    Outcome,
+    Refused,
+    RetryLater,
+    encode,
+    request_json,
+)
 
 SECONDS = 0.5
 Raw = Callable[[Iterable[bytes]], str]

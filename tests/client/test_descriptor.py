@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import pytest
 from tests.client.spools import KIB, append_until, batch, numbers, sequences, spool
 
-from leakline import spool_file
-from leakline.connection import Connection, Meter
-from leakline.leftovers import claimed
-from leakline.spool import is_live, read_end
-from leakline.spool_file import SpoolFile
+from leakline.transport import spool_file
+from leakline.transport.http_connection import Connection, Meter
+from leakline.transport.orphan_recovery import claimed
+from leakline.transport.spool_file import SpoolFile
+from leakline.transport.spool_format import is_live, read_end
 
 Taken = Callable[[int], Path]
 # As a daemon does, or who starts a child by hand. All of these numbers are the program's own files then.
@@ -207,7 +207,7 @@ def test_a_number_that_was_taken_from_a_connection_is_neither_written_nor_closed
             if not own:
                 own[self.fileno()] = taken(self.fileno())
 
-    monkeypatch.setattr("leakline.connection.socket.socket", Stolen)
+    monkeypatch.setattr("leakline.transport.http_connection.socket.socket", Stolen)
     connection = Connection(urlsplit(server.address), None, None, meter := Meter())
     meter.start(10.0)
     with pytest.raises(OSError, match=r"closed the connection|non-socket"):

@@ -45,7 +45,7 @@ def sabotage():
         os.ftruncate = refuse
 
 import leakline
-from leakline import guard
+from leakline.runtime import error_boundary as guard
 run = leakline.init()
 noise = random.Random(1)
 for generation in range(150):

@@ -19,9 +19,9 @@ import pytest
 from tests.client.exits import ENDS, End, added_seconds
 from tests.client.faults import FaultServer
 
-from leakline.exit_status import end_of
+from leakline.core.exit_status import end_of
 from leakline.snapshot import Snapshot
-from leakline.spool import read_end
+from leakline.transport.spool_format import read_end
 
 NOBODY: Final = "http://127.0.0.1:9"
 UP_SECONDS: Final = 0.6

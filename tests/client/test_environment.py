@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from leakline.environment import command_line, installed_packages, masked, read_environment
+from leakline.core.environment import command_line, installed_packages, masked, read_environment
 from leakline_server.limits import MAX_ENVIRONMENT_BYTES
 
 SHOW = (
     "import json, sys\n"
-    "from leakline.environment import read_environment\n"
+    "from leakline.core.environment import read_environment\n"
     "print(json.dumps(read_environment()))\n"
 )
 

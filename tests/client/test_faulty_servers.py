@@ -13,8 +13,8 @@ import pytest
 from tests.client.fault_loop import train
 from tests.client.faults import MODES, FaultServer
 
-from leakline.delivery import Delivery
-from leakline.uploading import upload
+from leakline.transport.http_delivery import Delivery
+from leakline.transport.spool_upload import upload
 
 pytestmark = pytest.mark.flow
 

@@ -16,7 +16,7 @@ import pytest
 
 import leakline
 from leakline.snapshot import ProcessIdentity, Snapshot
-from leakline.spool import read_end, read_header
+from leakline.transport.spool_format import read_end, read_header
 
 pytestmark = pytest.mark.flow
 Start = Callable[..., "subprocess.Popen[str]"]

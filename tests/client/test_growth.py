@@ -10,12 +10,12 @@ from tests.client.recording import (
 )
 
 import leakline
-from leakline import growth
-from leakline.budget import Governor
-from leakline.growth import GROWS_LARGER_BYTES, TypeGrowth
-from leakline.looks import Looks, Measured
-from leakline.probes.containers import ContainerWatch
-from leakline.probes.native import native
+from leakline.probes.containers.growing_containers import ContainerWatch
+from leakline.probes.native_module import native
+from leakline.sampling import type_counts
+from leakline.sampling.heap_scans import Looks, Measured
+from leakline.sampling.overhead_budget import Governor
+from leakline.sampling.type_counts import GROWS_LARGER_BYTES, TypeGrowth
 
 needs_native = pytest.mark.skipif(native() is None, reason="samples need the native module")
 
@@ -75,7 +75,7 @@ def test_the_types_that_can_grow_are_found_once_for_a_census(
         calls.append(1)
         return {"builtins.bytearray": bytearray}
 
-    monkeypatch.setattr(growth, "_can_grow", can_grow)
+    monkeypatch.setattr(type_counts, "_can_grow", can_grow)
     types = TypeGrowth()
     others = [(f"library.Class{i}", 1, 100) for i in range(6_000)]
     for census in range(3):

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from tests.client.recording import events, generation_ends, recorded
 
-from leakline import Run, guard
+from leakline import Run
+from leakline.console.notices import Notices, set_up
 from leakline.errors import BadArgument
-from leakline.guard import Guard
-from leakline.notices import Notices, set_up
+from leakline.runtime import error_boundary
+from leakline.runtime.error_boundary import Guard
 
 
 class Agent:
@@ -26,7 +27,7 @@ class Unspeakable(Exception):
 
 
 def test_a_swallowed_exception_keeps_nothing_of_the_program_alive(internal_exceptions: Any) -> None:
-    guard._KEEP_EXCEPTIONS = False
+    error_boundary._KEEP_EXCEPTIONS = False
     agent = Agent()
     with Guard("a test"):
         raise ValueError("planned", agent)
@@ -73,12 +74,15 @@ def test_a_broken_stderr_is_no_error_of_the_program(
 # Every room that a training comes through, broken in all that it does; then a program with a status of its own.
 BROKEN_CLIENT = """
 import sys
-import leakline, leakline.sampler, leakline.recorder, leakline.spool_file, leakline.sender, leakline.goodbye
+import leakline, leakline.sampling.sampler, leakline.core.exit_summary
+import leakline.transport.recorder, leakline.transport.spool_file, leakline.transport.sender
 
 def refuse(*_, **__):
     raise RuntimeError("broken")
 
-rooms = leakline.sampler.Sampler, leakline.recorder.Recorder, leakline.spool_file.SpoolFile, leakline.sender.Sender
+transport = leakline.transport
+rooms = (leakline.sampling.sampler.Sampler, transport.recorder.Recorder,
+         transport.spool_file.SpoolFile, transport.sender.Sender)
 for room in rooms:
     for name in [each for each, what in vars(room).items() if callable(what) and not each.startswith("__")]:
         setattr(room, name, refuse)

@@ -16,13 +16,14 @@ from tests.client.killing import kill_and_sync
 from tests.client.spools import snapshot
 
 import leakline
-from leakline import leftovers
-from leakline import spool as spool_module
 from leakline.cli import main
-from leakline.delivery import Delivery
-from leakline.probes.cgroup import memory_group, read_cgroup
+from leakline.probes.memory.cgroup import memory_group, read_cgroup
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
-from leakline.spool import (
+from leakline.transport import orphan_recovery
+from leakline.transport import spool_format as spool_module
+from leakline.transport.http_delivery import Delivery
+from leakline.transport.spool_file import SpoolFile
+from leakline.transport.spool_format import (
     END,
     encode_batch,
     encode_record,
@@ -32,8 +33,7 @@ from leakline.spool import (
     read_records,
     write_ack,
 )
-from leakline.spool_file import SpoolFile
-from leakline.uploading import upload
+from leakline.transport.spool_upload import upload
 
 GIB: Final = 2**30
 NEAR: Final = {"cgroup.used_bytes": 98 * GIB // 10, "cgroup.limit_bytes": 10 * GIB}
@@ -77,10 +77,10 @@ def test_the_last_readings_tell_how_it_ended(
     tmp_path: Path, samples: dict[str, Any], state: str, reason: str
 ) -> None:
     path = left(tmp_path, None, samples)
-    leftovers.settle(path)
+    orphan_recovery.settle(path)
     assert read_end(path) == {"state": state, "ended_at": 1005.0, "reason": reason}
     size = path.stat().st_size
-    leftovers.settle(path)
+    orphan_recovery.settle(path)
     assert path.stat().st_size == size
 
 
@@ -94,13 +94,13 @@ def test_a_kill_that_the_kernel_counted_since_in_our_group_is_evidence(tmp_path:
         ("unknown", kills - 1, None, "silent"),
     ):
         path = left(tmp_path, None, {"cgroup.kills": before}, run=name, group=group)
-        leftovers.settle(path)
+        orphan_recovery.settle(path)
         assert (read_end(path) or {})["state"] == state, name
 
 
 def test_a_process_that_still_writes_is_left_alone(tmp_path: Path) -> None:
     spool = recording(tmp_path, None, NEAR)
-    leftovers.settle(spool.path)
+    orphan_recovery.settle(spool.path)
     assert read_end(spool.path) is None
     spool.close()
 
@@ -109,9 +109,9 @@ def test_two_that_come_next_do_not_both_send(
     spool_directory: Path, server: Any, until: Any
 ) -> None:
     path = left(spool_directory, server.address, NEAR)
-    with leftovers.claimed(path) as ours:
+    with orphan_recovery.claimed(path) as ours:
         assert ours is not None
-        with leftovers.claimed(path) as too:
+        with orphan_recovery.claimed(path) as too:
             assert too is None
         run = leakline.init(server=server.address, quiet=True)
         until(lambda: server.sequences)
@@ -123,17 +123,17 @@ def test_a_lock_of_another_machine_may_not_be_seen_so_a_young_spool_of_one_is_le
     tmp_path: Path,
 ) -> None:
     path = left(tmp_path, None, NEAR, host="another machine")
-    leftovers.settle(path)
+    orphan_recovery.settle(path)
     assert read_end(path) is None
     os.utime(path, (1000, 1000))
-    leftovers.settle(path)
+    orphan_recovery.settle(path)
     assert (read_end(path) or {})["state"] == "killed"
 
 
 def test_a_tail_torn_by_the_kill_does_not_hide_the_end(tmp_path: Path) -> None:
     path = left(tmp_path, None, NEAR)
     path.write_bytes(path.read_bytes()[:-10])
-    leftovers.settle(path)
+    orphan_recovery.settle(path)
     assert (read_end(path) or {})["ended_at"] == 1004.0
     assert sum(record.kind == 2 for record in read_records(path)) == 4
 
@@ -146,7 +146,7 @@ def test_a_spool_that_cannot_be_written_is_sent_without_an_end(
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(leftovers, "encode_record", refuse)
+    monkeypatch.setattr(orphan_recovery, "encode_record", refuse)
     assert main(["sync", str(path), "--server", server.address]) == 0
     assert "no end recorded" in capsys.readouterr().out
     assert (server.sequences, server.ends) == ([1, 2, 3, 4, 5], [])
@@ -213,7 +213,7 @@ def test_an_end_that_somebody_noted_of_a_process_that_goes_on_hides_nothing(
     delivery = Delivery(server.address)
     assert upload(spool.path, delivery).sent == 4
     assert (server.sequences, server.ends) == ([6, 7, 8, 9], [])
-    leftovers.settle(spool.path)
+    orphan_recovery.settle(spool.path)
     assert (read_end(spool.path) or {})["ended_at"] == 1009.0
     upload(spool.path, delivery)
     assert [end["ended_at"] for end in server.ends] == [1009.0]
@@ -225,7 +225,7 @@ def test_a_spool_that_its_process_has_just_put_another_in_place_of_is_not_taken_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = left(tmp_path, None, NEAR)
-    real = leftovers.lock
+    real = orphan_recovery.lock
 
     def replaced_before(fd: int) -> bool | None:
         other = path.with_suffix(".rewrite")
@@ -233,10 +233,10 @@ def test_a_spool_that_its_process_has_just_put_another_in_place_of_is_not_taken_
         other.replace(path)
         return real(fd)
 
-    monkeypatch.setattr(leftovers, "lock", replaced_before)
-    with leftovers.claimed(path) as ours:
+    monkeypatch.setattr(orphan_recovery, "lock", replaced_before)
+    with orphan_recovery.claimed(path) as ours:
         assert ours is None
-    leftovers.settle(path)
+    orphan_recovery.settle(path)
     assert read_end(path) is None
 
 
@@ -244,7 +244,7 @@ def test_a_child_that_is_forked_while_a_spool_is_ours_does_not_keep_it(tmp_path:
     path = left(tmp_path, None, NEAR)
     born_read, born_write = os.pipe()
     over_read, over_write = os.pipe()
-    with leftovers.claimed(path) as ours:
+    with orphan_recovery.claimed(path) as ours:
         assert ours is not None
         child = os.fork()
         if child == 0:
@@ -265,11 +265,11 @@ def test_a_child_that_is_forked_while_a_spool_is_ours_does_not_keep_it(tmp_path:
 
 def found_by(
     folder: Path, server: Any, clock: Callable[[], float] = time.monotonic
-) -> leftovers.Leftovers:
-    return leftovers.Leftovers(folder, None, Delivery(server.address), print, clock=clock)
+) -> orphan_recovery.Leftovers:
+    return orphan_recovery.Leftovers(folder, None, Delivery(server.address), print, clock=clock)
 
 
-def bring_all(found: leftovers.Leftovers) -> None:
+def bring_all(found: orphan_recovery.Leftovers) -> None:
     """Without its rests."""
     found._clock = lambda: float("inf")
     while found.send():
@@ -283,7 +283,7 @@ def test_more_live_ranks_than_are_brought_at_once_do_not_hide_what_was_left(
     os.utime(path, (1000, 1000))
     ranks = [
         recording(tmp_path, server.address, run=f"rank-{n}")
-        for n in range(leftovers.SPOOLS_LIMIT + 1)
+        for n in range(orphan_recovery.SPOOLS_LIMIT + 1)
     ]
     bring_all(found_by(tmp_path, server))
     for rank in ranks:

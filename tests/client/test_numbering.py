@@ -10,7 +10,7 @@ import pytest
 
 import leakline
 from leakline.analysis import examine, history_from_batches
-from leakline.numbering import GenerationNumbers, checked_number
+from leakline.core.generation_numbering import GenerationNumbers, checked_number
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
 
 Recorded = Callable[[], list[Snapshot]]

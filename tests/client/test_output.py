@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import leakline
-from leakline.output import (
+from leakline.core.output_tail import (
     EVENT_BYTES,
     EVENT_SECONDS,
     LINE_LIMIT,
@@ -29,7 +29,7 @@ from leakline.output import (
     OutputTail,
 )
 from leakline.snapshot import Snapshot
-from leakline.spool import read_end
+from leakline.transport.spool_format import read_end
 
 Recorded = Callable[[], list[Snapshot]]
 

@@ -11,11 +11,11 @@ import pytest
 from tests.client.recording import MIB, fresh_pages, recorded
 
 import leakline
-from leakline.probes import peaks
-from leakline.probes.process import read_process
+from leakline.probes.memory import peak_memory
+from leakline.probes.memory.process_memory import read_process
 from leakline.report import report_text
 from leakline.snapshot import Snapshot
-from leakline.spool import read_header
+from leakline.transport.spool_format import read_header
 
 _ODD = itertools.count()
 PEAK, PHASE_PEAK = "process.peak_bytes", "process.phase_peak_bytes"
@@ -53,7 +53,7 @@ def higher_than_ever() -> int:
 
     Never twice the same: a mark that was reset and rose to exactly where it stood is not seen to have moved.
     """
-    peaks._reset_mark()
+    peak_memory._reset_mark()
     samples = read_process()
     return int(samples[PEAK] - samples["process.rss_bytes"]) + (200 + next(_ODD)) * MIB
 

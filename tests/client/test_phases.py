@@ -23,10 +23,7 @@ from tests.client.recording import (
 )
 
 import leakline
-from leakline.budget import ENTRIES_PER_SECOND, Governor
-from leakline.looks import Measured
-from leakline.loop import Loop
-from leakline.phases import (
+from leakline.core.phase_accounting import (
     BETWEEN,
     ELSEWHERE_LIMIT,
     OTHER_THREADS,
@@ -37,9 +34,12 @@ from leakline.phases import (
     Reading,
     book_samples,
 )
-from leakline.recorder import Losses
+from leakline.core.training_loop import Loop
 from leakline.run import Run
+from leakline.sampling.heap_scans import Measured
+from leakline.sampling.overhead_budget import ENTRIES_PER_SECOND, Governor
 from leakline.snapshot import Snapshot
+from leakline.transport.recorder import Losses
 
 
 class Memory:

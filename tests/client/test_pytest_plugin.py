@@ -198,7 +198,7 @@ def test_tests_without_the_marker_load_nothing(place: Place) -> None:
         def test_it():
             assert "torch" not in sys.modules
             assert "leakline.testing" not in sys.modules
-            assert "leakline.analysis.verdict" not in sys.modules
+            assert "leakline.analysis.examination" not in sys.modules
         """,
         "--strict-markers",
     )

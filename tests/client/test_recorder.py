@@ -15,14 +15,14 @@ import pytest
 from tests.client.spools import END, PROCESS, SERVER, batch, numbers, sequences, snapshot, spool
 
 import leakline
-from leakline import breathing
-from leakline.accounts import Account
-from leakline.batches import VALUES_AT_ONCE
 from leakline.cli import main
-from leakline.outbox import SafeOutbox, SpoolMemory
-from leakline.recorder import LATE_SECONDS, LINGER_SECONDS, Losses, Recorder
+from leakline.runtime import gil_yield
 from leakline.snapshot import Batch, Snapshot
-from leakline.spool import read_batches
+from leakline.transport.batching import VALUES_AT_ONCE
+from leakline.transport.outbox import SafeOutbox, SpoolMemory
+from leakline.transport.recorder import LATE_SECONDS, LINGER_SECONDS, Losses, Recorder
+from leakline.transport.snapshot_accounting import Account
+from leakline.transport.spool_format import read_batches
 
 
 class Slow:
@@ -35,7 +35,7 @@ class Slow:
 
     def append(self, batch: Batch) -> None:
         self.written.append((time.monotonic(), [s.sequence for s in batch.snapshots]))
-        self.late.append(breathing._local.late)
+        self.late.append(gil_yield._local.late)
         self.begun.set()
         self.let_go.wait(10)
 

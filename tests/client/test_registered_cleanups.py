@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import leakline
+from leakline.actions.cleanups import AGAIN_AFTER, REGISTERED_LIMIT
 from leakline.analysis import examine, history_from_batches
-from leakline.cleanups import AGAIN_AFTER, REGISTERED_LIMIT
-from leakline.probes.names import type_name
-from leakline.requests import WAITING_LIMIT, RequestBox
+from leakline.probes.references.class_names import type_name
+from leakline.sampling.run_requests import WAITING_LIMIT, RequestBox
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 
 GIB = 2**30

@@ -18,7 +18,6 @@ from tests.client.recording import recorded
 
 import leakline
 from leakline.cli import main
-from leakline.markup import bullets, code, escape, one_line, table
 from leakline.report import (
     GENERATION_ENDS_READ,
     WHOLE_UP_TO_BYTES,
@@ -29,9 +28,10 @@ from leakline.report import (
     report_text,
     spools_by_run,
 )
-from leakline.report.build import trend
-from leakline.report.facts import change_interval, forecast, graph_rates, with_graphs
-from leakline.report.render import render, signed_gib
+from leakline.report.markup import bullets, code, escape, one_line, table
+from leakline.report.report_data import trend
+from leakline.report.text_report import render, signed_gib
+from leakline.report.verdict_facts import change_interval, forecast, graph_rates, with_graphs
 from leakline.snapshot import (
     Batch,
     Event,
@@ -41,9 +41,9 @@ from leakline.snapshot import (
     RunHeader,
     Snapshot,
 )
-from leakline.spool import read_batches
-from leakline.spool_file import SpoolFile
 from leakline.text_format import format_gib, worded
+from leakline.transport.spool_file import SpoolFile
+from leakline.transport.spool_format import read_batches
 
 GIB = 2**30
 HEADER = RunHeader("run-1", "erl", "before-fix", "generation", 3, 1.0)

@@ -30,18 +30,18 @@ from tests.client.recording import (
 import leakline
 from leakline import Run
 from leakline.analysis import check_counts, examine, history_from_batches
-from leakline.analysis.history import RunHistory
-from leakline.background import TOLD_EVERY_SECONDS
-from leakline.budget import Governor
+from leakline.analysis.run_history import RunHistory
 from leakline.errors import BadArgument
-from leakline.probes.deep import is_on_device
-from leakline.probes.tracked import TrackedContainer
+from leakline.probes.containers.tracked_containers import TrackedContainer
+from leakline.probes.heap.marginal_size import is_on_device
 from leakline.report import report_text
-from leakline.sampler import Sampler
+from leakline.sampling.background_readings import TOLD_EVERY_SECONDS
+from leakline.sampling.overhead_budget import Governor
+from leakline.sampling.sampler import Sampler
 from leakline.settings import resolve
 from leakline.snapshot import Batch, Event, LargeObject, ProcessIdentity, RunHeader, Snapshot
-from leakline.spool import read_batches, read_header
-from leakline.spool_file import SpoolFile
+from leakline.transport.spool_file import SpoolFile
+from leakline.transport.spool_format import read_batches, read_header
 
 pytestmark = pytest.mark.long
 
@@ -540,7 +540,7 @@ class Block:
             raise ImportError(name)
 sys.meta_path.insert(0, Block())
 import leakline
-from leakline.probes import driver
+from leakline.probes.gpu import nvml_library as driver
 driver._LIBRARY = "libno-such-driver.so.1"
 run, kept = leakline.init(mode="offline", log_every=1, watch=["Missing"]), []
 for generation in range(3):

@@ -9,8 +9,15 @@ from tests.client.recording import recorded
 
 import leakline
 from leakline import Run
-from leakline.probes.native import native, why_not_native
-from leakline.requests import KNOWN_LIMIT, PATIENCE, WAITING_LIMIT, Answer, Request, RequestBox
+from leakline.probes.native_module import native, why_not_native
+from leakline.sampling.run_requests import (
+    KNOWN_LIMIT,
+    PATIENCE,
+    WAITING_LIMIT,
+    Answer,
+    Request,
+    RequestBox,
+)
 from leakline.snapshot import Snapshot
 
 

@@ -30,12 +30,13 @@ from tests.client.spools import (
     spool,
 )
 
-from leakline import breathing, rewriting, spool_file
-from leakline.delivery import Delivery
-from leakline.outbox import SafeOutbox
-from leakline.rewriting import STAYS, THINNED, Contents, choose
+from leakline.runtime import gil_yield
 from leakline.snapshot import Census, Event, Holder, Snapshot
-from leakline.spool import (
+from leakline.transport import spool_file, spool_trimming
+from leakline.transport.http_delivery import Delivery
+from leakline.transport.outbox import SafeOutbox
+from leakline.transport.spool_file import SpoolFile
+from leakline.transport.spool_format import (
     FRAME,
     Record,
     collect,
@@ -46,8 +47,8 @@ from leakline.spool import (
     read_header,
     read_records,
 )
-from leakline.spool_file import SpoolFile
-from leakline.uploading import upload, uploading
+from leakline.transport.spool_trimming import STAYS, THINNED, Contents, choose
+from leakline.transport.spool_upload import upload, uploading
 
 
 def declared(sequence: int, kind: str = "expect", count: int = 4) -> Event:
@@ -281,7 +282,7 @@ def test_what_stays_is_smaller_than_what_was_there_however_many_snapshots_a_reco
 def test_a_copy_that_is_larger_than_expected_is_chosen_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = rewriting.Contents.add
+    real = spool_trimming.Contents.add
 
     def misjudge(contents: Contents, record: Record, *, sent: bool) -> None:
         real(contents, record, sent=sent)
@@ -289,7 +290,7 @@ def test_a_copy_that_is_larger_than_expected_is_chosen_anew(
             contents.sizes
         )
 
-    monkeypatch.setattr(rewriting.Contents, "add", misjudge)
+    monkeypatch.setattr(spool_trimming.Contents, "add", misjudge)
     file = spool(tmp_path, 256 * KIB)
     last = append_until(file, rewritten(file), make=wide, together=50)
     assert file.path.stat().st_size < 0.85 * 256 * KIB
@@ -343,7 +344,7 @@ def test_at_the_end_of_a_process_nothing_is_made_shorter_any_more(tmp_path: Path
 
     def ending() -> None:
         closing.set()
-        breathing.begin(closing)
+        gil_yield.begin(closing)
         for n in range(last + 1, last + 101):
             file.append(batch(n))
         file.append_end(END)
@@ -465,7 +466,7 @@ def _killed_at(tmp_path: Path, call: int) -> bool:
 
             os.write = write  # type: ignore[assignment]
             Path.unlink, Path.replace = unlink, replace  # type: ignore[assignment,method-assign]
-            rewriting.WRITE_BYTES = 2000  # type: ignore[misc]
+            spool_trimming.WRITE_BYTES = 2000  # type: ignore[misc]
             number = 0
             while not file.lost():
                 number += 1

@@ -23,9 +23,10 @@ from tests.client.recording import (
 )
 
 import leakline
-from leakline import Run, guard
+from leakline import Run
 from leakline.analysis import check_counts, examine, history_from_batches
 from leakline.errors import BadArgument
+from leakline.runtime import error_boundary
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
 
 
@@ -481,7 +482,7 @@ def test_a_failure_of_ours_is_swallowed_counted_and_warned_of_once(
     internal_exceptions.clear()
     del offline._loop.sampler.read_private_bytes
     offline.finish()
-    guard.swallowed.clear()
+    error_boundary.swallowed.clear()
 
 
 def test_the_samples_of_a_snapshot_are_finite_numbers(offline: Run) -> None:
@@ -529,7 +530,7 @@ BLOCKS_LIMIT = 1_000
 PROGRAM = """
 import gc, json, sys, threading
 import leakline
-from leakline.probes.process import read_private_bytes
+from leakline.probes.memory.process_memory import read_private_bytes
 
 run = leakline.init(quiet=True)
 loop = run._loop

@@ -14,13 +14,13 @@ import pytest
 from tests.client.spools import END, HEADER, PROCESS, snapshot, spool
 
 import leakline
-from leakline.delivery import Delivery
-from leakline.notices import Notices
-from leakline.outbox import SafeOutbox
-from leakline.recorder import Losses, Recorder
-from leakline.sender import Sender
+from leakline.console.notices import Notices
 from leakline.snapshot import Event, Snapshot
-from leakline.uploading import upload
+from leakline.transport.http_delivery import Delivery
+from leakline.transport.outbox import SafeOutbox
+from leakline.transport.recorder import Losses, Recorder
+from leakline.transport.sender import Sender
+from leakline.transport.spool_upload import upload
 
 
 def manual(sequence: int, samples: dict[str, Any] | None = None, **more: Any) -> Snapshot:

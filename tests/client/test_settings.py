@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import leakline
+from leakline.core.run_names import readable_name
 from leakline.errors import BadArgument
-from leakline.names import readable_name
 from leakline.settings import SECRET_FILE_LIMIT_BYTES, read_secret, resolve
 
 AUTHORITY = Path(__file__).parent / "tls" / "authority.pem"

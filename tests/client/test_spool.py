@@ -24,13 +24,14 @@ from tests.client.spools import (
     spool,
 )
 
-from leakline.batches import SNAPSHOTS_PER_BATCH, consecutive, merge
-from leakline.descriptor import opened
 from leakline.errors import SpoolError
-from leakline.outbox import SafeOutbox, SpoolMemory
+from leakline.runtime.file_descriptor import opened
 from leakline.snapshot import Batch, Census, Event, header_to_wire
-from leakline.spool import HEADER as HEADER_RECORD
-from leakline.spool import (
+from leakline.transport.batching import SNAPSHOTS_PER_BATCH, consecutive, merge
+from leakline.transport.outbox import SafeOutbox, SpoolMemory
+from leakline.transport.spool_file import SpoolFile
+from leakline.transport.spool_format import HEADER as HEADER_RECORD
+from leakline.transport.spool_format import (
     MAGIC,
     ack_path,
     encode_record,
@@ -43,7 +44,6 @@ from leakline.spool import (
     read_records,
     write_ack,
 )
-from leakline.spool_file import SpoolFile
 
 
 def test_a_file_that_is_missing_or_no_spool_is_told_so(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import pytest
 from tests.flows.conftest import Server
 
 import leakline
-from leakline import guard
-from leakline.delivery import Delivery
 from leakline.errors import BadArgument
-from leakline.uploading import Uploaded, upload
+from leakline.runtime import error_boundary
+from leakline.transport.http_delivery import Delivery
+from leakline.transport.spool_upload import Uploaded, upload
 
 pytestmark = pytest.mark.flow
 Send = Callable[[], Uploaded]
@@ -120,7 +120,7 @@ def test_numbers(run: leakline.Run, uploaded: Send, suffix: str) -> None:
         run.snapshot("after")
     done = uploaded()
     # Functions of the program that give no length, and generations that are no numbers.
-    guard.swallowed.clear()
+    error_boundary.swallowed.clear()
     assert (done.refused, done.sent > len(HUGE)) == (0, True)
 
 
@@ -160,7 +160,7 @@ def test_cleanups_whose_functions_misbehave(run: leakline.Run, uploaded: Send) -
         with contextlib.suppress(ValueError), run.phase("raises"):
             fail()
     assert uploaded().refused == 0
-    guard.swallowed.clear()
+    error_boundary.swallowed.clear()
 
 
 def test_names_of_classes_attributes_and_errors_that_no_one_would_write(

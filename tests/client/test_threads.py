@@ -12,8 +12,8 @@ from threading import Event, Timer
 import pytest
 
 import leakline
-from leakline import threads
-from leakline.threads import COMPUTING_SECONDS, WAITING_SECONDS, OurThread, end_all
+from leakline.runtime import threads
+from leakline.runtime.threads import COMPUTING_SECONDS, WAITING_SECONDS, OurThread, end_all
 
 CLIENT = Path(leakline.__file__).parent
 MANY = 50
@@ -59,7 +59,7 @@ def tell():
     print([t.name for t in threading.enumerate() if t.daemon], flush=True)
 atexit.register(tell)
 import leakline
-from leakline.threads import OurThread
+from leakline.runtime.threads import OurThread
 
 def compute():
     while True:

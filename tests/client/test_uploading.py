@@ -11,13 +11,13 @@ from tests.client.spools import END, numbers, sequences, snapshot
 
 import leakline
 from leakline.cli import main
-from leakline.delivery import Delivery
 from leakline.errors import SpoolError
-from leakline.report.build import load
+from leakline.report.report_data import load
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader
-from leakline.spool import BATCH, MAGIC, read_batches, read_records
-from leakline.spool_file import SpoolFile
-from leakline.uploading import Uploaded, upload, uploading
+from leakline.transport.http_delivery import Delivery
+from leakline.transport.spool_file import SpoolFile
+from leakline.transport.spool_format import BATCH, MAGIC, read_batches, read_records
+from leakline.transport.spool_upload import Uploaded, upload, uploading
 
 TAKEN = 120
 Said = pytest.CaptureFixture[str]

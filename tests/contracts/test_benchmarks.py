@@ -33,8 +33,8 @@ from benchmarks.server.samples import NAMES, Samples, samples, stream
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from leakline.delivery import encode
 from leakline.snapshot import batch_from_wire, batch_to_wire
+from leakline.transport.http_delivery import encode
 
 pytestmark = pytest.mark.long
 

@@ -31,7 +31,7 @@ from tests.server import nginx
 from leakline.cli import main
 from leakline_server.config import VARIABLES, Config, from_environment
 from leakline_server.serve import GRACEFUL_SHUTDOWN_SECONDS, KEEP_ALIVE_SECONDS
-from leakline_server.store.retention import PerProject
+from leakline_server.store.maintenance.retention_policy import PerProject
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

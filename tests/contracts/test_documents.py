@@ -17,9 +17,9 @@ from markdown_it import MarkdownIt
 from leakline.cli import COMMANDS
 from leakline_server import limits
 from leakline_server.config import SECRETS
-from leakline_server.web import documents
-from leakline_server.web.markdown import ROOT as PREFIX
-from leakline_server.web.markdown import anchor_of
+from leakline_server.web.docs import pages as documents
+from leakline_server.web.docs.markdown_html import ROOT as PREFIX
+from leakline_server.web.docs.markdown_html import anchor_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -139,10 +139,10 @@ def test_the_reference_is_what_the_code_says() -> None:
 
 # The rooms that make the parts of a page, and the template that has the others.
 RUN_PAGE = (
-    "sections", "inventory", "ending_view", "notes_view",
-    "effects_view", "expectations_view", "forecasts_view", "types_view",
+    "rendering/evidence_sections", "run_page/inventory_tables", "run_page/process_endings", "run_page/notes",
+    "run_page/fix_effects", "expectations/view", "run_page/forecast_history", "run_page/type_table",
 )  # fmt: skip
-COMPARISON = ("compare_view", "expectations_view", "effects_view")
+COMPARISON = ("compare/view", "expectations/view", "run_page/fix_effects")
 TILES = {"GROWTH", "AFTER n", "PEAK", "TIME"}
 
 
@@ -194,8 +194,14 @@ SERIES = re.compile(rf"(?:{FAMILY})\.(?:[a-z_]+|<x>)(?:\.(?:[a-z_]+|<x>))?")
 
 def texts() -> Iterator[str]:
     """Every text in the rooms whose readings are sent, with <x> for what is worked out."""
-    giving = [CLIENT / f"{name}.py" for name in ("loop", "phases", "budget", "outside")]
-    for path in (*CLIENT.glob("probes/*.py"), *giving):
+    others = (
+        "core/training_loop",
+        "core/phase_accounting",
+        "sampling/overhead_budget",
+        "sampling/external_process",
+    )
+    giving = [CLIENT / f"{name}.py" for name in others]
+    for path in (*CLIENT.glob("probes/**/*.py"), *giving):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
@@ -306,7 +312,12 @@ def test_a_number_of_its_own_is_found(text: str, expected: list[str]) -> None:
 def test_no_room_gives_a_limit_a_number_of_its_own() -> None:
     for path in SERVER.rglob("*.py"):
         # Chat services have bounds of their own, and a page has room for so many rows.
-        if path.name == "limits.py" or "alerts" in path.parts or path.name.endswith("_view.py"):
+        if (
+            path.name == "limits.py"
+            or "alerts" in path.parts
+            or path.name == "view.py"
+            or "run_page" in path.parts
+        ):
             continue
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):

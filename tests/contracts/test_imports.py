@@ -1,4 +1,4 @@
-"""Who may import whom, what `import leakline` costs and loads, and the names that people may type."""
+"""Which package may import which, how large a folder gets, what `import leakline` costs, and the public names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import os
 import resource
 import subprocess
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import pytest
 
@@ -17,86 +19,191 @@ import leakline
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# -- the import table of ARCHITECTURE.md, held by reading every import statement ----------------------------
+# -- layers between packages, held by reading every import statement ----------------------------------------
 
-# Room (longest prefix wins) -> prefixes of what it may import besides the standard library and itself.
-TABLE: dict[str, tuple[str, ...]] = {
-    "leakline.snapshot": (),
-    "leakline.settings": ("leakline.errors", "leakline.connection", "leakline.text_format", "leakline.snapshot"),
-    "leakline.text_format": ("leakline.errors",),
-    "leakline.accounts": (),
+BASICS = ("leakline.errors", "leakline.snapshot", "leakline.text_format")
+
+# Package or module (longest prefix wins) -> what it may import besides itself and the standard library.
+# `if TYPE_CHECKING:` is free inside a distribution: nothing runs it.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "leakline": ("leakline.errors", "leakline.run"),
+    "leakline.__main__": ("leakline.cli",),
+    # The lowest layer of the client.
     "leakline.errors": (),
+    "leakline.snapshot": (),
+    "leakline.text_format": ("leakline.errors",),
+    "leakline.settings": BASICS,
+    "leakline.runtime": (),
+    "leakline.console": BASICS,
+    # Pure: no clock, no I/O, no dependency.
     "leakline.analysis": ("leakline.snapshot", "leakline.text_format"),
-    "leakline.kills": ("leakline.snapshot", "leakline.text_format", "leakline.analysis"),
+    "leakline.analysis.statistics": ("leakline.analysis.timeline",),
+    # From the source of a number to the server.
     "leakline.probes": ("leakline.snapshot", "torch", "numpy", "psutil"),
-    "leakline.holders": ("leakline.snapshot", "leakline.probes", "torch", "numpy"),
-    "leakline.spool": ("leakline.snapshot", "leakline.errors", "leakline.batches", "leakline.breathing",
-                       "leakline.accounts"),
-    "leakline.batches": ("leakline.snapshot",),
-    "leakline.rewriting": ("leakline.snapshot", "leakline.batches", "leakline.spool", "leakline.descriptor"),
-    "leakline.connection": ("leakline.breathing", "leakline.descriptor"),
-    "leakline.delivery": ("leakline.snapshot", "leakline.errors", "leakline.connection", "leakline.text_format"),
-    "leakline.integrations": ("leakline.run", "leakline.blocks", "leakline.settings", "leakline.errors",
-                              "leakline.guard", "leakline.declarations", "lightning", "transformers",
-                              "stable_baselines3", "keras", "gymnasium"),
-    "leakline.markup": ("leakline.text_format",),
+    "leakline.sampling": (*BASICS, "leakline.runtime", "leakline.probes", "torch", "numpy"),
+    "leakline.transport": (*BASICS, "leakline.settings", "leakline.runtime", "leakline.console"),
+    "leakline.transport.orphan_recovery": (
+        *BASICS, "leakline.runtime", "leakline.transport", "leakline.probes.memory.cgroup",
+    ),
+    "leakline.actions": (*BASICS, "leakline.runtime", "leakline.sampling"),
+    # The run in the training process: wires everything above.
+    "leakline.core": (
+        *BASICS, "leakline.settings", "leakline.runtime", "leakline.console", "leakline.probes", "leakline.sampling",
+        "leakline.transport", "leakline.actions",
+    ),
+    "leakline.run": (
+        *BASICS, "leakline.settings", "leakline.runtime", "leakline.console", "leakline.core", "leakline.actions",
+    ),
+    # What stands on a run, and on what a run left.
+    "leakline.integrations": (
+        "leakline.run", "leakline.core", "leakline.settings", "leakline.errors", "leakline.runtime",
+        "lightning", "transformers", "stable_baselines3", "keras", "gymnasium",
+    ),
+    "leakline.report": (
+        *BASICS, "leakline.analysis", "leakline.transport", "leakline.console", "leakline.core.phase_accounting",
+    ),
+    "leakline.importing": (*BASICS, "leakline.analysis", "leakline.transport", "leakline.core.run_names"),
+    "leakline.launcher": (
+        *BASICS, "leakline.settings", "leakline.runtime", "leakline.console", "leakline.analysis", "leakline.probes",
+        "leakline.sampling", "leakline.transport", "leakline.core", "leakline.run",
+    ),
+    "leakline.testing": ("leakline",),
+    "leakline.pytest_plugin": ("leakline.testing", "leakline.errors", "leakline.text_format", "pytest"),
     "leakline.drill": ("leakline", "torch"),
-    "leakline.importing": ("leakline.snapshot", "leakline.spool", "leakline.batches", "leakline.names",
-                           "leakline.text_format", "leakline.errors",
-                           "leakline.analysis"),
-    "leakline.cli": ("leakline", "leakline_server", "uvicorn", "standardwebhooks"),
-    "leakline_server.store": ("sqlalchemy", "alembic", "msgspec", "numpy", "zstandard", "leakline.snapshot",
-                              "leakline.accounts", "leakline.analysis", "leakline.kills", "leakline_server.limits",
-                              "leakline_server.store"),
+    "leakline.cli": ("leakline",),
+    # The lowest layer of the server.
+    "leakline_server": (),
     "leakline_server.limits": (),
-    "leakline_server.texts": ("leakline_server.limits",),
-    "leakline_server.web": ("fastapi", "starlette", "pydantic", "jinja2", "markupsafe", "markdown_it",
-                            "prometheus_client",
-                            "msgspec", "zstandard", "leakline", "leakline_server"),
-    "leakline_server.workers": ("leakline", "leakline_server"),
-    "leakline_server.alerts": ("standardwebhooks", "apprise", "requests", "pydantic", "leakline",
-                               "leakline_server.store", "leakline_server.config", "leakline_server.limits",
-                               "leakline_server.alerts"),
+    "leakline_server.errors": (),
+    "leakline_server.paths": (),
+    "leakline_server.malloc_settings": (),
+    "leakline_server.worker_counters": (),
+    "leakline_server.worker_thread": (),
+    "leakline_server.logs": ("starlette",),
+    "leakline_server.text_cleaning": ("leakline_server.limits",),
+    # The only package that speaks SQL.
+    "leakline_server.store": (
+        "sqlalchemy", "alembic", "msgspec", "numpy", "zstandard", "leakline.snapshot", "leakline.analysis",
+        "leakline.transport.snapshot_accounting", "leakline.transport.oom_inference", "leakline_server.limits",
+        "leakline_server.paths",
+    ),
+    "leakline_server.charts": ("leakline.analysis", "leakline.text_format", "leakline_server.store", "msgspec"),
+    "leakline_server.live_updates": ("leakline_server.store",),
+    "leakline_server.run_export": ("leakline_server.store", "msgspec", "numpy", "pyarrow"),
+    "leakline_server.run_requests": (
+        "leakline.analysis", "leakline_server.errors", "leakline_server.limits", "leakline_server.store",
+    ),
+    "leakline_server.security": (
+        "argon2", "leakline.snapshot", "leakline_server.errors", "leakline_server.limits", "leakline_server.store",
+    ),
+    "leakline_server.ingest": (
+        "msgspec", "numpy", "zstandard", "google", "opentelemetry", "leakline.snapshot", "leakline.core.environment",
+        "leakline_server.errors", "leakline_server.limits", "leakline_server.store", "leakline_server.text_cleaning",
+    ),
+    "leakline_server.ingest.otlp_metrics": (
+        "msgspec", "google", "opentelemetry", "leakline.snapshot", "leakline.core.environment",
+        "leakline_server.errors", "leakline_server.limits", "leakline_server.text_cleaning",
+        "leakline_server.ingest.redaction",
+    ),
+    "leakline_server.ingest.writer": (
+        "sqlalchemy", "leakline.snapshot", "leakline_server.errors", "leakline_server.limits", "leakline_server.store",
+        "leakline_server.ingest",
+        "leakline_server.worker_counters", "leakline_server.worker_thread",
+    ),
+    "leakline_server.alerts": (
+        "standardwebhooks", "apprise", "requests", "pydantic", *BASICS, "leakline.analysis",
+        "leakline.transport.http_connection", "leakline.transport.oom_inference", "leakline_server.store",
+        "leakline_server.limits",
+    ),
+    "leakline_server.config": (
+        *BASICS, "leakline.analysis", "leakline.settings", "leakline_server.alerts", "leakline_server.limits",
+        "leakline_server.logs", "leakline_server.security", "leakline_server.store",
+    ),
+    "leakline_server.admin": (
+        *BASICS, "leakline_server.alerts", "leakline_server.config", "leakline_server.paths",
+        "leakline_server.run_export", "leakline_server.store", "sqlalchemy",
+    ),
+    "leakline_server.workers": (
+        "leakline", "leakline_server.alerts", "leakline_server.config", "leakline_server.live_updates",
+        "leakline_server.malloc_settings", "leakline_server.run_requests", "leakline_server.store",
+        "leakline_server.worker_counters", "leakline_server.worker_thread", "sqlalchemy",
+    ),
+    "leakline_server.web": (
+        "fastapi", "starlette", "pydantic", "jinja2", "markupsafe", "markdown_it", "prometheus_client", "msgspec",
+        "zstandard", "leakline", "leakline_server",
+    ),
+    # All pages stand on it, so it stands on none of them.
+    "leakline_server.web.rendering": (
+        "fastapi", "starlette", "jinja2", "markupsafe", "leakline", "leakline_server.charts", "leakline_server.paths",
+        "leakline_server.web.auth.authenticator", "leakline_server.web.search_query",
+    ),
+    "leakline_server.client_connections": (
+        "uvicorn", "starlette", "leakline_server.errors", "leakline_server.limits", "leakline_server.web",
+    ),
+    "leakline_server.app": ("fastapi", "starlette", "leakline_server"),
+    "leakline_server.serve": ("fastapi", "uvicorn", "leakline", "leakline_server"),
 }  # fmt: skip
 
-# Room -> prefixes it must never import, whatever else holds.
+# The same for imports inside functions only, which run when something is first needed.
+LAZILY: dict[str, tuple[str, ...]] = {
+    "leakline.settings": ("leakline.transport.http_connection",),
+    "leakline.console": ("leakline.analysis",),
+    "leakline.transport": ("leakline.analysis",),
+    "leakline.actions": ("leakline.analysis",),
+    "leakline.core": ("leakline.analysis", "leakline.report"),
+    "leakline.run": ("leakline.report",),
+    "leakline.launcher": ("leakline.report",),
+    "leakline.cli": ("leakline_server", "uvicorn", "standardwebhooks"),
+}
+
+# Package -> what it must never import, whatever else holds.
 FORBIDDEN: dict[str, tuple[str, ...]] = {
-    "leakline": ("leakline_server", "fastapi", "sqlalchemy", "jinja2", "msgspec"),
-    "leakline.run": ("leakline.integrations",),
-    "leakline.cli.serve": (),
-    "leakline.probes": ("leakline.sender", "leakline.run", "leakline.sampler"),
-    "leakline.sampler": ("leakline.sender", "leakline.run"),
-    "leakline.sender": ("leakline.probes", "leakline.run", "leakline.sampler"),
-    "leakline.spool": ("leakline.probes", "leakline.run"),
-    "leakline.delivery": ("leakline.probes", "leakline.run"),
-    "leakline.report": ("leakline.probes", "leakline.run", "leakline.sampler"),
-    "leakline.drill": ("leakline.probes", "leakline.run", "leakline.sampler", "leakline.cli"),
-    "leakline_server.store": ("fastapi", "starlette", "jinja2", "leakline_server.web", "leakline_server.workers"),
-    "leakline_server.ingest": ("fastapi", "sqlalchemy"),
-    "leakline_server.otlp": ("fastapi", "sqlalchemy", "leakline_server.web", "leakline_server.store"),
-    "leakline_server.charts": ("fastapi", "sqlalchemy"),
-    "leakline_server.chart_outlook": ("fastapi", "sqlalchemy"),
-    "leakline_server.live": ("fastapi", "sqlalchemy"),
-    "leakline_server.alerts": ("fastapi", "sqlalchemy"),
-    "leakline_server.workers": ("fastapi",),
+    "leakline": ("fastapi", "sqlalchemy", "jinja2", "msgspec"),
+    "leakline.drill": ("leakline.probes", "leakline.run", "leakline.sampling", "leakline.cli"),
+    "leakline_server.charts": ("leakline_server.store.engine",),
     "leakline_server.web": ("sqlalchemy", "leakline_server.workers"),
-}  # fmt: skip
+    "leakline_server.workers": ("leakline_server.web",),
+}
+
+# Packages in layers of their own, the lowest first: no package imports a later one when it is loaded.
+ORDER = (
+    "leakline.runtime", "leakline.console", "leakline.analysis", "leakline.probes", "leakline.sampling",
+    "leakline.transport", "leakline.actions", "leakline.core", "leakline.report", "leakline.importing",
+    "leakline.launcher", "leakline.integrations", "leakline.cli", "leakline_server.store", "leakline_server.charts",
+    "leakline_server.security", "leakline_server.ingest", "leakline_server.alerts", "leakline_server.admin",
+    "leakline_server.workers", "leakline_server.web",
+)  # fmt: skip
+
+When = Literal["loaded", "lazily", "typing"]
+
+
+class Import(NamedTuple):
+    name: str
+    when: When
+    where: str
 
 
 def _modules() -> Iterator[tuple[str, Path]]:
-    for base in ("agent_client", "server"):
+    for base in ("agent_client/leakline", "server/leakline_server"):
+        folder = (ROOT / base).parent
         for path in sorted((ROOT / base).rglob("*.py")):
-            parts = path.relative_to(ROOT / base).with_suffix("").parts
+            parts = path.relative_to(folder).with_suffix("").parts
             yield ".".join(p for p in parts if p != "__init__"), path
 
 
-def _imports(name: str, path: Path) -> Iterator[tuple[str, str, bool]]:
-    """(imported module, where, at top level) of what is not of the standard library."""
-    tree = ast.parse(path.read_text())
+def _imports(name: str, path: Path) -> Iterator[Import]:
+    """Yield what a module imports that is not of the standard library."""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    at_run_time = [n for n in tree.body if not _is_put_off(n)]
-    top = set(ast.walk(ast.Module(body=at_run_time, type_ignores=[])))
-    for node in ast.walk(tree):
+    yield from _of_nodes(ast.parse(path.read_text()), package, path, "loaded")
+
+
+def _of_nodes(tree: ast.AST, package: list[str], path: Path, when: When) -> Iterator[Import]:
+    for node in ast.iter_child_nodes(tree):
+        inner = when
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and when == "loaded":
+            inner = "lazily"
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            inner = "typing"
         imported: list[str] = []
         if isinstance(node, ast.Import):
             imported = [alias.name for alias in node.names]
@@ -106,50 +213,102 @@ def _imports(name: str, path: Path) -> Iterator[tuple[str, str, bool]]:
             imported = [f"{module}.{alias.name}" for alias in node.names]
         for each in imported:
             if each.split(".")[0] not in sys.stdlib_module_names:
-                where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} imports {each}"
-                yield each, where, node in top
-
-
-def _is_put_off(node: ast.AST) -> bool:
-    """What a definition has inside, and `if TYPE_CHECKING:`, which nothing runs."""
-    if isinstance(node, ast.If):
-        return ast.unparse(node.test) == "TYPE_CHECKING"
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+                line = getattr(node, "lineno", 0)
+                where = f"{path.relative_to(ROOT)}:{line} imports {each}"
+                yield Import(each, inner, where)
+        yield from _of_nodes(node, package, path, inner)
 
 
 def _within(name: str, *prefixes: str) -> bool:
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
 
 
+def _longest(name: str, rows: Mapping[str, tuple[str, ...]]) -> str | None:
+    """Return the row of a table for a module. A row of a distribution holds for its `__init__` alone."""
+    rooms = (row for row in rows if (name == row if "." not in row else _within(name, row)))
+    return max(rooms, key=len, default=None)
+
+
 MODULES = list(_modules())
 
 
-def test_the_table_speaks_of_rooms_that_exist() -> None:
-    for room in {*TABLE, *FORBIDDEN}:
-        assert any(_within(name, room) for name, _ in MODULES), f"no such room: {room}"
+def test_the_tables_name_only_what_exists() -> None:
+    for row in {*LAYERS, *LAZILY, *FORBIDDEN, *ORDER}:
+        assert any(_within(name, row) for name, _ in MODULES), f"no such package: {row}"
 
 
 @pytest.mark.parametrize(("name", "path"), MODULES, ids=[name for name, _ in MODULES])
-def test_a_room_imports_only_what_the_tables_allow(name: str, path: Path) -> None:
-    room = max((room for room in TABLE if _within(name, room)), key=len, default=None)
-    above = {
-        room: forbidden
-        for room, forbidden in FORBIDDEN.items()
-        if _within(name, room) and (room != "leakline" or not _within(name, "leakline.cli"))
-    }
-    for imported, where, _ in _imports(name, path):
-        if room is not None:
-            assert _within(imported, room, *TABLE[room]), f"{where}; {room} may not"
-        for below, forbidden in above.items():
-            assert not _within(imported, *forbidden), f"{where}, forbidden in {below}"
+def test_a_module_imports_only_what_its_layer_allows(name: str, path: Path) -> None:
+    row = _longest(name, LAYERS)
+    assert row is not None, f"{name} is in no layer"
+    lazily = LAZILY.get(_longest(name, LAZILY) or "", ())
+    forbidden = [(above, names) for above, names in FORBIDDEN.items() if _within(name, above)]
+    for each in _imports(name, path):
+        is_itself = _within(each.name, row) if "." in row else False
+        allowed = LAYERS[row] + (() if each.when == "loaded" else lazily)
+        is_typing = each.when == "typing" and each.name.split(".")[0] == name.split(".")[0]
+        if not is_typing:
+            assert is_itself or _within(each.name, *allowed), f"{each.where}; {row} may not"
+        for above, names in forbidden:
+            assert not _within(each.name, *names), f"{each.where}, forbidden in {above}"
+
+
+def test_no_package_imports_a_later_layer_when_it_is_loaded() -> None:
+    for name, path in MODULES:
+        mine = next((i for i, package in enumerate(ORDER) if _within(name, package)), None)
+        for each in _imports(name, path):
+            theirs = next(
+                (i for i, package in enumerate(ORDER) if _within(each.name, package)), None
+            )
+            if each.when == "loaded" and mine is not None and theirs is not None:
+                assert theirs <= mine, each.where
 
 
 def test_the_client_imports_foreign_libraries_only_inside_functions() -> None:
     heavy = ("torch", "numpy", "psutil", "pynvml", "matplotlib", "leakline_server")
     for name, path in MODULES:
         if _within(name, "leakline"):
-            for imported, where, at_top in _imports(name, path):
-                assert not (at_top and _within(imported, *heavy)), f"{where} at the top"
+            for each in _imports(name, path):
+                assert not (each.when == "loaded" and _within(each.name, *heavy)), (
+                    f"{each.where} at the top"
+                )
+
+
+# -- folders that a person can look through -----------------------------------------------------------------
+
+MOST_MODULES_OF_A_FOLDER = 20
+MOST_MODULES_OF_THE_CLIENTS_ROOT = 10
+# Each feature of the pages has them; and each distribution its errors.
+IN_MANY_FOLDERS = {"__init__", "api", "pages", "view", "errors"}
+# Packages that give what people import from them; any other __init__ is a docstring.
+FACADES = {
+    "leakline", "leakline.analysis", "leakline.cli", "leakline.importing", "leakline.report",
+    "leakline_server.alerts.formats",
+}  # fmt: skip
+
+
+def test_no_folder_has_too_many_modules_and_no_two_modules_the_same_name() -> None:
+    folders: Counter[str] = Counter()
+    names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, path in MODULES:
+        if path.stem != "__init__":
+            folders[str(path.parent.relative_to(ROOT))] += 1
+        if path.stem not in IN_MANY_FOLDERS:
+            names[name.partition(".")[0], path.stem].append(name)
+    most = {"agent_client/leakline": MOST_MODULES_OF_THE_CLIENTS_ROOT}
+    assert {f: n for f, n in folders.items() if n > most.get(f, MOST_MODULES_OF_A_FOLDER)} == {}
+    assert [same for same in names.values() if len(same) > 1] == []
+
+
+def test_every_package_says_what_it_imports_and_only_facades_import() -> None:
+    for name, path in MODULES:
+        if path.stem == "__init__":
+            body = ast.parse(path.read_text()).body
+            words = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+            for part in ("mports ", "Start reading in "):
+                assert part in words or name == "leakline", f"the docstring of {name} lacks: {part}"
+            if name not in FACADES:
+                assert len(body) == 1, f"{name}: an __init__ that imports makes circles"
 
 
 # -- `import leakline` is in the first lines of a training script -------------------------------------------
@@ -157,13 +316,13 @@ def test_the_client_imports_foreign_libraries_only_inside_functions() -> None:
 REPEATS = 7
 # Of the CPU of an interpreter that starts and ends. Measured 9; `import asyncio` is 5 to 6.
 MOST_OF_AN_EMPTY_START = 14.0
-MOST_MODULES_OF_OURS = 95
-MOST_MODULES = 200
+MOST_MODULES_OF_OURS = 108
+MOST_MODULES = 212
 # The server's, the program's, and what is loaded when it is first needed.
 HEAVY = {
     *("torch", "numpy", "pandas", "psutil", "pynvml", "requests", "matplotlib"),
     *("leakline_server", "fastapi", "starlette", "pydantic", "sqlalchemy", "jinja2", "uvicorn", "msgspec"),
-    *("leakline._native", "leakline.analysis", "leakline.report", "leakline.cli", "leakline.uploading"),
+    *("leakline._native", "leakline.analysis", "leakline.report", "leakline.cli", "leakline.transport.spool_upload"),
     *("http.client", "ssl", "asyncio", "unittest", "multiprocessing", "sqlite3", "tracemalloc"),
 }  # fmt: skip
 

@@ -94,7 +94,7 @@ def test_a_wheel_made_without_the_module_is_for_every_interpreter_and_says_why_i
     assert not [name for name in zipfile.ZipFile(pure).namelist() if "_native" in name]
     site = _unpack(pure)
     code = (
-        "import leakline.probes.native as n; "
+        "import leakline.probes.native_module as n; "
         "assert n.__file__.startswith(__import__('os').environ['PYTHONPATH']); "
         "print(n.native(), '|', n.why_not_native())"
     )
@@ -132,7 +132,7 @@ def test_the_wheel_carries_pages_migrations_and_the_example(unpacked: Path) -> N
         "leakline_server/migrations/env.py",
         "leakline_server/static/js/leakline.js",
         "leakline/examples/erl_trading/trainer.py",
-        "leakline/drill/training.py",
+        "leakline/drill/leaking_training.py",
         "leakline/py.typed",
     ):
         assert (unpacked / name).is_file(), name

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from leakline.delivery import request_json
+from leakline.transport.http_delivery import request_json
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
 # A verdict over all generations must be there this long after the training; it takes well under one second.

@@ -20,9 +20,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from standardwebhooks import Webhook as Verifier
 
-from leakline.delivery import request_json
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot, batch_to_wire
-from leakline_server.alerts.signing import make_secret
+from leakline.transport.http_delivery import request_json
+from leakline_server.alerts.sending.signing import make_secret
 
 pytestmark = pytest.mark.flow
 

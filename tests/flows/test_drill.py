@@ -17,7 +17,7 @@ import psutil
 import pytest
 from tests.flows.conftest import clean_environment
 
-from leakline.cli.drill import KINDS, TRAINING
+from leakline.cli.commands.drill import KINDS, TRAINING
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(300)]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.flows.judging import accused
 
-from leakline.spool import read_batches
+from leakline.transport.spool_format import read_batches
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
 

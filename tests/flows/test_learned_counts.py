@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leakline.delivery import request_json
+from leakline.transport.http_delivery import request_json
 
 from .conftest import clean_environment
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from leakline.analysis.results import Finding, Verdict
-from leakline.probes.native import native, why_not_native
+from leakline.probes.native_module import native, why_not_native
 from leakline.report import build, load, spools_by_run
 from leakline.snapshot import CYCLIC_GARBAGE
 

@@ -47,7 +47,7 @@ ENTER_REAL: Final = "open({procs!r}, 'w').write(str(os.getpid()))"
 # Files that follow the memory of this process, from which Leakline reads; at the limit we kill as the kernel does.
 ENTER_SIMULATED: Final = """
     import pathlib, signal, threading
-    import leakline.probes.cgroup as cgroup
+    import leakline.probes.memory.cgroup as cgroup
     group = pathlib.Path({folder!r})
     def follow():
         current = open(group / "memory.current", "r+b", buffering=0)

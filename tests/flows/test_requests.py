@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from leakline.delivery import request_json
+from leakline.transport.http_delivery import request_json
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(180)]
 

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from leakline.spool import read_header
+from leakline.transport.spool_format import read_header
 
 from .conftest import clean_environment
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from leakline.snapshot import ProcessIdentity
-from leakline.spool import read_batches, read_end, read_header
+from leakline.transport.spool_format import read_batches, read_end, read_header
 
 from .conftest import clean_environment
 

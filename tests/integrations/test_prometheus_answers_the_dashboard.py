@@ -17,8 +17,8 @@ from urllib.parse import urlencode
 import pytest
 from tests.flows.conftest import Server, eventually
 
-from leakline.delivery import request_json
 from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
+from leakline.transport.http_delivery import request_json
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = (ROOT / "docs" / "metrics.md").read_text()

@@ -21,7 +21,7 @@ from tests.flows.conftest import clean_environment, eventually
 from tests.flows.readmes import readme, without_numbers
 from tests.js.test_pure_helpers import node
 
-from leakline.delivery import request_json
+from leakline.transport.http_delivery import request_json
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BROUGHT: Final = ROOT / ".peers" / "tfjs"

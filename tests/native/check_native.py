@@ -25,11 +25,11 @@ def load(client, folder):
     import leakline
 
     leakline.__path__.insert(0, folder)
-    from leakline.probes import native
+    from leakline.probes import native_module
 
-    module = native.native()
+    module = native_module.native()
     if module is None:
-        sys.exit(f"no native module: {native.why_not_native()}")
+        sys.exit(f"no native module: {native_module.why_not_native()}")
     if not module.__file__.startswith(folder):
         sys.exit(f"another module was loaded: {module.__file__}")
     return module
@@ -154,7 +154,7 @@ ROWS = (Node, Slotted, Tall)
 
 @is_a_check
 def the_census_counts_what_brute_force_counts(module):
-    from leakline.probes.census import take_census
+    from leakline.probes.heap.census import take_census
 
     heap = grown(40_000)
     # What the first one imports and remembers is there then.
@@ -175,7 +175,7 @@ def the_census_counts_what_brute_force_counts(module):
 
 @is_a_check
 def the_census_in_slices_counts_the_same(module):
-    from leakline.probes.census import SlicedCensus, take_census
+    from leakline.probes.heap.census import SlicedCensus, take_census
 
     heap = grown(40_000)
     expected = take_census().counts
@@ -192,7 +192,7 @@ def the_census_in_slices_counts_the_same(module):
 
 @is_a_check
 def the_census_in_slices_is_exact_beside_a_program_that_runs(module):
-    from leakline.probes.census import SlicedCensus
+    from leakline.probes.heap.census import SlicedCensus
 
     heap = grown(15_000)
     counts = Counter(map(type, gc.get_objects()))
@@ -213,7 +213,7 @@ def the_census_in_slices_is_exact_beside_a_program_that_runs(module):
 
 @is_a_check
 def containers_may_shrink_between_two_slices(module):
-    from leakline.probes.census import SlicedCensus
+    from leakline.probes.heap.census import SlicedCensus
 
     for make, shrink in (
         (lambda: deque([i] for i in range(60_000)), lambda one: [one.popleft() for _ in range(59_990)]),
@@ -362,7 +362,7 @@ def _done(work):
 
 
 def _census_of_tuples(in_slices):
-    from leakline.probes.native_census import NO_LIMIT, NativeCensus
+    from leakline.probes.heap.native_census import NO_LIMIT, NativeCensus
 
     census = NativeCensus({tuple: NO_LIMIT}, 0, in_slices=in_slices)
     if in_slices:
@@ -486,13 +486,13 @@ def _whole(work):
 
 
 def _sliced_census(module):
-    from leakline.probes.census import SlicedCensus
+    from leakline.probes.heap.census import SlicedCensus
 
     _whole(SlicedCensus())
 
 
 def _census(module):
-    from leakline.probes.census import take_census
+    from leakline.probes.heap.census import take_census
 
     take_census()
 

@@ -20,7 +20,7 @@ class Slotted:
 
 
 def no_look_breaks_a_tuple_that_is_being_built():
-    from leakline.probes.listed import listed_objects, listed_referrers
+    from leakline.probes.heap.gc_objects import listed_objects, listed_referrers
 
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return
@@ -47,8 +47,8 @@ def no_look_breaks_a_tuple_that_is_being_built():
 
 def main(client):
     sys.path.insert(0, client)
-    from leakline.probes.census import take_census
-    from leakline.probes.native import native, why_not_native
+    from leakline.probes.heap.census import take_census
+    from leakline.probes.native_module import native, why_not_native
 
     assert native() is None
     why = why_not_native()

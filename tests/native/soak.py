@@ -151,13 +151,13 @@ def _in_slices(work):
 
 
 def _census_in_slices():
-    from leakline.probes.census import SlicedCensus
+    from leakline.probes.heap.census import SlicedCensus
 
     _in_slices(SlicedCensus())
 
 
 def _census(*deadline):
-    from leakline.probes.census import take_census
+    from leakline.probes.heap.census import take_census
 
     take_census(*deadline)
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 import pynvml as real
 import pytest
 
-from leakline.probes import driver, nvml
-from leakline.probes.devices import Cards
-from leakline.probes.driver import Driver
+from leakline.probes.gpu import nvml, nvml_library
+from leakline.probes.gpu.device_mapping import Cards
+from leakline.probes.gpu.nvml_library import Driver
 
 DATA: Final = Path(__file__).parents[1] / "data"
 Json = dict[str, Any]
@@ -48,7 +48,7 @@ class Machine:
         return dict(self.told["nvml"][index])
 
     def open_library(self) -> Any | None:
-        """What `leakline.probes.driver._open_library` does with the real one."""
+        """What `leakline.probes.gpu.nvml_library._open_library` does with the real one."""
         return self.nvml if self.nvml.nvmlInit_v2() == real.NVML_SUCCESS else None
 
     def refuse(self, question: str, code: int, uuid: str | None = None) -> None:
@@ -192,7 +192,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
     """The probes find this machine, freshly started, with process numbers as they are without containers."""
 
     def play(machine: Machine) -> Machine:
-        monkeypatch.setattr(driver, "_open_library", machine.open_library)
+        monkeypatch.setattr(nvml_library, "_open_library", machine.open_library)
         for name in ("torch", "torch.cuda", "torch.version", "torch._C", "torch.mps"):
             monkeypatch.delitem(sys.modules, name, raising=False)
         for name, module in machine.modules.items():

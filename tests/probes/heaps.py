@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from leakline.probes import native
-from leakline.probes.arrays import ArrayMeasure
-from leakline.probes.census import take_census
-from leakline.probes.census_result import CensusResult
+from leakline.probes import native_module
+from leakline.probes.heap.arrays import ArrayMeasure
+from leakline.probes.heap.census import take_census
+from leakline.probes.heap.census_result import CensusResult
 
 needs_native = pytest.mark.skipif(
-    native.native() is None, reason=f"no native module: {native.why_not_native()}"
+    native_module.native() is None, reason=f"no native module: {native_module.why_not_native()}"
 )
 
 
@@ -27,15 +27,15 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     """Each test with the native module and without it. What is older than the test is on no list of the collector's:
     nothing that other tests left is counted, nor takes time.
     """
-    monkeypatch.setenv(native.SETTING, "1" if request.param == "native" else "0")
-    native.forget()
-    if request.param == "native" and native.native() is None:
-        pytest.skip(f"no native module: {native.why_not_native()}")
+    monkeypatch.setenv(native_module.SETTING, "1" if request.param == "native" else "0")
+    native_module.forget()
+    if request.param == "native" and native_module.native() is None:
+        pytest.skip(f"no native module: {native_module.why_not_native()}")
     gc.collect()
     gc.freeze()
     yield request.param
     gc.unfreeze()
-    native.forget()
+    native_module.forget()
 
 
 def _touch(name: str) -> Callable[..., Any]:

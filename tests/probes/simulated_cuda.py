@@ -137,7 +137,7 @@ def install(folder: Path) -> None:
     """Let this process, and torch in it, see the card."""
     import torch
 
-    from leakline.probes import devices, driver
+    from leakline.probes.gpu import device_mapping, nvml_library
 
     card = Card(folder)
     memory = card.allocator
@@ -174,9 +174,9 @@ def install(folder: Path) -> None:
     torch.version.cuda = "0.0"
     torch._C._cuda_hasPrimaryContext = lambda index: card.initialised
     torch.Tensor.is_pinned = lambda tensor: True
-    driver._open_library = lambda: _library(card)
+    nvml_library._open_library = lambda: _library(card)
     ctypes.CDLL = partial(_loaded, card, ctypes.CDLL)
-    assert devices.cuda_in_use() is None
+    assert device_mapping.cuda_in_use() is None
 
 
 def _made(

@@ -7,7 +7,7 @@ import weakref
 
 from tests.probes.heaps import needs_native
 
-from leakline.probes.age_samples import (
+from leakline.probes.heap.age_samples import (
     CLASSES_LIMIT,
     INSTANCES_OF_A_GENERATION,
     REFERENCES_OF_A_CLASS,

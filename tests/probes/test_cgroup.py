@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from leakline.probes.cgroup import (
+from leakline.probes.memory.cgroup import (
     LOOK_AGAIN_SECONDS,
     LOOK_EVERY_SECONDS,
     ContainerMemory,
     read_cgroup,
 )
-from leakline.probes.system import read_system
+from leakline.probes.memory.system_memory import read_system
 
 GIB = 2**30
 NO_LIMIT_V1 = 9223372036854771712

@@ -16,16 +16,16 @@ import numpy as np
 import psutil
 import pytest
 
-from leakline.probes import children
-from leakline.probes.child_names import (
+from leakline.probes.processes import child_memory
+from leakline.probes.processes.child_memory import read_children
+from leakline.probes.processes.child_names import (
     NAMES_LIMIT,
     TOLD_LIMIT,
     ChildNames,
     Wanted,
     wanted_of_command,
 )
-from leakline.probes.child_sizes import Child, ChildSizes, Size
-from leakline.probes.children import read_children
+from leakline.probes.processes.child_sizes import Child, ChildSizes, Size
 from leakline.snapshot import Number
 
 MIB = 2**20
@@ -41,7 +41,7 @@ def only_new_children(monkeypatch: pytest.MonkeyPatch) -> None:
     until the session ends.
     """
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    processes, descendants = children._processes, psutil.Process.children
+    processes, descendants = child_memory._processes, psutil.Process.children
 
     def new_descendants(process: psutil.Process, recursive: bool) -> list[psutil.Process]:
         return [
@@ -51,7 +51,7 @@ def only_new_children(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
     monkeypatch.setattr(
-        children,
+        child_memory,
         "_processes",
         lambda proc: (one for one in processes(proc) if one.pid not in before),
     )
@@ -131,7 +131,7 @@ def test_a_rank_that_ends_while_it_is_read_costs_no_reading(
             os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
             return {}
 
-        monkeypatch.setattr("leakline.probes.children.given_names", ends)
+        monkeypatch.setattr("leakline.probes.processes.child_memory.given_names", ends)
         samples = read_children()
     assert roles(samples) == {"ranks": 1}
     assert samples["children.process.rank_7.uss_bytes"] == samples["children.uss_bytes"] > 0
@@ -392,7 +392,7 @@ def test_the_command_of_a_child_is_read_once(monkeypatch: pytest.MonkeyPatch) ->
         asked.append(command)
         return wanted_of_command(command, name)
 
-    monkeypatch.setattr("leakline.probes.children.wanted_of_command", asking)
+    monkeypatch.setattr("leakline.probes.processes.child_memory.wanted_of_command", asking)
     with waiting():
         for _ in range(5):
             assert set(one_by_one(read_children(names=names))) == {"python-1"}

@@ -14,11 +14,11 @@ import pytest
 import torch
 from tests.probes.heaps import needs_native
 
-from leakline.growth import TypeGrowth
-from leakline.probes.census import count_tracked, take_census
-from leakline.probes.classes import ClassCounts
-from leakline.probes.names import type_name
-from leakline.probes.native import native
+from leakline.probes.heap.census import count_tracked, take_census
+from leakline.probes.heap.instance_counts import ClassCounts
+from leakline.probes.native_module import native
+from leakline.probes.references.class_names import type_name
+from leakline.sampling.type_counts import TypeGrowth
 
 
 class Agent:

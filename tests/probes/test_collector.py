@@ -16,14 +16,14 @@ import psutil
 import pytest
 from tests.probes.heaps import run_alone
 
-from leakline.probes.allocator import read_allocator
-from leakline.probes.collector import (
+from leakline.probes.heap.gc_stats import (
     BLOCKS_EVERY_SECONDS,
     KEPT,
     TOLD_LIMIT,
     AllocatedBlocks,
     CollectorStatistics,
 )
+from leakline.probes.memory.allocator import read_allocator
 
 MIB = 2**20
 
@@ -136,7 +136,7 @@ def test_collections_on_many_threads_at_once_are_all_whole(
 
 def test_the_hook_is_silent_while_the_interpreter_ends(tmp_path: Path) -> None:
     program = (
-        "import gc, sys; from leakline.probes.collector import KEPT, TOLD_LIMIT, CollectorStatistics;"
+        "import gc, sys; from leakline.probes.heap.gc_stats import KEPT, TOLD_LIMIT, CollectorStatistics;"
         "s = CollectorStatistics(); s.start();"
         "x = []; x.append(x); sys.modules['keeps'] = x; del x"
     )

@@ -17,9 +17,13 @@ import pytest
 import torch
 from tests.probes.heaps import run_alone
 
-from leakline.probes.census import take_census
-from leakline.probes.classes import ClassCounts
-from leakline.probes.containers import WATCHED_LIMIT, ContainerWatch, TrackedContainer
+from leakline.probes.containers.growing_containers import (
+    WATCHED_LIMIT,
+    ContainerWatch,
+    TrackedContainer,
+)
+from leakline.probes.heap.census import take_census
+from leakline.probes.heap.instance_counts import ClassCounts
 
 # -- declared
 
@@ -112,7 +116,7 @@ def test_a_callable_gives_the_container_or_its_length() -> None:
 
 def test_kept_losses_count_with_their_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     # On a busy machine too.
-    monkeypatch.setattr("leakline.probes.deep._GRAPHS_SECONDS", 10.0)
+    monkeypatch.setattr("leakline.probes.heap.marginal_size._GRAPHS_SECONDS", 10.0)
     net = torch.nn.Linear(32, 256)
     losses = [net(torch.randn(64, 32)).relu().pow(2).mean() for _ in range(20)]
     each = 64 * 32 * 4 + 64 * 256 * 4
@@ -325,7 +329,7 @@ def test_the_number_of_watched_containers_is_bounded(monkeypatch: pytest.MonkeyP
 
 PROGRAM = """
 import sys, weakref
-from leakline.probes.containers import ContainerWatch
+from leakline.probes.containers.growing_containers import ContainerWatch
 watch = ContainerWatch()
 
 class Big: pass

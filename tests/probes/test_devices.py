@@ -8,9 +8,9 @@ import pynvml as real
 import pytest
 from tests.probes.cards import Machine, Play, play
 
-from leakline.probes import nvml
-from leakline.probes.devices import visible_entries
-from leakline.probes.nvml import read_nvml
+from leakline.probes.gpu import nvml
+from leakline.probes.gpu.device_mapping import visible_entries
+from leakline.probes.gpu.nvml import read_nvml
 
 __all__ = ["play"]
 A100 = "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f"

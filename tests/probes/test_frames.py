@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tests.probes.heaps import run_alone
 
-from leakline.probes import program
+from leakline.probes.references import program_code
 
 # An interpreter that collects while it makes a frame must not lose its way.
 BUSY = """
 import gc, random, sys, threading, time
-from leakline.probes import frames
+from leakline.probes.references import frames
 
 # Functions of many sizes, so that what is read of a frame that is gone is something else.
 source = ""
@@ -56,7 +56,7 @@ def test_reading_the_locals_of_a_busy_thread_never_breaks_the_program(tmp_path: 
 
 WAITING = """
 import sys, threading, time, weakref
-from leakline.holders import find_holders
+from leakline.sampling.holder_paths import find_holders
 
 class Step: pass
 
@@ -102,8 +102,10 @@ def test_a_traced_or_profiled_thread_keeps_its_locals(tmp_path: Path, hook: str)
 
 @pytest.mark.parametrize("folder", ["stdlib", "platstdlib", "purelib", "platlib"])
 def test_what_python_installs_is_no_program(folder: str) -> None:
-    assert not program.is_user_file(str(Path(sysconfig.get_path(folder)) / "some" / "module.py"))
-    assert program.is_user_file(__file__)
+    assert not program_code.is_user_file(
+        str(Path(sysconfig.get_path(folder)) / "some" / "module.py")
+    )
+    assert program_code.is_user_file(__file__)
 
 
 def test_folders_are_known_while_another_thread_asks_for_the_configuration(
@@ -115,5 +117,5 @@ def test_folders_are_known_while_another_thread_asks_for_the_configuration(
     monkeypatch.setattr(sysconfig, "get_config_vars", half_filled)
     with pytest.raises(RuntimeError):
         sysconfig.get_paths()
-    program._library_folders.cache_clear()
-    assert str(Path(pytest.__file__).parent.parent) + "/" in program._library_folders()
+    program_code._library_folders.cache_clear()
+    assert str(Path(pytest.__file__).parent.parent) + "/" in program_code._library_folders()

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from tests.probes.heaps import needs_native
 
-from leakline.probes.garbage import GarbageProbe, GarbageResult, proves_itself
-from leakline.probes.names import type_name
-from leakline.probes.native import native
+from leakline.probes.heap.cyclic_garbage import GarbageProbe, GarbageResult, proves_itself
+from leakline.probes.native_module import native
+from leakline.probes.references.class_names import type_name
 from leakline.snapshot import CYCLIC_GARBAGE
 
 pytestmark = needs_native

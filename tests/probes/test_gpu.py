@@ -17,10 +17,10 @@ import pynvml as real
 import pytest
 from tests.probes.cards import CONTAINER_NAMESPACE, DATA, Machine, Play, enter_namespace, play
 
-from leakline.probes import driver, mps, nvml
-from leakline.probes.cuda import read_cuda
-from leakline.probes.mps import read_mps
-from leakline.probes.nvml import read_nvml
+from leakline.probes.gpu import mps, nvml, nvml_library
+from leakline.probes.gpu.cuda import read_cuda
+from leakline.probes.gpu.mps import read_mps
+from leakline.probes.gpu.nvml import read_nvml
 
 __all__ = ["play"]
 GIB = 2**30
@@ -222,12 +222,12 @@ def test_a_driver_that_the_program_closed_is_opened_again_a_few_times(two: Two) 
     read_nvml()
     machine.refused.clear()
     assert read() == machine.expected
-    assert machine.openings <= driver._OPENINGS_LIMIT
+    assert machine.openings <= nvml_library._OPENINGS_LIMIT
     machine.refuse(MEMORY, real.NVML_ERROR_UNINITIALIZED)
     for _ in range(5):
         read_nvml()
     assert read_nvml() == {}
-    assert machine.openings == driver._OPENINGS_LIMIT
+    assert machine.openings == nvml_library._OPENINGS_LIMIT
 
 
 @pytest.mark.parametrize("version", ["_v2", ""])
@@ -266,8 +266,8 @@ def test_a_compiled_library_is_read_as_its_header_declares_it(
     subprocess.run(
         [compiler, *flags, "-o", library, Path(__file__).with_name("driver.c")], check=True
     )
-    monkeypatch.setattr(driver, "_LIBRARY", str(library))
-    found = driver.Driver()
+    monkeypatch.setattr(nvml_library, "_LIBRARY", str(library))
+    found = nvml_library.Driver()
     assert found.open()
     assert found.version() == "570.86.10"
     assert found.count() == 1
@@ -283,8 +283,9 @@ def test_a_compiled_library_is_read_as_its_header_declares_it(
 
 
 def test_structures_are_those_of_the_drivers_own_binding() -> None:
-    for mine, theirs in ((driver._Memory, real.c_nvmlMemory_t), (driver._Process, real.c_nvmlProcessInfo_v3_t),
-                         (driver._Process, real.c_nvmlProcessInfo_v2_t)):  # fmt: skip
+    for mine, theirs in ((nvml_library._Memory, real.c_nvmlMemory_t), (nvml_library._Process,
+    real.c_nvmlProcessInfo_v3_t),
+                         (nvml_library._Process, real.c_nvmlProcessInfo_v2_t)):  # fmt: skip
         assert ctypes.sizeof(mine) == ctypes.sizeof(theirs)
         for (name, _), (same, _) in zip(mine._fields_, theirs._fields_, strict=True):
             assert getattr(mine, name).offset == getattr(theirs, same).offset
@@ -312,8 +313,8 @@ def test_after_a_fork_the_driver_is_opened_anew_and_never_closed(play: Play) -> 
 
 
 def test_a_machine_without_a_driver_has_no_readings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_LIBRARY", "libno-such-driver.so.1")
-    monkeypatch.setattr(nvml, "_driver", driver.Driver())
+    monkeypatch.setattr(nvml_library, "_LIBRARY", "libno-such-driver.so.1")
+    monkeypatch.setattr(nvml, "_driver", nvml_library.Driver())
     assert read_nvml() == {}
 
 

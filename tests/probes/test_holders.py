@@ -21,10 +21,10 @@ import pytest
 import torch
 from tests.probes.heaps import run_alone
 
-from leakline.holders import FoundHolder, find_holder_of_largest, find_holders
-from leakline.probes.deep import marginal_bytes
-from leakline.probes.native import why_not_native
-from leakline.probes.native_memory import hides_memory
+from leakline.probes.heap.marginal_size import marginal_bytes
+from leakline.probes.heap.native_handle_types import hides_memory
+from leakline.probes.native_module import why_not_native
+from leakline.sampling.holder_paths import FoundHolder, find_holder_of_largest, find_holders
 
 HERE = __name__
 SECONDS = 20.0
@@ -447,7 +447,7 @@ look()
 
 START = """
 import weakref
-from leakline.holders import find_holders
+from leakline.sampling.holder_paths import find_holders
 
 class Step:
     made = weakref.WeakSet()

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from tests.probes.heaps import needs_native, run_alone
 
-from leakline.holders import FoundHolder, SlicedHolderSearch, find_holders
-from leakline.probes.native import forget, native
-from leakline.probes.referrers import ReferrerSearch
+from leakline.probes.native_module import forget, native
+from leakline.probes.references.referrers import ReferrerSearch
+from leakline.sampling.holder_paths import FoundHolder, SlicedHolderSearch, find_holders
 from leakline.snapshot import CYCLIC_GARBAGE
 
 pytestmark = [pytest.mark.alone, needs_native]
@@ -217,7 +217,7 @@ def test_a_search_between_two_steps_keeps_neither_instances_nor_their_class() ->
 
 LOCALS = """
 import threading
-from leakline.holders import SlicedHolderSearch
+from leakline.sampling.holder_paths import SlicedHolderSearch
 
 class Step: pass
 

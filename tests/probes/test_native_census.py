@@ -18,13 +18,13 @@ import torch
 from tests.probes.heaps import Hostile, arrays, arrays_of, census, count_of, touched
 from torch import nn
 
-from leakline.probes import native as native_module
-from leakline.probes import native_census
-from leakline.probes.census import SlicedCensus, look_at_tensors, take_census
-from leakline.probes.census_result import SlicedResult
-from leakline.probes.names import type_name
-from leakline.probes.native import native, why_not_native
-from leakline.probes.native_census import NativeCensus, array_layout
+from leakline.probes import native_module
+from leakline.probes.heap import native_census
+from leakline.probes.heap.census import SlicedCensus, look_at_tensors, take_census
+from leakline.probes.heap.census_result import SlicedResult
+from leakline.probes.heap.native_census import NativeCensus, array_layout
+from leakline.probes.native_module import native, why_not_native
+from leakline.probes.references.class_names import type_name
 
 if native() is None:
     pytest.skip(f"no native module: {why_not_native()}", allow_module_level=True)
@@ -169,7 +169,7 @@ def test_a_numpy_of_another_kind_is_measured_in_python(monkeypatch: pytest.Monke
         hidden[i] = np.zeros(100)
     known = arrays()
     monkeypatch.setattr(native_census, "array_layout", lambda: 0)
-    monkeypatch.setattr("leakline.probes.census.array_layout", lambda: 0)
+    monkeypatch.setattr("leakline.probes.heap.census.array_layout", lambda: 0)
     measured = census()
     assert array_layout() in (1, 2)
     assert measured.arrays is not None
@@ -180,7 +180,7 @@ def test_a_numpy_of_another_kind_is_measured_in_python(monkeypatch: pytest.Monke
 
 def test_it_is_switched_off_by_a_setting() -> None:
     code = (
-        "from leakline.probes.native import native, why_not_native\n"
+        "from leakline.probes.native_module import native, why_not_native\n"
         "print(native(), why_not_native())"
     )
     done = subprocess.run(

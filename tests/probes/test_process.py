@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from tests.probes.heaps import run_alone
 
-from leakline.probes import peaks, process
-from leakline.probes.peaks import PEAK, PeakMemory
-from leakline.probes.process import read_peak_bytes, read_private_bytes, read_process
+from leakline.probes.memory import peak_memory, process_memory
+from leakline.probes.memory.peak_memory import PEAK, PeakMemory
+from leakline.probes.memory.process_memory import read_peak_bytes, read_private_bytes, read_process
 from leakline.snapshot import Number
 
 MIB = 2**20
@@ -92,7 +92,7 @@ def _in_child(work: Callable[[], int]) -> int:
 
 def test_a_forked_child_reads_its_own_memory_from_the_first_call() -> None:
     read_private_bytes()
-    parent = process._own._statm._kept
+    parent = process_memory._own._statm._kept
 
     def child() -> int:
         before = read_private_bytes()
@@ -100,7 +100,7 @@ def test_a_forked_child_reads_its_own_memory_from_the_first_call() -> None:
         return read_private_bytes() - before + 0 * len(block)
 
     assert abs(_in_child(child) - 96 * MIB) < 6 * MIB
-    assert process._own._statm._kept is parent
+    assert process_memory._own._statm._kept is parent
     # The child closed its copies of the descriptors, not ours.
     assert read_private_bytes() > 0
 
@@ -141,7 +141,7 @@ def test_open_files_are_those_in_the_folder() -> None:
 # It closes what it can, as a program does that becomes a daemon.
 CLOSES_ALL = """
 import os, sys
-from leakline.probes.process import read_peak_bytes, read_private_bytes, read_process
+from leakline.probes.memory.process_memory import read_peak_bytes, read_private_bytes, read_process
 before = read_process()
 read_private_bytes()
 os.closerange(3, 256)
@@ -164,7 +164,9 @@ def test_a_program_that_closes_our_descriptors_is_read_and_keeps_its_own(tmp_pat
 def test_a_status_longer_than_is_kept_is_read_to_its_end(tmp_path: Path) -> None:
     groups = " ".join(str(number) for number in range(20_000))
     last = "RssAnon:\t 700 kB\n"
-    kept = process._OwnFiles(_proc(tmp_path, f"Groups:\t{groups}\nVmRSS:\t    1000 kB\n{last}"))
+    kept = process_memory._OwnFiles(
+        _proc(tmp_path, f"Groups:\t{groups}\nVmRSS:\t    1000 kB\n{last}")
+    )
     for _ in range(2):
         status = kept.read_status()
         assert status is not None
@@ -253,13 +255,13 @@ def test_what_we_rose_to_ourselves_is_no_peak_of_the_program(memory: Memory) -> 
 def test_with_exact_peaks_every_peak_is_told_until_the_mark_cannot_be_reset(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peaks, "_reset_mark", memory.reset)
+    monkeypatch.setattr(peak_memory, "_reset_mark", memory.reset)
     peak = memory.seen(exact=True)
     assert peak.exact
     for level in (500, 300, 400, 300):
         memory.uses(level, 100)
         assert peak.read()[PEAK] == level
-    monkeypatch.setattr(peaks, "_reset_mark", lambda: False)
+    monkeypatch.setattr(peak_memory, "_reset_mark", lambda: False)
     memory.uses(500, 100)
     assert peak.read()[PEAK] == 500
     assert not peak.exact
@@ -269,7 +271,7 @@ def test_with_exact_peaks_every_peak_is_told_until_the_mark_cannot_be_reset(
 def test_where_the_mark_can_never_be_reset_peaks_are_told_as_seen(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peaks, "_reset_mark", lambda: False)
+    monkeypatch.setattr(peak_memory, "_reset_mark", lambda: False)
     peak = memory.seen(exact=True)
     assert not peak.exact
     for level, told in ((500, 500), (300, 100)):

@@ -18,13 +18,13 @@ from tests.probes.heaps import census, needs_native, run_alone, way
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from leakline.holders import SlicedHolderSearch
-from leakline.probes.census import look_at_tensors
-from leakline.probes.deep import marginal_bytes
-from leakline.probes.graphs import while_the_engine_rests
-from leakline.probes.main_thread import on_main_thread
-from leakline.probes.storages import storage_key
-from leakline.probes.tensors import TensorMeasure
+from leakline.probes.heap.autograd_graphs import while_the_engine_rests
+from leakline.probes.heap.census import look_at_tensors
+from leakline.probes.heap.main_thread import on_main_thread
+from leakline.probes.heap.marginal_size import marginal_bytes
+from leakline.probes.heap.tensor_storages import storage_key
+from leakline.probes.heap.tensors import TensorMeasure
+from leakline.sampling.holder_paths import SlicedHolderSearch
 
 __all__ = ["way"]
 both_ways = pytest.mark.usefixtures("way")
@@ -151,7 +151,7 @@ def test_more_graphs_than_one_look_visits_are_scaled(monkeypatch: pytest.MonkeyP
     losses = [_loss(net) for _ in range(400)]
     seen = []
     for visited in (1000, 40):
-        monkeypatch.setattr("leakline.probes.graphs._GRAPHS_VISITED", visited)
+        monkeypatch.setattr("leakline.probes.heap.autograd_graphs._GRAPHS_VISITED", visited)
         seen.append(_measure().graph_bytes)
     assert seen[0] == pytest.approx(400 * (INPUT + 64 * 64 * 4), rel=0.05)
     assert seen[1] == pytest.approx(seen[0], rel=0.1)
@@ -285,7 +285,7 @@ def test_graphs_are_not_read_while_another_thread_or_a_hook_is_in_the_engine() -
 
 def test_what_graphs_hold_is_unknown_then_and_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     # On a busy machine too.
-    monkeypatch.setattr("leakline.probes.deep._GRAPHS_SECONDS", 10.0)
+    monkeypatch.setattr("leakline.probes.heap.marginal_size._GRAPHS_SECONDS", 10.0)
     kept = [(torch.rand(64, 64, requires_grad=True) * 2).square() for _ in range(10)]
     with in_the_engine():
         assert "tensors.graph_bytes" not in look_at_tensors()
@@ -371,8 +371,8 @@ def test_a_search_in_slices_tells_the_size_of_what_has_graphs_in_the_end() -> No
 TRAINS_BESIDE_LOOKS = """
 import sys, threading, time
 import torch
-from leakline.holders import SlicedHolderSearch
-from leakline.probes.census import SlicedCensus, look_at_tensors
+from leakline.sampling.holder_paths import SlicedHolderSearch
+from leakline.probes.heap.census import SlicedCensus, look_at_tensors
 
 way = sys.argv[1]
 sys.setswitchinterval(1e-5)

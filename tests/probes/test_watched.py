@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 from tests.probes.heaps import run_alone
 
-from leakline.probes.figures import read_figures
-from leakline.probes.names import type_name
-from leakline.probes.watched import WatchedClasses, known_to_pile_up, piling_in_census
+from leakline.probes.containers.pyplot_figures import read_figures
+from leakline.probes.heap.watched_instances import (
+    WatchedClasses,
+    known_to_pile_up,
+    piling_in_census,
+)
+from leakline.probes.references.class_names import type_name
 
 
 class Episode:
@@ -151,7 +155,7 @@ def test_deaths_on_other_threads_are_counted() -> None:
 
 
 PROGRAM = """
-from leakline.probes.watched import WatchedClasses
+from leakline.probes.heap.watched_instances import WatchedClasses
 
 class Episode: pass
 

@@ -32,8 +32,8 @@ from leakline.snapshot import (
     batch_to_wire,
 )
 from leakline_server.store.engine import Engine, open_engine
-from leakline_server.workers.deliver import Deliverer
-from leakline_server.workers.examine import Examiner
+from leakline_server.workers.delivery_worker import Deliverer
+from leakline_server.workers.examination_worker import Examiner
 
 STARTED = 1_760_000_000.0
 

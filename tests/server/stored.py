@@ -23,12 +23,13 @@ from starlette.testclient import TestClient
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
 from leakline_server.app import create_app
+from leakline_server.client_connections import Connection
 from leakline_server.config import Config
-from leakline_server.connections import Connection
-from leakline_server.store import compaction, findings, sealing
-from leakline_server.store.columns import Key
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.tables import batches, runs
+from leakline_server.store.incidents import findings
+from leakline_server.store.schema import batches, runs
+from leakline_server.store.series import compaction, sealing
+from leakline_server.store.series.column_reader import Key
 from leakline_server.web.services import Services
 
 # What SQLite stores as text and its driver cannot read.

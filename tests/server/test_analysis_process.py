@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from tests.server.stored import engine_of
 
-from leakline_server.store import damage
 from leakline_server.store.engine import writing
-from leakline_server.store.history import NoSuchRun
-from leakline_server.store.tables import batches, runs
-from leakline_server.workers import apart as module
-from leakline_server.workers.apart import Apart
-from leakline_server.workers.examine import Examiner, Wakes
-from leakline_server.workers.looking import CannotLook, Closed, Looking
+from leakline_server.store.maintenance import corruption
+from leakline_server.store.runs.run_history import NoSuchRun
+from leakline_server.store.schema import batches, runs
+from leakline_server.workers import analysis_process as module
+from leakline_server.workers.analysis_process import Apart
+from leakline_server.workers.examination import CannotLook, Closed, Looking
+from leakline_server.workers.examination_worker import Examiner, Wakes
 
 pytestmark = pytest.mark.long
 
@@ -170,12 +170,16 @@ def test_what_is_damaged_is_counted_by_the_server(
     engine = engine_of(api)
     with writing(engine) as connection:
         connection.execute(batches.update().values(body=b"nothing"))
-    before = damage.count(engine)
+    before = corruption.count(engine)
     apart("r1")
-    assert damage.count(engine) > before
-    assert caplog.text.count("stored data of run r1 is damaged") == damage.count(engine) - before
+    assert corruption.count(engine) > before
+    assert (
+        caplog.text.count("stored data of run r1 is damaged") == corruption.count(engine) - before
+    )
     apart("r1")
-    assert caplog.text.count("stored data of run r1 is damaged") == damage.count(engine) - before
+    assert (
+        caplog.text.count("stored data of run r1 is damaged") == corruption.count(engine) - before
+    )
 
 
 def test_a_server_takes_the_sockets_that_it_may_have(serve: Any) -> None:

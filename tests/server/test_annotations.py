@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from leakline.caches import CacheFall
-from leakline_server.chart_parts import Axis, Mark
-from leakline_server.web import inventory
-from leakline_server.web.accounted import accounted
-from leakline_server.web.annotations import (
+from leakline.sampling.cuda_cache import CacheFall
+from leakline_server.charts.chart_parts import Axis, Mark
+from leakline_server.web.run_page import inventory_tables
+from leakline_server.web.run_page.annotations import (
     MAX_CACHES,
     MAX_COLLECTIONS,
     MAX_MARKS,
@@ -16,8 +15,9 @@ from leakline_server.web.annotations import (
     fix_effects,
     marks,
 )
-from leakline_server.web.notes_view import Note
-from leakline_server.web.run_view import progress
+from leakline_server.web.run_page.memory_coverage import accounted
+from leakline_server.web.run_page.notes import Note
+from leakline_server.web.run_page.view import progress
 
 MIB, GIB = 2**20, 2**30
 RUN: dict[str, Any] = {
@@ -86,7 +86,7 @@ def test_a_cleanup_says_what_it_freed_on_a_device_and_is_marked_only_where_that_
         devices = {"cuda.0.reserved_bytes": [before * GIB, GIB]}
         told = event("cleanup", "agent", freed_bytes=-4096, devices=devices)
         assert made(told)[0].text == said
-        section = inventory.events([told], "generation")
+        section = inventory_tables.events([told], "generation")
         assert section is not None and section.table is not None
         cell = section.table.rows[0].cells[-1]
         assert cell.text == said.removeprefix("agent: ")
@@ -234,7 +234,7 @@ def test_the_effect_of_a_fix_is_in_the_table_of_events_too() -> None:
     assert [len(each) for each in effects.values()] == [1, 1, 0]
     assert len(set(map(tuple, effects.values()))) == 3
     environment = {"repository": "git@github.com:erl/trading.git", "commit": commit}
-    section = inventory.events([fix], "generation", environment, effects)
+    section = inventory_tables.events([fix], "generation", environment, effects)
     assert section is not None and section.table is not None
     cell = section.table.rows[0].cells[-1]
     assert cell.text.startswith(
@@ -307,7 +307,7 @@ def test_what_nobody_was_told_is_not_said_to_be_told() -> None:
     payload = {"summary": "Leaking: soon", "when": {"generation": 3}}
     row = {"event": "risk", "created_at": 1e9, "payload": payload}
     told, not_told = (
-        inventory.alerts([row], "generation", any_webhook=each) for each in (True, False)
+        inventory_tables.alerts([row], "generation", any_webhook=each) for each in (True, False)
     )
     assert told is not None and told.how.startswith("What was told of this run, to every webhook")
     assert not_told is not None and not_told.how.startswith(

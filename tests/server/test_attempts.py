@@ -21,10 +21,10 @@ from tests.server.stored import engine_of, serving
 from leakline.snapshot import ProcessIdentity
 from leakline_server import limits
 from leakline_server.app import create_app
-from leakline_server.store import runs
-from leakline_server.store.joining import Placed, place
-from leakline_server.store.retention import PerProject
-from leakline_server.store.tables import attempts, intake
+from leakline_server.store.maintenance.retention_policy import PerProject
+from leakline_server.store.runs import runs
+from leakline_server.store.runs.run_registration import Placed, place
+from leakline_server.store.schema import attempts, intake
 
 T = 1_760_000_000.0
 
@@ -296,7 +296,7 @@ def counted(api: TestClient, project: str = "default") -> int:
 
 
 def test_a_run_has_so_many_attempts_and_goes_on_with_the_last(api: TestClient, patch: Any) -> None:
-    patch("store.joining.MAX_RUN_ATTEMPTS", 3)
+    patch("store.runs.run_registration.MAX_RUN_ATTEMPTS", 3)
     for _ in range(3):
         api.post(RUNS, json={"id": "r1"})
         assert finish(api).status_code == 200
@@ -343,7 +343,7 @@ def test_a_child_that_says_the_last_number_holds_up_no_attempt_that_is_put_in_be
 
 
 def test_another_process_of_the_last_attempt_is_welcome(api: TestClient, patch: Any) -> None:
-    patch("store.joining.MAX_RUN_ATTEMPTS", 1)
+    patch("store.runs.run_registration.MAX_RUN_ATTEMPTS", 1)
     for rank in range(3):
         header = {"id": "r1", "process": {"instance": f"p{rank}", "rank": rank}}
         assert api.post(RUNS, json=header).json()["attempt"] == 1

@@ -17,14 +17,14 @@ import zstandard
 from starlette.testclient import TestClient
 
 from leakline.snapshot import ProcessIdentity, RunHeader
-from leakline_server import ingest
 from leakline_server.errors import Malformed
+from leakline_server.ingest import decode
+from leakline_server.ingest.writer import Writer
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.inbox import Inbox
-from leakline_server.store.incoming import Accepted
-from leakline_server.store.joining import join_run
-from leakline_server.store.wire import encode
-from leakline_server.writer import Writer
+from leakline_server.store.ingest.inbox import Inbox
+from leakline_server.store.ingest.incoming_batch import Accepted
+from leakline_server.store.ingest.wire_types import encode
+from leakline_server.store.runs.run_registration import join_run
 
 BATCHES = "/api/v1/runs/r1/batches"
 PACK = {"gzip": gzip.compress, "zstd": zstandard.compress}
@@ -527,7 +527,7 @@ def test_a_batch_that_cannot_be_stored_fails_alone(engine: Engine, make_run: Any
     batches = []
     for i in range(3):
         other = make_run(instance=f"p{i}")
-        batches.append(ingest.check("r1", encode(other.wire(0, 3)), 1.0))
+        batches.append(decode.check("r1", encode(other.wire(0, 3)), 1.0))
     who = batches[1].process
     poison = ProcessIdentity(who.instance, who.rank, 2**70, who.host, who.role, who.attempt)
     object.__setattr__(batches[1], "process", poison)

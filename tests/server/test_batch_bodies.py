@@ -16,15 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakline_server import ingest
 from leakline_server.errors import RequestRefused
-from leakline_server.ingest import SeriesRead, read_series
-from leakline_server.store import compiled, packed, wire
-from leakline_server.store.batch_columns import NOT_THERE, BatchColumns, of_lists
-from leakline_server.store.codec import CorruptChunk, Numbers, compress, decompress
+from leakline_server.ingest import decode
+from leakline_server.ingest.decode import SeriesRead, read_series
+from leakline_server.store import native_module
+from leakline_server.store.ingest import batch_frame, wire_types
+from leakline_server.store.ingest.batch_columns import NOT_THERE, BatchColumns, of_lists
+from leakline_server.store.series.chunk_codec import CorruptChunk, Numbers, compress, decompress
 
 without_native = pytest.mark.skipif(
-    compiled.native() is None, reason=f"no native module: {compiled.why_not_native()}"
+    native_module.native() is None, reason=f"no native module: {native_module.why_not_native()}"
 )
 
 
@@ -104,14 +105,14 @@ def test_a_batch_is_taken_or_refused_alike_in_either_way(table: dict[str, list[A
 
 def taken(body: bytes) -> dict[str, list[Any]]:
     try:
-        return lists(ingest.check("r", body, 1.0).columns)
+        return lists(decode.check("r", body, 1.0).columns)
     except RequestRefused as error:
         return {"error": [error.code, error.message]}
 
 
 def taken_value_by_value(body: bytes) -> dict[str, list[Any]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ingest, "_plain", lambda body: None)
+        patch.setattr(decode, "_plain", lambda body: None)
         return taken(body)
 
 
@@ -350,7 +351,7 @@ def test_nothing_is_left_behind_by_what_was_read_or_was_not() -> None:
 
 
 def test_the_module_can_be_switched_off_and_says_so() -> None:
-    code = "from leakline_server.store.compiled import *; print(native(), why_not_native())"
+    code = "from leakline_server.store.native_module import *; print(native(), why_not_native())"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "LEAKLINE_NATIVE": "0"},
         check=True, capture_output=True, text=True,
@@ -361,21 +362,21 @@ def test_the_module_can_be_switched_off_and_says_so() -> None:
 def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEAKLINE_NATIVE", raising=False)
     monkeypatch.setitem(sys.modules, "leakline_server._native", SimpleNamespace(interface=0))
-    compiled.forget()
+    native_module.forget()
     try:
-        assert compiled.native() is None
-        assert "install leakline anew" in str(compiled.why_not_native())
+        assert native_module.native() is None
+        assert "install leakline anew" in str(native_module.why_not_native())
         assert taken(body_of({"gauge.a": [1]})) == {"gauge.a": [1]}
     finally:
-        compiled.forget()
+        native_module.forget()
 
 
 @settings(max_examples=80)
 @given(tables(integers | plain_floats | st.none()))
 def test_a_body_is_read_back_as_it_was_packed(table: dict[str, list[Any]]) -> None:
-    columns = ingest.check("r", body_of(table), 1.0).columns
+    columns = decode.check("r", body_of(table), 1.0).columns
     numbered = {name: 70_000 + i for i, name in enumerate(table)}
-    body = packed.unpack(packed.pack(columns, numbered), dict)
+    body = batch_frame.unpack(batch_frame.pack(columns, numbered), dict)
     for name, number in numbered.items():
         column = body.series(number)
         assert column is not None
@@ -389,26 +390,26 @@ def test_a_body_is_read_back_as_it_was_packed(table: dict[str, list[Any]]) -> No
 
 
 def test_a_second_clock_that_says_the_same_takes_no_room() -> None:
-    columns = ingest.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
+    columns = decode.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
     numbered = {"gauge.a": 1}
     columns.monotonic[:] = columns.time
-    body = packed.pack(columns, numbered)
+    body = batch_frame.pack(columns, numbered)
     form = msgspec.msgpack.decode(decompress(body))
     assert (len(form[2]), len(form[3])) == (8 * 60, 0)
-    assert packed.unpack(body, dict).monotonic.tolist() == columns.time.tolist()
+    assert batch_frame.unpack(body, dict).monotonic.tolist() == columns.time.tolist()
     columns.monotonic[7] += 0.5
-    read = packed.unpack(packed.pack(columns, numbered), dict)
+    read = batch_frame.unpack(batch_frame.pack(columns, numbered), dict)
     assert read.monotonic.tolist() == columns.monotonic.tolist()
 
 
 def test_a_flipped_bit_in_a_body_is_noticed() -> None:
-    columns = ingest.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
-    body = packed.pack(columns, {"gauge.a": 1})
+    columns = decode.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
+    body = batch_frame.pack(columns, {"gauge.a": 1})
     noticed = 0
     for at in range(len(body)):
         broken = body[:at] + bytes((body[at] ^ 4,)) + body[at + 1 :]
         try:
-            read = packed.unpack(broken, dict)
+            read = batch_frame.unpack(broken, dict)
         except CorruptChunk:
             noticed += 1
             continue
@@ -422,7 +423,7 @@ def test_a_flipped_bit_in_a_body_is_noticed() -> None:
 
 def test_a_body_of_an_older_version_is_read() -> None:
     sent = body_of({"gauge.a": [1, None, 3], "gauge.b": [1.5, 2, None], "gauge.gone": [1, 1, 1]})
-    body = packed.unpack(compress(sent), lambda: {"gauge.a": 4, "gauge.b": 9})
+    body = batch_frame.unpack(compress(sent), lambda: {"gauge.a": 4, "gauge.b": 9})
     found = {number: body.series(number) for number in (4, 9, 1)}
     assert isinstance(found[4], Numbers)
     assert isinstance(found[9], Numbers)
@@ -435,18 +436,18 @@ def test_a_body_of_an_older_version_is_read() -> None:
 
 
 def test_a_body_of_a_later_form_is_not_guessed_at() -> None:
-    columns = of_lists(wire.Columns([1.0], [1.0], [None], [None], [None], ["manual"], {}))
-    form = msgspec.msgpack.decode(decompress(packed.pack(columns, {})))
+    columns = of_lists(wire_types.Columns([1.0], [1.0], [None], [None], [None], ["manual"], {}))
+    form = msgspec.msgpack.decode(decompress(batch_frame.pack(columns, {})))
     form[0] = 2
     with pytest.raises(CorruptChunk, match="its form is 2"):
-        packed.unpack(compress(msgspec.msgpack.encode(form)), dict)
+        batch_frame.unpack(compress(msgspec.msgpack.encode(form)), dict)
 
 
 def test_arrays_of_a_batch_are_contiguous() -> None:
     """What is packed is their bytes."""
-    columns = ingest.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
+    columns = decode.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
     part = columns.slice(7, 20)
-    body = packed.unpack(packed.pack(part, {"gauge.a": 1}), dict)
+    body = batch_frame.unpack(batch_frame.pack(part, {"gauge.a": 1}), dict)
     column = body.series(1)
     assert column is not None
     np.testing.assert_array_equal(column.values, np.arange(7, 20))

@@ -9,9 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from leakline.analysis.results import BookLine, Books
-from leakline_server import charts
-from leakline_server.chart_outlook import budget_levels
-from leakline_server.chart_parts import (
+from leakline_server.charts import chart_builder
+from leakline_server.charts.chart_builder import books_within
+from leakline_server.charts.chart_outlook import budget_levels
+from leakline_server.charts.chart_parts import (
     Axis,
     Chart,
     Line,
@@ -21,10 +22,9 @@ from leakline_server.chart_parts import (
     join_attempts,
     to_script,
 )
-from leakline_server.charts import books_within
 from leakline_server.errors import InvalidField
-from leakline_server.web import sections
-from leakline_server.web.zoom import Stretch, read_stretch, wanted
+from leakline_server.web.axis_zoom import Stretch, read_stretch, wanted
+from leakline_server.web.rendering import evidence_sections
 
 GIB = 2**30
 AXIS = Axis("generation")
@@ -52,15 +52,16 @@ def verdict(**changes: Any) -> dict[str, Any]:
 
 def trend(told: dict[str, Any] | None, ends: list[float | None]) -> Chart:
     points = [line("process.anon_bytes", [float(i) for i in range(len(ends))], ends)]
-    return charts.trend_chart(AXIS, Palette(), points, [], told)
+    return chart_builder.trend_chart(AXIS, Palette(), points, [], told)
 
 
 def test_a_series_that_was_never_measured_makes_no_chart() -> None:
     assert (
-        charts.memory_chart(AXIS, [line("process.rss_bytes", [0, 1], [None, None])], None) is None
+        chart_builder.memory_chart(AXIS, [line("process.rss_bytes", [0, 1], [None, None])], None)
+        is None
     )
-    assert charts.gpu_chart(AXIS, [], None) is None
-    assert charts.books_chart(AXIS, Palette(), Books((), (), ())) is None
+    assert chart_builder.gpu_chart(AXIS, [], None) is None
+    assert chart_builder.books_chart(AXIS, Palette(), Books((), (), ())) is None
 
 
 def test_a_device_shows_what_torch_and_the_driver_tell_of_it() -> None:
@@ -70,7 +71,7 @@ def test_a_device_shows_what_torch_and_the_driver_tell_of_it() -> None:
         "gpu.0.used_bytes",
         "mps.allocated_bytes", "mps.driver_bytes", "mps.limit_bytes", "gpu.mine", "gpu.x.used_bytes",
     ]  # fmt: skip
-    chart = charts.gpu_chart(AXIS, [line(name, [0, 1], [GIB, GIB]) for name in names], None)
+    chart = chart_builder.gpu_chart(AXIS, [line(name, [0, 1], [GIB, GIB]) for name in names], None)
     assert chart is not None
     # Device 0 was seen before the program took device 1 into use.
     assert [each.name for each in chart.lines] == [
@@ -84,23 +85,25 @@ def test_a_device_shows_what_torch_and_the_driver_tell_of_it() -> None:
 
 
 def test_a_device_that_no_torch_uses_shows_what_the_driver_tells() -> None:
-    chart = charts.gpu_chart(AXIS, [line("gpu.3.used_bytes", [0, 1], [GIB, GIB])], None)
+    chart = chart_builder.gpu_chart(AXIS, [line("gpu.3.used_bytes", [0, 1], [GIB, GIB])], None)
     assert chart is not None
     assert [each.name for each in chart.lines] == ["GPU 3 in use, driver"]
 
 
 def test_failed_allocations_are_told_beside_the_chart() -> None:
-    chart = charts.gpu_chart(AXIS, [line("cuda.0.allocated_bytes", [0, 1], [GIB, GIB])], None)
+    chart = chart_builder.gpu_chart(
+        AXIS, [line("cuda.0.allocated_bytes", [0, 1], [GIB, GIB])], None
+    )
     last = {"cuda.0.retries": 7.0, "cuda.1.retries": None, "cuda.1.ooms": 1.0}
-    section = sections.gpu(chart, "generation", last)
+    section = evidence_sections.gpu(chart, "generation", last)
     assert section is not None
     assert (
         section.note
         == "torch emptied its cache and tried again 7 times and ran out of memory once."
     )
-    quiet = sections.gpu(chart, "generation", {"cuda.0.retries": 0.0, "cuda.0.ooms": 0.0})
+    quiet = evidence_sections.gpu(chart, "generation", {"cuda.0.retries": 0.0, "cuda.0.ooms": 0.0})
     assert quiet is not None and quiet.note == ""
-    assert sections.gpu(None, "generation", {}) is None
+    assert evidence_sections.gpu(None, "generation", {}) is None
 
 
 def test_what_was_not_measured_stays_unknown_in_a_sum() -> None:
@@ -145,7 +148,7 @@ def test_the_forecast_opens_from_the_last_reading() -> None:
 def test_each_phase_keeps_its_colour_and_what_is_outside_has_none() -> None:
     palette = Palette.of(["train", "evaluate", "train"])
     books = Books((0, 1), tuple(book(n) for n in ("evaluate", "between")), (2.0, 2.0))
-    chart = charts.books_chart(AXIS, palette, books)
+    chart = chart_builder.books_chart(AXIS, palette, books)
     assert chart is not None
     assert {each.name: each.colour for each in chart.lines} == {
         "evaluate": 2,
@@ -160,25 +163,25 @@ def book(name: str, values: tuple[float, ...] = (1.0, 1.0)) -> BookLine:
 
 def test_thousands_of_generations_are_joined_without_changing_their_mean() -> None:
     values = tuple(float(i % 7) for i in range(1000))
-    chart = charts.books_chart(
+    chart = chart_builder.books_chart(
         AXIS, Palette(), Books(tuple(range(1000)), (book("a", values),), values)
     )
     assert chart is not None
     bars = chart.lines[0]
-    assert len(bars.x) <= charts.MAX_BARS
+    assert len(bars.x) <= chart_builder.MAX_BARS
     step = 1000 // len(bars.x) + 1
     assert bars.y[0] == sum(values[:step]) / step
 
 
 def test_two_books_side_by_side_share_a_scale() -> None:
-    low, high = charts.same_scale(
+    low, high = chart_builder.same_scale(
         [Books((0,), (book("a", (5.0,)), book("b", (-2.0,))), (3.0,)), Books((), (), ())]
     )
     assert low < -2 and high > 5
 
 
 def test_a_container_is_drawn_as_a_share_of_its_capacity() -> None:
-    chart = charts.fill_chart(
+    chart = chart_builder.fill_chart(
         AXIS, [line("tracked.replay.length", [0, 1], [10, 20])], {"tracked.replay.length": 40}
     )
     assert chart is not None and list(chart.lines[0].y) == [0.25, 0.5]
@@ -186,7 +189,7 @@ def test_a_container_is_drawn_as_a_share_of_its_capacity() -> None:
 
 def test_each_phase_end_is_one_line_and_nested_ones_wait_in_the_legend() -> None:
     private = [line("process.anon_bytes", [0], [1], phase) for phase in ("a", "a/b", None)]
-    chart = charts.trend_chart(AXIS, Palette.of(["a", "a/b"]), private, [], None)
+    chart = chart_builder.trend_chart(AXIS, Palette.of(["a", "a/b"]), private, [], None)
     assert [(each.name, each.hidden) for each in chart.lines] == [
         ("generation end", False), ("after a", False), ("after a/b", True),
     ]  # fmt: skip
@@ -207,20 +210,26 @@ def test_planned_bands_lie_behind_the_lines_they_speak_of() -> None:
     ]  # fmt: skip
     told = verdict(findings=[], assertions=bands)
     private, rss = PRIVATE, RSS
-    both = charts.trend_chart(AXIS, Palette(), private, rss, told)
+    both = chart_builder.trend_chart(AXIS, Palette(), private, rss, told)
     assert [(b.first, b.last, b.low, b.high, b.tone, b.group) for b in both.bands] == [
         (0.5, 2.5, GIB, 4 * GIB, "ok", "rss"), (1.5, 3.5, GIB, 5 * GIB, "watch", "rss"),
     ]  # fmt: skip
-    assert {b.group for b in charts.trend_chart(AXIS, Palette(), [], rss, told).bands} == {None}
-    assert charts.trend_chart(AXIS, Palette(), private, [], told).bands == ()
-    assert charts.trend_chart(Axis("minute", "time"), Palette(), private, rss, told).bands == ()
-    assert charts.trend_chart(AXIS, Palette(), private, rss, verdict(findings=[])).bands == ()
+    assert {b.group for b in chart_builder.trend_chart(AXIS, Palette(), [], rss, told).bands} == {
+        None
+    }
+    assert chart_builder.trend_chart(AXIS, Palette(), private, [], told).bands == ()
+    assert (
+        chart_builder.trend_chart(Axis("minute", "time"), Palette(), private, rss, told).bands == ()
+    )
+    assert (
+        chart_builder.trend_chart(AXIS, Palette(), private, rss, verdict(findings=[])).bands == ()
+    )
 
 
 def test_what_was_planned_is_what_is_shown_first() -> None:
     def first(*bands: dict[str, Any]) -> str:
         told = verdict(findings=[], assertions=bands)
-        return charts.trend_chart(AXIS, Palette(), PRIVATE, RSS, told).groups[0].id
+        return chart_builder.trend_chart(AXIS, Palette(), PRIVATE, RSS, told).groups[0].id
 
     assert first() == "private"
     assert first(planned(1, 2, 4 * GIB)) == "rss"
@@ -232,15 +241,15 @@ def test_what_was_planned_is_what_is_shown_first() -> None:
 def test_the_memory_that_the_leading_finding_grows_in_is_shown_first() -> None:
     private = PRIVATE
     grown = [line("children.uss_bytes", [0, 1, 2, 3], [GIB, 2 * GIB, 3 * GIB, 4 * GIB])]
-    children = (charts.Group("children", "Child processes"), grown)
-    chart = charts.trend_chart(AXIS, Palette(), private, RSS, verdict(), named=children)
+    children = (chart_builder.Group("children", "Child processes"), grown)
+    chart = chart_builder.trend_chart(AXIS, Palette(), private, RSS, verdict(), named=children)
     assert [group.id for group in chart.groups] == ["children", "private", "rss"]
     (drawn,) = [each for each in chart.lines if each.group == "children"]
     assert (drawn.name, list(drawn.y)) == ("Child processes", grown[0].y)
     # The mark of the start stands on the line that rises, and nothing forecasts the one that does not.
     assert [(band.label, band.group) for band in chart.bands] == [("leak starts", "children")]
     assert chart.cone is None and chart.cones == {}
-    alone = charts.trend_chart(AXIS, Palette(), private, [], verdict(), named=children)
+    alone = chart_builder.trend_chart(AXIS, Palette(), private, [], verdict(), named=children)
     assert {each.group for each in alone.lines} == {"children", "private"}
 
 
@@ -265,10 +274,10 @@ def test_the_forecast_of_rss_goes_on_from_rss() -> None:
     x = [0.0, 1.0, 2.0]
     private = [line("process.anon_bytes", x, [GIB, 2 * GIB, 3 * GIB])]
     rss = [line("process.rss_bytes", x, [5 * GIB, 6 * GIB, 7 * GIB])]
-    chart = charts.trend_chart(AXIS, Palette(), private, rss, verdict())
+    chart = chart_builder.trend_chart(AXIS, Palette(), private, rss, verdict())
     assert chart.cone is not None
     assert (chart.cone.estimate[0], chart.cones["rss"].estimate[0]) == (3 * GIB, 7 * GIB)
-    assert charts.trend_chart(AXIS, Palette(), [], rss, verdict()).cones == {}
+    assert chart_builder.trend_chart(AXIS, Palette(), [], rss, verdict()).cones == {}
 
 
 def test_a_forecast_that_may_be_anything_does_not_press_the_run_flat() -> None:
@@ -288,7 +297,7 @@ def test_what_is_counted_by_the_minute_lies_where_its_minute_is() -> None:
 
     def chart(**changes: Any) -> Chart:
         told = verdict(**{"unit": "minute", "oom": full_at(270), **changes})
-        return charts.trend_chart(hours, Palette(), private, [], told)
+        return chart_builder.trend_chart(hours, Palette(), private, [], told)
 
     found = chart()
     assert [(b.first, b.last) for b in found.bands] == [(1.5 / 60, 4.5 / 60)]
@@ -329,12 +338,12 @@ def test_a_budget_of_every_generation_stands_beside_the_bars_where_it_is_near() 
 def test_where_only_one_kind_of_memory_is_known_its_lines_wait_for_no_choice() -> None:
     for private, rss in ((True, False), (False, True)):
         points = [line("process.anon_bytes", [0, 1], [GIB, GIB])]
-        chart = charts.trend_chart(
+        chart = chart_builder.trend_chart(
             AXIS, Palette(), points if private else [], points if rss else [], None
         )
         assert chart.groups == ()
         assert [each.group for each in chart.lines] == [None]
-        section = sections.trend(chart, "generation", "")
+        section = evidence_sections.trend(chart, "generation", "")
         assert section.figure is not None
         assert section.table is not None
         assert len(section.table.columns) == 2

@@ -16,10 +16,14 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from tests.server.stored import LATER, R1, engine_of, seal_all
 
-from leakline_server.store import compaction, compiled, pieces, sealing
-from leakline_server.store.assembling import chunks_of, encode_rows
-from leakline_server.store.batch_columns import NOT_THERE, BatchColumns, Rows
-from leakline_server.store.codec import (
+from leakline_server.store import native_module
+from leakline_server.store.downsampling import summary_records
+from leakline_server.store.downsampling.summary_records import Cut
+from leakline_server.store.ingest.batch_columns import NOT_THERE, BatchColumns, Rows
+from leakline_server.store.ingest.batch_frame import Body, pack, unpack
+from leakline_server.store.series import compaction, sealing
+from leakline_server.store.series.batch_assembly import chunks_of, encode_rows
+from leakline_server.store.series.chunk_codec import (
     Array,
     Chunk,
     CorruptChunk,
@@ -34,8 +38,6 @@ from leakline_server.store.codec import (
     numbers,
     texts,
 )
-from leakline_server.store.packed import Body, pack, unpack
-from leakline_server.store.pieces import Cut
 
 integers = st.integers(-(2**53), 2**53)
 floats = st.floats(allow_nan=False, allow_infinity=False)
@@ -108,7 +110,12 @@ def test_pieces_tell_the_same_as_the_entries_under_them(values: list[Any], step:
     column = numbers(values)
     starts = np.arange(0, len(values), step)
     counts = np.diff(np.append(starts, len(values)))
-    found = pieces.spread(pieces.unpack(pieces.pack(pieces.summed(column, starts), counts)), counts)
+    found = summary_records.spread(
+        summary_records.unpack(
+            summary_records.pack(summary_records.summed(column, starts), counts)
+        ),
+        counts,
+    )
     for record, start in zip(found.tolist(), starts, strict=True):
         there = [float(v) for v in values[start : start + step] if v is not None]
         if there:
@@ -120,10 +127,12 @@ def test_pieces_tell_the_same_as_the_entries_under_them(values: list[Any], step:
 @given(st.binary(max_size=200), st.integers(0, 8 * 84 - 1))
 def test_damaged_pieces_are_noticed(garbage: bytes, bit: int) -> None:
     column = numbers([1, 5, 9, 2])
-    packed = pieces.pack(pieces.summed(column, np.array([0, 2])), np.array([2, 2]))
+    packed = summary_records.pack(
+        summary_records.summed(column, np.array([0, 2])), np.array([2, 2])
+    )
     for damaged in (flipped(packed, bit), garbage, flipped(packed, bit)[:-3]):
         with pytest.raises(CorruptChunk):
-            pieces.unpack(damaged)
+            summary_records.unpack(damaged)
 
 
 @given(st.lists(st.one_of(st.text(max_size=20), st.none()), min_size=1, max_size=80))
@@ -205,7 +214,7 @@ def test_a_frame_cannot_say_that_it_holds_more_than_its_bytes_can() -> None:
 
 
 without_native = pytest.mark.skipif(
-    compiled.native() is None, reason=f"no native module: {compiled.why_not_native()}"
+    native_module.native() is None, reason=f"no native module: {native_module.why_not_native()}"
 )
 
 
@@ -374,5 +383,5 @@ def test_a_body_whose_columns_are_of_other_lengths_is_damaged() -> None:
 @contextlib.contextmanager
 def in_python() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "_loaded", lambda: (None, "not now"))
+        patch.setattr(native_module, "_loaded", lambda: (None, "not now"))
         yield

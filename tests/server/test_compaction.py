@@ -16,27 +16,19 @@ from sqlalchemy import Table, delete, func, select, update
 from tests.server.stored import LATER, count_of
 
 from leakline.snapshot import RunHeader
-from leakline_server.ingest import check
-from leakline_server.store import (
-    blocks,
-    buckets,
-    compaction,
-    details,
-    pieces,
-    points,
-    sealing,
-    snapshots,
-    summaries,
-)
-from leakline_server.store.columns import TIME, Key
+from leakline_server.ingest.decode import check
+from leakline_server.store.details import details, snapshot_rows
+from leakline_server.store.downsampling import buckets, chart_points, summary_records, summary_tree
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.history import load_history
-from leakline_server.store.inbox import Inbox
-from leakline_server.store.incoming import Accepted
-from leakline_server.store.joining import join_run
-from leakline_server.store.tables import batches, chunks, runs, segments
-from leakline_server.store.tables import details as detail_rows
-from leakline_server.workers.seal import LOOK_SECONDS, Compactor
+from leakline_server.store.ingest.inbox import Inbox
+from leakline_server.store.ingest.incoming_batch import Accepted
+from leakline_server.store.runs.run_history import load_history
+from leakline_server.store.runs.run_registration import join_run
+from leakline_server.store.schema import batches, chunks, runs, segments
+from leakline_server.store.schema import details as detail_rows
+from leakline_server.store.series import block_layout, compaction, sealing
+from leakline_server.store.series.column_reader import TIME, Key
+from leakline_server.workers.sealing_worker import LOOK_SECONDS, Compactor
 
 # Small, so that a few hundred snapshots have all levels.
 BLOCK, PIECE = 64, 8
@@ -45,19 +37,19 @@ BLOCK, PIECE = 64, 8
 @pytest.fixture(scope="module", autouse=True)
 def small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK", BLOCK)
-        for module in (pieces, buckets):
+        patch.setattr(block_layout, "BLOCK", BLOCK)
+        for module in (summary_records, buckets):
             patch.setattr(module, "PIECE", PIECE)
         # It remembers records of pieces of another length.
-        pieces.of_numbers.cache_clear()
-        patch.setattr(summaries, "GROUP", BLOCK)
+        summary_records.of_numbers.cache_clear()
+        patch.setattr(summary_tree, "GROUP", BLOCK)
         patch.setattr(compaction, "NEWEST", 16)
-        patch.setattr(points, "CHUNK_RATIO", 4)
+        patch.setattr(chart_points, "CHUNK_RATIO", 4)
         patch.setattr(sealing, "MIN_SNAPSHOTS", 16)
         patch.setattr(sealing, "ENOUGH_BATCHES", 1)
         patch.setattr(sealing, "MIN_SNAPSHOTS_IDLE", 2)
         yield
-    pieces.of_numbers.cache_clear()
+    summary_records.of_numbers.cache_clear()
 
 
 def seal_all(engine: Engine, run_id: str) -> None:
@@ -82,7 +74,7 @@ def compact_all(engine: Engine, run_id: str, now: float = LATER) -> int:
 
 
 QUESTIONS = [
-    points.SeriesQuery(("*",), axis=axis, start=start, stop=stop, points=most)  # type: ignore[arg-type]
+    chart_points.SeriesQuery(("*",), axis=axis, start=start, stop=stop, points=most)  # type: ignore[arg-type]
     for axis, ranges in (
         ("sequence", ((None, None), (37, 411.5), (200, None), (1_000_000, None))),
         ("generation", ((None, None), (5, 40), (None, 20))),
@@ -92,24 +84,24 @@ QUESTIONS = [
     for most in (1, 2, 7, 50, 2_000)
 ]
 FILTERED = [
-    points.SeriesQuery(("*",), phase="*", points=9),
-    points.SeriesQuery(("*",), phase="*", kind="phase_end", start=5, stop=60, points=3),
-    points.SeriesQuery(("*",), phase="train/step", axis="sequence", start=37, points=40),
-    points.SeriesQuery(("rss",), kind="generation_end", axis="time", points=5),
-    points.SeriesQuery(("rare", "odd"), kind="generation_end", points=2),
+    chart_points.SeriesQuery(("*",), phase="*", points=9),
+    chart_points.SeriesQuery(("*",), phase="*", kind="phase_end", start=5, stop=60, points=3),
+    chart_points.SeriesQuery(("*",), phase="train/step", axis="sequence", start=37, points=40),
+    chart_points.SeriesQuery(("rss",), kind="generation_end", axis="time", points=5),
+    chart_points.SeriesQuery(("rare", "odd"), kind="generation_end", points=2),
     # Of two phases.
-    points.SeriesQuery(("spike",), kind="phase_end", points=2),
+    chart_points.SeriesQuery(("spike",), kind="phase_end", points=2),
 ]
 
 
 def read_all(
-    engine: Engine, run_id: str, questions: Sequence[points.SeriesQuery] = QUESTIONS[::5]
+    engine: Engine, run_id: str, questions: Sequence[chart_points.SeriesQuery] = QUESTIONS[::5]
 ) -> dict[str, Any]:
     history = load_history(engine, run_id)
     return {
-        **{repr(q): points.read_series(engine, run_id, q) for q in (*questions, *FILTERED)},
+        **{repr(q): chart_points.read_series(engine, run_id, q) for q in (*questions, *FILTERED)},
         "processes": history.processes, "events": history.events, "holders": history.holders,
-        "rows": snapshots.list_snapshots(engine, run_id, ("rss", "ratio", "rare"), 150, None),
+        "rows": snapshot_rows.list_snapshots(engine, run_id, ("rss", "ratio", "rare"), 150, None),
         "list": details.list_events(engine, run_id), "large": details.newest_large_objects(engine, run_id),
         "census": details.newest_census(engine, run_id),
     }  # fmt: skip
@@ -189,7 +181,7 @@ def test_everything_reads_the_same_whatever_is_compacted(
     parts: list[tuple[int, int, bool]],
     doings: list[str],
     enough_batches: int,
-    questions: list[points.SeriesQuery],
+    questions: list[chart_points.SeriesQuery],
 ) -> None:
     # Many small segments, or whole blocks.
     with pytest.MonkeyPatch.context() as patch:
@@ -201,7 +193,7 @@ def read_while_it_is_compacted(
     engine: Engine,
     parts: list[tuple[int, int, bool]],
     doings: list[str],
-    questions: list[points.SeriesQuery],
+    questions: list[chart_points.SeriesQuery],
 ) -> None:
     plain, packed = (f"{kind}{next(example)}" for kind in ("plain", "packed"))
     at, in_time, late = 0, [], []
@@ -336,8 +328,8 @@ def test_every_point_holds_what_the_snapshots_under_it_say(name: str, engine: En
     prepare(engine, "r")
     compact_all(engine, "r")
     values = np.array(wire(0, 700)["columns"]["series"][name])
-    query = points.SeriesQuery((name,), axis="sequence", points=12)
-    (item,) = points.read_series(engine, "r", query)["items"]
+    query = chart_points.SeriesQuery((name,), axis="sequence", points=12)
+    (item,) = chart_points.read_series(engine, "r", query)["items"]
     assert len(item["x"]) == 700 // 64 + 1
     for at, (start, stop) in enumerate(zip(item["x"], [*item["x"][1:], 700], strict=True)):
         under = values[start:stop]
@@ -436,10 +428,10 @@ def test_many_series_are_compacted_with_the_memory_of_a_few(
         return plain(connection, key, wanted, *rest)
 
     monkeypatch.setattr(compaction, "read", reading)
-    everything = points.SeriesQuery(("*",), axis="sequence")
-    before = points.read_series(engine, "r", everything)
+    everything = chart_points.SeriesQuery(("*",), axis="sequence")
+    before = chart_points.read_series(engine, "r", everything)
     assert compaction.compact(engine, Key("r", 1), LATER) == 64
     assert len(asked) > 4
     assert max(asked) <= compaction.SERIES_AT_ONCE
-    assert points.read_series(engine, "r", everything) == before
+    assert chart_points.read_series(engine, "r", everything) == before
     assert len(before["items"]) == 300

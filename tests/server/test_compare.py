@@ -11,13 +11,13 @@ from starlette.testclient import TestClient
 from tests.server.stored import engine_of
 
 from leakline import analysis
-from leakline.analysis import comparison
+from leakline.analysis.comparison import run_comparison
 from leakline.analysis.results import to_json
-from leakline.analysis.thinning import WHOLE, generations_to_compare, positions_to_read
-from leakline_server.store import history, process_history
+from leakline.analysis.snapshot_thinning import WHOLE, generations_to_compare, positions_to_read
 from leakline_server.store.engine import Engine
-from leakline_server.web.compare_view import _changes
-from leakline_server.web.verdict_view import status_of, verdict_view
+from leakline_server.store.runs import process_history, run_history
+from leakline_server.web.compare.view import _changes
+from leakline_server.web.run_page.verdict_view import status_of, verdict_view
 
 GENERATIONS = 2_000
 SPIKE_AT, SPIKE = 3 * 777 + 1, 50 * 2**30
@@ -65,14 +65,14 @@ def two(shared_api: TestClient, make_run: Any) -> TestClient:
 
 
 def compared(engine: Engine) -> dict[str, Any]:
-    (before, _), (after, _) = history.load_to_compare(engine, "r0", "r1")
+    (before, _), (after, _) = run_history.load_to_compare(engine, "r0", "r1")
     found: dict[str, Any] = to_json(analysis.compare(before, after))
     return found
 
 
 def test_runs_that_are_not_very_long_are_compared_by_all_they_have(two: TestClient) -> None:
     engine = engine_of(two)
-    before, after = (history.load_history(engine, run) for run in ("r0", "r1"))
+    before, after = (run_history.load_history(engine, run) for run in ("r0", "r1"))
     assert compared(engine) == to_json(analysis.compare(before, after))
 
 
@@ -80,12 +80,12 @@ def test_a_part_says_what_the_whole_says(two: TestClient, monkeypatch: pytest.Mo
     engine = engine_of(two)
     whole = compared(engine)
     monkeypatch.setattr(process_history, "COMPARED_WHOLE", 1_000)
-    (before, _), (after, _) = history.load_to_compare(engine, "r0", "r1")
+    (before, _), (after, _) = run_history.load_to_compare(engine, "r0", "r1")
     assert sum(map(len, before.processes)) < 2 * GENERATIONS
     part = compared(engine)
     assert part["generations_compared"] < whole["generations_compared"] == GENERATIONS - 300
     # What growth comes to is judged over as many as both have, whatever of them was read.
-    assert comparison._both_have(before, after, ()) == GENERATIONS - 300
+    assert run_comparison._both_have(before, after, ()) == GENERATIONS - 300
     assert part["outcome"] == whole["outcome"]
     assert part["peak_bytes"] == whole["peak_bytes"]
     assert part["peak_bytes"]["before"] == SPIKE
@@ -105,7 +105,7 @@ def test_a_long_run_of_few_generations_is_compared_by_all_of_them(
     monkeypatch.setattr(process_history, "COMPARED_WHOLE", 1_000)
     for name, generations in (("few", 800), ("half", 400)):
         make_run(id=name, instance=name).begin(shared_api, 3 * generations)
-    (few, _), (half, _) = history.load_to_compare(engine_of(shared_api), "few", "half")
+    (few, _), (half, _) = run_history.load_to_compare(engine_of(shared_api), "few", "half")
     assert (len(set(few.processes[0].generation)), len(set(half.processes[0].generation))) == (
         800,
         400,
@@ -117,8 +117,8 @@ def test_a_run_without_snapshots_is_compared_with_a_long_one(two: TestClient) ->
     two.post("/api/v1/runs", json={"id": "empty", "project": "erl", "name": "empty"})
     answer = two.get("/compare?before=r0&after=empty")
     assert answer.status_code == 200
-    with pytest.raises(history.NoSuchRun):
-        history.load_to_compare(engine_of(two), "r0", "nobody")
+    with pytest.raises(run_history.NoSuchRun):
+        run_history.load_to_compare(engine_of(two), "r0", "nobody")
 
 
 @pytest.fixture(scope="module")

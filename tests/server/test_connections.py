@@ -24,8 +24,8 @@ from tests.server.stored import Client, listening, serving
 
 from leakline_server import limits
 from leakline_server.app import create_app
+from leakline_server.client_connections import Connection
 from leakline_server.config import Config
-from leakline_server.connections import Connection
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 PIECES = (
@@ -406,7 +406,7 @@ def test_600_slow_connections_are_closed_in_time(serve: Any, eventually: Any) ->
 
 
 def test_this_was_tried_on_the_installed_uvicorn() -> None:
-    """`connections.py` overrides private methods: run this file on a newer one, then add it here."""
+    """`client_connections.py` overrides private methods: run this file on a newer one, then add it here."""
     tried = ("0.50", "0.51", "0.52", "0.53", "0.54")
     assert uvicorn.__version__.rpartition(".")[0] in tried
 
@@ -497,7 +497,7 @@ def test_a_bug_is_an_error_of_the_contract_and_a_page(make_client: Any, patch: A
     def broken(*_: Any) -> Any:
         raise RuntimeError("nobody foresaw this")
 
-    patch("store.runs.list_runs", broken)
+    patch("store.runs.runs.list_runs", broken)
     answer = client.get("/api/v1/runs")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     page = client.get("/")

@@ -23,13 +23,12 @@ from tests.server.stored import (
     seal_all,
 )
 
-from leakline_server.store import compaction, removal, sealing
-from leakline_server.store.alerts import list_alerts
-from leakline_server.store.columns import GENERATION, LABEL, SEQUENCE, TIME
-from leakline_server.store.deliveries import claim
+from leakline_server.store.alerts.alert_rows import list_alerts
+from leakline_server.store.alerts.deliveries import claim
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.set_aside import PACKED, set_aside
-from leakline_server.store.tables import (
+from leakline_server.store.maintenance import purge
+from leakline_server.store.maintenance.quarantine import PACKED, set_aside
+from leakline_server.store.schema import (
     acknowledgements,
     alerts,
     assertion_states,
@@ -50,6 +49,8 @@ from leakline_server.store.tables import (
     tries,
     webhooks,
 )
+from leakline_server.store.series import compaction, sealing
+from leakline_server.store.series.column_reader import GENERATION, LABEL, SEQUENCE, TIME
 
 READS = (
     "series?name=*&points=20000&x=sequence", "series?name=*&points=3&x=time", "snapshots?limit=200", "verdict",
@@ -502,6 +503,6 @@ def test_a_damaged_run_says_so_and_can_be_exported_in_part_and_deleted(
 
     assert api.delete("/api/v1/runs/r1").status_code in (200, 202, 204)
     assert [run["id"] for run in api.get("/api/v1/runs").json()["items"]] == ["r2"]
-    while removal.sweep(two_runs, LATER):
+    while purge.sweep(two_runs, LATER):
         continue
     assert api.get("/api/v1/runs/r1").status_code == 404

@@ -11,22 +11,22 @@ from tests.server.stored import engine_of
 
 from leakline import analysis
 from leakline.analysis.results import to_json
-from leakline.analysis.thinning import thinned
-from leakline_server.store import history, process_history
-from leakline_server.web import derived
+from leakline.analysis.snapshot_thinning import thinned
+from leakline_server.store.runs import process_history, run_history
+from leakline_server.web import derived_analysis
 
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs whose history was read, by a route or by the examiner."""
     seen: list[str] = []
-    load = history.load_history_at
+    load = run_history.load_history_at
 
     def counted(engine: Any, run_id: str, **how: Any) -> Any:
         seen.append(run_id)
         return load(engine, run_id, **how)
 
-    monkeypatch.setattr("leakline_server.store.history.load_history_at", counted)
+    monkeypatch.setattr("leakline_server.store.runs.run_history.load_history_at", counted)
     return seen
 
 
@@ -40,7 +40,7 @@ def test_new_batches_are_seen_at_once(standing_back: None, api: TestClient, make
     run.create(api)
     for generation in range(1, 4):
         run.send(api, 3 * (generation - 1), 3)
-        past = history.load_history(engine_of(api), "r1")
+        past = run_history.load_history(engine_of(api), "r1")
         for path, derive in (("types", analysis.type_growth), ("stores", analysis.store_fill)):
             shown = api.get(f"/api/v1/runs/r1/{path}").json()["items"]
             # The route rates changes with the verdict.
@@ -90,8 +90,8 @@ def test_the_books_of_a_run_that_is_read_in_part_are_those_of_all_its_generation
     long_run: TestClient,
 ) -> None:
     engine = engine_of(long_run)
-    whole = analysis.books(history.load_history(engine, "r1"))
-    shown = analysis.books(history.load_for_pages(engine, "r1")[0])
+    whole = analysis.books(run_history.load_history(engine, "r1"))
+    shown = analysis.books(run_history.load_for_pages(engine, "r1")[0])
     assert len(shown.generations) < 800
     assert len(whole.generations) == whole.count() == shown.count() == GENERATIONS
     assert sum(shown.total) == sum(whole.total)
@@ -123,9 +123,9 @@ def test_an_answer_that_takes_long_is_worked_out_anew_while_the_one_before_is_sh
 ) -> None:
     run = make_run().begin(api, 30)
     waiting: list[Callable[[], None]] = []
-    monkeypatch.setattr(derived, "SLOW_SECONDS", 0.0)
-    monkeypatch.setattr(derived, "REST_FACTOR", 0.0)
-    derivations = derived.Derivations(engine_of(api), waiting.append)
+    monkeypatch.setattr(derived_analysis, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(derived_analysis, "REST_FACTOR", 0.0)
+    derivations = derived_analysis.Derivations(engine_of(api), waiting.append)
     assert derivations.of("r1").books.count() == 10
     run.send(api, 30, 30)
     # The examiner reads it too.
@@ -142,12 +142,12 @@ def test_an_answer_that_takes_long_is_worked_out_anew_while_the_one_before_is_sh
     # Who asks for the run as it is, waits; and nobody is shown what is old.
     assert derivations.of("r1").books.count() == 21
     run.send(api, 63, 3)
-    monkeypatch.setattr(derived, "STALE_SECONDS", 0.0)
+    monkeypatch.setattr(derived_analysis, "STALE_SECONDS", 0.0)
     assert derivations.of("r1", at_once=True).books.count() == 22
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
     assert api.delete("/api/v1/runs/r1").status_code == 204
     waiting[-1]()
-    with pytest.raises(history.NoSuchRun):
+    with pytest.raises(run_history.NoSuchRun):
         derivations.of("r1")
 
 
@@ -155,12 +155,14 @@ def test_a_run_that_is_read_in_part_is_what_thinning_makes_of_all_of_it(
     long_run: TestClient,
 ) -> None:
     engine = engine_of(long_run)
-    read = history.load_for_examination(engine, "r1")[0]
+    read = run_history.load_for_examination(engine, "r1")[0]
     assert read.processes[0].left_out.generations
-    assert to_json(thinned(history.load_history(engine, "r1")).processes) == to_json(read.processes)
+    assert to_json(thinned(run_history.load_history(engine, "r1")).processes) == to_json(
+        read.processes
+    )
 
 
-@pytest.mark.parametrize("load", [history.load_for_examination, history.load_for_pages])
+@pytest.mark.parametrize("load", [run_history.load_for_examination, run_history.load_for_pages])
 def test_a_long_run_is_the_same_read_in_blocks(
     shared_api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch, load: Any
 ) -> None:
@@ -192,8 +194,8 @@ def test_the_books_of_ranks_of_other_lengths_add_up(shared_api: TestClient, make
             run.create(shared_api)
         run.send(shared_api, 0, 3 * generations)
     engine = engine_of(shared_api)
-    whole = analysis.books(history.load_history(engine, "ranks"))
-    read = history.load_for_pages(engine, "ranks")[0]
+    whole = analysis.books(run_history.load_history(engine, "ranks"))
+    read = run_history.load_for_pages(engine, "ranks")[0]
     kept = [set(each.generation) for each in read.processes]
     assert kept[1] - kept[0]
     shown = analysis.books(read)

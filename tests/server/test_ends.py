@@ -9,19 +9,21 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select, update
 
-from leakline_server.store import ends, inbox, runs, tables
+from leakline_server.store import schema
 from leakline_server.store.engine import writing
+from leakline_server.store.ingest import inbox
+from leakline_server.store.runs import lifecycle, runs
 
 GIB = 2**30
 LIMIT = {"cgroup.limit_bytes": lambda sequence: 10 * GIB}
 FULL = {"cgroup.used_bytes": lambda sequence: 10 * GIB, **LIMIT}
 
 
-def conclude(api: Any, before: float = 4e9, soon: float = 4e9) -> ends.Concluded:
+def conclude(api: Any, before: float = 4e9, soon: float = 4e9) -> lifecycle.Concluded:
     engine = api.app.state.services.engine
-    found = ends.suspects(engine, ends.Silence(before, max(before, soon)))
+    found = lifecycle.suspects(engine, lifecycle.Silence(before, max(before, soon)))
     with writing(engine) as connection:
-        return ends.conclude(connection, found, found.runs)
+        return lifecycle.conclude(connection, found, found.runs)
 
 
 def join(api: Any, run: Any, role: str = "main") -> Any:
@@ -54,7 +56,7 @@ def test_a_run_that_fell_silent_at_its_limit_was_killed_for_memory(api: Any, mak
     found = api.get("/api/v1/runs/r1").json()
     assert found["presumed"]
     assert found["processes"][0]["end_state"] == "killed"
-    assert conclude(api) == ends.Concluded()
+    assert conclude(api) == lifecycle.Concluded()
 
 
 def test_evidence_of_a_kill_makes_sure_sooner_than_silence_alone(api: Any, make_run: Any) -> None:
@@ -72,8 +74,10 @@ def test_no_kill_is_concluded_soon_while_nobody_at_all_is_heard_of(api: Any, mak
     for number in range(2):
         join(api, make_run(id=f"r{number}", instance=f"p{number}", extra=FULL)).send(api, 0, 3)
         heard_at(api, f"p{number}", 1500.0, run=f"r{number}")
-    assert conclude(api, before=1000.0, soon=2000.0) == ends.Concluded()
-    assert not ends.suspects(api.app.state.services.engine, ends.Silence(1000.0, 2000.0)).runs
+    assert conclude(api, before=1000.0, soon=2000.0) == lifecycle.Concluded()
+    assert not lifecycle.suspects(
+        api.app.state.services.engine, lifecycle.Silence(1000.0, 2000.0)
+    ).runs
     assert conclude(api, before=2000.0, soon=3000.0).runs == ("r0", "r1")
 
 
@@ -154,8 +158,8 @@ def test_a_machine_without_memory_is_evidence(api: Any, make_run: Any) -> None:
 
 def heard_at(api: Any, instance: str, at: float, run: str | None = None) -> None:
     """As if the server had heard of this process last at that time, and of the ``run``."""
-    of_process = update(tables.processes).where(tables.processes.c.instance == instance)
-    of_run = update(tables.runs).where(tables.runs.c.id == run)
+    of_process = update(schema.processes).where(schema.processes.c.instance == instance)
+    of_run = update(schema.runs).where(schema.runs.c.id == run)
     with writing(api.app.state.services.engine) as connection:
         for changed in (of_process, of_run):
             connection.execute(changed.values(last_seen_at=at))
@@ -179,7 +183,7 @@ def test_a_rank_killed_beside_others_is_told_and_the_run_goes_on(api: Any, make_
     (vanished,) = concluded.processes
     assert (vanished.rank, vanished.reason) == (0, "memory: the kernel killed in its memory group")
     assert state_of(api)[0] == "running"
-    assert conclude(api, before=2000.0, soon=2000.0) == ends.Concluded()
+    assert conclude(api, before=2000.0, soon=2000.0) == lifecycle.Concluded()
     # The launcher ends the others, which say so; what became of the first is what people must know.
     end(api, "p2", "terminated", "SIGTERM")
     killed = "memory: the kernel killed in its memory group (rank 0)"
@@ -206,7 +210,7 @@ def test_a_child_that_vanishes_is_ended_and_not_told(api: Any, make_run: Any) ->
     join(api, make_run()).send(api, 0, 3)
     join(api, make_run(instance="p2", extra=FULL), role="child").send(api, 0, 3)
     heard_at(api, "p2", 1000.0)
-    assert conclude(api, before=2000.0, soon=2000.0) == ends.Concluded()
+    assert conclude(api, before=2000.0, soon=2000.0) == lifecycle.Concluded()
     found = api.get("/api/v1/runs/r1").json()
     assert (found["state"], [p["end_state"] for p in found["processes"]]) == (
         "running", [None, "killed"]
@@ -270,7 +274,7 @@ def test_a_run_of_several_ends_with_the_last_and_as_the_worst(
     end(api, "p1", states[1], "second")
     assert state_of(api)[0] == ends_as
     with api.app.state.services.engine.connect() as connection:
-        told = connection.execute(select(tables.processes.c.end_reason)).scalars().all()
+        told = connection.execute(select(schema.processes.c.end_reason)).scalars().all()
     assert sorted(told) == ["first", "second"]
 
 
@@ -312,7 +316,10 @@ def test_two_ranks_that_finish_in_the_same_moment_finish_the_run(
     for rank in range(2):
         join(api, make_run(instance=f"p{rank}", rank=rank))
     begun = meanwhile(
-        monkeypatch, ends, "_of_newest_attempt", lambda: tell_finished(api, "p1", MEANWHILE_SECONDS)
+        monkeypatch,
+        lifecycle,
+        "_of_newest_attempt",
+        lambda: tell_finished(api, "p1", MEANWHILE_SECONDS),
     )
     end(api, "p0", "finished")
     begun[0].join(30)
@@ -324,7 +331,7 @@ def test_who_finishes_while_silence_is_concluded_has_finished(
 ) -> None:
     join(api, make_run()).send(api, 0, 3)
     begun = meanwhile(
-        monkeypatch, ends, "why_killed", lambda: tell_finished(api, "p1", MEANWHILE_SECONDS)
+        monkeypatch, lifecycle, "why_killed", lambda: tell_finished(api, "p1", MEANWHILE_SECONDS)
     )
     conclude(api)
     begun[0].join(30)

@@ -15,9 +15,9 @@ from sqlalchemy.engine import make_url
 from tests.server.stored import engine_of, serving
 
 from leakline.errors import LeaklineError
-from leakline_server import writer
+from leakline_server.admin.database_commands import opened_at
+from leakline_server.ingest import writer
 from leakline_server.store.engine import DatabaseMoved, Engine, open_engine, ping, writing
-from leakline_server.upkeep import opened_at
 
 READ = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM sqlite_master').fetchone()"
 Loss = Callable[[Path], Callable[[], Any]]

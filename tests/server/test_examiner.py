@@ -14,11 +14,12 @@ from tests.server.stored import count_of, engine_of
 from leakline import analysis
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
-from leakline_server.store import ends, findings, history, joining, runs
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.history import NoSuchRun
-from leakline_server.store.tables import alerts, incidents
-from leakline_server.workers.examine import Examiner, Wakes
+from leakline_server.store.incidents import findings
+from leakline_server.store.runs import lifecycle, run_history, run_registration, runs
+from leakline_server.store.runs.run_history import NoSuchRun
+from leakline_server.store.schema import alerts, incidents
+from leakline_server.workers.examination_worker import Examiner, Wakes
 
 NOW = 1_760_000_000.0
 
@@ -40,7 +41,7 @@ def examiner(engine: Engine, clock: Clock, woken: list[str]) -> Examiner:
     # It looks for what a server before it left undone; there is nothing yet.
     examiner.once()
     for name in ("r1", "r2"):
-        joining.join_run(engine, RunHeader(name, "p", name, "generation", None, NOW), NOW)
+        run_registration.join_run(engine, RunHeader(name, "p", name, "generation", None, NOW), NOW)
     return examiner
 
 
@@ -236,7 +237,7 @@ def test_what_fails_half_way_leaves_neither_verdict_nor_alert(
         raise RuntimeError
 
     monkeypatch.setattr("leakline.analysis.examine", lambda *_: verdict(finding()))
-    monkeypatch.setattr("leakline_server.workers.examine.alerts.add", fail)
+    monkeypatch.setattr("leakline_server.workers.examination_worker.alert_rows.add", fail)
     with pytest.raises(RuntimeError):
         examiner.examine("r1")
     assert count_of(engine, incidents) == count_of(engine, alerts) == 0
@@ -256,14 +257,14 @@ def test_each_verdict_is_the_one_of_a_first_look(
         run.send(api, first, 10)
         if first == 40:
             examiner = Examiner(engine, 60.0, wakes)
-        assert examiner.examine("r1") == analysis.examine(history.load_history(engine, "r1"))
+        assert examiner.examine("r1") == analysis.examine(run_history.load_history(engine, "r1"))
     assert examiner.examine("r1").generations == 30
 
 
 def test_of_few_runs_is_more_kept_than_is_stored(
     examiner: Examiner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakline_server.workers.looking.KEPT_RUNS", 1)
+    monkeypatch.setattr("leakline_server.workers.examination.KEPT_RUNS", 1)
     for run_id in ("r1", "r2", "r1"):
         examiner.examine(run_id)
         assert list(examiner._look._kept) == [run_id]
@@ -292,7 +293,7 @@ def test_a_rank_that_failed_is_told_when_the_others_have_vanished(
 ) -> None:
     header = RunHeader("r3", "p", "r3", "generation", None, NOW)
     for rank in range(2):
-        joining.join_run(engine, header, NOW, ProcessIdentity(f"p{rank}", rank, 1, "host"))
+        run_registration.join_run(engine, header, NOW, ProcessIdentity(f"p{rank}", rank, 1, "host"))
     failed = runs.Changes(state="failed", reason="ValueError", instance="p1", ended_at=NOW + 1)
     runs.change_run(engine, "r3", failed, NOW + 1)
     clock.now += 62
@@ -306,7 +307,7 @@ def test_an_end_is_told_once_when_an_earlier_attempt_is_heard_of_late(
 ) -> None:
     for instance, began in (("new", NOW), ("late", NOW - 5_000)):
         header = RunHeader("r3", "p", "r3", "generation", None, began)
-        joining.join_run(engine, header, NOW, ProcessIdentity(instance, 0, 1, "host"))
+        run_registration.join_run(engine, header, NOW, ProcessIdentity(instance, 0, 1, "host"))
         changes = runs.Changes(state="killed", instance=instance, ended_at=began + 1)
         runs.change_run(engine, "r3", changes, NOW + 1)
         examiner.examine("r3")
@@ -325,9 +326,9 @@ def test_a_batch_ends_the_silence(api: Any, make_run: Any) -> None:
     run = make_run()
     run.create(api)
     engine = engine_of(api)
-    found = ends.suspects(engine, ends.Silence(4e9, 4e9))
+    found = lifecycle.suspects(engine, lifecycle.Silence(4e9, 4e9))
     with writing(engine) as connection:
-        assert ends.conclude(connection, found, found.runs).runs == ("r1",)
+        assert lifecycle.conclude(connection, found, found.runs).runs == ("r1",)
     assert api.get("/api/v1/runs/r1").json()["state"] == "silent"
     run.send(api, 0, 3)
     assert api.get("/api/v1/runs/r1").json()["state"] == "running"

@@ -17,9 +17,9 @@ from tests.server.stored import engine_of
 
 from leakline.analysis.results import Verdict
 from leakline.snapshot import Event
-from leakline_server.store.tables import alerts
-from leakline_server.web.expectations_view import expectations
-from leakline_server.web.forecasts_view import past_forecasts
+from leakline_server.store.schema import alerts
+from leakline_server.web.expectations.view import expectations
+from leakline_server.web.run_page.forecast_history import past_forecasts
 
 MIB, GIB = 2**20, 2**30
 RSS = "process.rss_bytes"
@@ -433,7 +433,7 @@ def test_bounds_are_checked_and_an_unknown_run_has_none(
     assert learned.post(OF_FIRST, json=turned).status_code == 422
     assert learned.post("/api/v1/runs/nobody/expectations", json=AGENTS_17).status_code == 404
     assert learned.get("/api/v1/runs/nobody/expectations").status_code == 404
-    monkeypatch.setattr("leakline_server.store.assertions.MAX_ACCEPTED_COUNTS", 0)
+    monkeypatch.setattr("leakline_server.store.alerts.assertions.MAX_ACCEPTED_COUNTS", 0)
     full = learned.post(OF_FIRST, json=AGENTS_17)
     assert (full.status_code, full.json()["error"]["code"]) == (409, "too_many_accepted_counts")
 

@@ -16,10 +16,10 @@ from tests.server.stored import serving
 from tests.server.under_load import beside_a_crowd
 
 from leakline_server.errors import TooBusy
-from leakline_server.fair_queue import TURN_COST, FairQueue, Sender, Turns, Weight
+from leakline_server.ingest.fair_queue import TURN_COST, FairQueue, Sender, Turns, Weight
+from leakline_server.ingest.writer import LONGEST_RETRY_SECONDS, REFUSED_PER_SECOND, TurnedAway
 from leakline_server.limits import MAX_BODIES_BYTES
-from leakline_server.web.bodies import Coming
-from leakline_server.writer import LONGEST_RETRY_SECONDS, REFUSED_PER_SECOND, TurnedAway
+from leakline_server.web.request_bodies import Coming
 
 ONE = Weight(1, 1, 1)
 CROWD = Sender("crowd", "r1")
@@ -276,5 +276,5 @@ def test_what_is_refused_is_not_unpacked(tmp_path: Path, make_run: Any, patch: A
         path, headers = "/api/v1/runs/r1/batches", {"content-encoding": "gzip"}
         body = gzip.compress(b"not a batch")
         assert api.post(path, content=body, headers=headers).status_code == 400
-        patch("writer.MAX_WAITING_BATCHES", 0)
+        patch("ingest.writer.MAX_WAITING_BATCHES", 0)
         assert api.post(path, content=body, headers=headers).status_code == 429

@@ -10,9 +10,9 @@ import pytest
 from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
-from leakline.analysis.compared import Comparison
+from leakline.analysis.comparison.comparison_results import Comparison
 from leakline.analysis.results import Verdict
-from leakline_server.web.checklist import ticks
+from leakline_server.web.run_page.fix_checklist import ticks
 
 MIB = 2**20
 PROMISES = {

@@ -6,11 +6,11 @@ from typing import Any
 
 from leakline.analysis.results import Interval, OomForecast, Verdict, to_json
 from leakline.report.document import verdict_lines
-from leakline.report.frame import Shown, frame
+from leakline.report.terminal_frame import Shown, frame
 from leakline.text_format import with_forecast
-from leakline_server.alerts.lifecycle import oom_alert
-from leakline_server.alerts.payload import ExaminedRun
-from leakline_server.web.verdict_view import forecast_text, tiles
+from leakline_server.alerts.alert_payload import ExaminedRun
+from leakline_server.alerts.run_alerts import oom_alert
+from leakline_server.web.run_page.verdict_view import forecast_text, tiles
 
 SAID = "OOM near generation 415 of 1,000 at this rate (380 to 460)"
 OOM = OomForecast("high", 2**34, "system", Interval(415, 380, 460), None, 1_000, SAID)

@@ -27,8 +27,6 @@ from tests.server.stored import engine_of, put_run, serving
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.paths import MIGRATIONS
-from leakline_server.store import disk, full_disk, removal, sealing, sizes
-from leakline_server.store.columns import Key
 from leakline_server.store.engine import (
     DATABASE_ERRORS,
     Engine,
@@ -36,10 +34,13 @@ from leakline_server.store.engine import (
     open_engine,
     writing,
 )
+from leakline_server.store.maintenance import disk_full, disk_space, purge, storage_sizes
 from leakline_server.store.migrate import upgrade
-from leakline_server.store.tables import batches, runs
-from leakline_server.workers.examine import Examiner, Wakes
-from leakline_server.workers.seal import Compactor, Sealer
+from leakline_server.store.schema import batches, runs
+from leakline_server.store.series import sealing
+from leakline_server.store.series.column_reader import Key
+from leakline_server.workers.examination_worker import Examiner, Wakes
+from leakline_server.workers.sealing_worker import Compactor, Sealer
 
 # Numbers that pack badly, so that a few batches fill a small disk.
 SERIES = 60
@@ -187,7 +188,7 @@ def test_new_runs_that_find_no_room_are_told_each_time_the_disk_is_full(
     tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000.0]
-    monkeypatch.setattr(full_disk, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(disk_full, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with serving(f"sqlite:///{tmp_path}/x.db") as api:
         make_run().create(api)
 
@@ -208,7 +209,7 @@ def test_new_runs_that_find_no_room_are_told_each_time_the_disk_is_full(
             disk.end()
             assert api.post("/api/v1/runs", json=many).status_code == 201
             assert not is_full()
-            now[0] += full_disk.SENT_AGAIN_SECONDS
+            now[0] += disk_full.SENT_AGAIN_SECONDS
     told = [r.getMessage() for r in caplog.records if " disk " in r.getMessage()]
     full, room = "the disk of the database is full", "there is room on the disk again"
     assert [line[: line.index(":")] for line in told] == [full, room] * 2
@@ -393,22 +394,22 @@ def size(file: Path) -> int:
 def test_what_a_removed_run_took_is_given_back_in_small_steps(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "SLACK_BYTES", MIB)
+    monkeypatch.setattr(disk_space, "SLACK_BYTES", MIB)
     engine = open_engine(f"sqlite:///{file}")
     upgrade(engine, MIGRATIONS)
     fill(engine, "old", 8)
     fill(engine, "new", 2)
-    assert not disk.give_back(engine)
+    assert not disk_space.give_back(engine)
     before = size(file)
-    removal.remove(engine, "old", 1.0)
-    while removal.sweep(engine, 1.0):
+    purge.remove(engine, "old", 1.0)
+    while purge.sweep(engine, 1.0):
         continue
-    free = disk.space(engine).free
+    free = disk_space.space(engine).free
     assert free > 8 * MIB
     steps = 0
-    while disk.give_back(engine):
-        assert 0 < free - disk.space(engine).free <= disk.PAGES_PER_STEP * 4096
-        free = disk.space(engine).free
+    while disk_space.give_back(engine):
+        assert 0 < free - disk_space.space(engine).free <= disk_space.PAGES_PER_STEP * 4096
+        free = disk_space.space(engine).free
         steps += 1
     assert steps > 20
     assert free <= MIB
@@ -425,7 +426,7 @@ def test_the_space_of_the_database_is_told(api: TestClient, make_run: Any) -> No
     run.create(api)
     run.send(api, 0, 300)
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
-    sizes.measure(engine_of(api), 4e9)
+    storage_sizes.measure(engine_of(api), 4e9)
     (project,) = api.get("/api/v1/projects").json()["items"]
     assert (project["name"], project["runs"]) == ("erl", 1)
     assert 1_000 < project["bytes"] < 100_000

@@ -69,7 +69,7 @@ def test_a_bug_has_them(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("nobody foresaw this")
 
     with monkeypatch.context() as patched:
-        patched.setattr("leakline_server.store.runs.list_runs", broken)
+        patched.setattr("leakline_server.store.runs.runs.list_runs", broken)
         answer = api.get("/api/v1/runs")
     assert answer.status_code == 500
     has_them(answer.headers)

@@ -22,14 +22,22 @@ from sqlalchemy import event, func, select, update
 from starlette.testclient import TestClient
 from tests.server.stored import LATER, count_of, engine_of, statements
 
-from leakline.output import LINE_LIMIT
-from leakline.output import LINES_KEPT as SENT_AT_ONCE
+from leakline.core.output_tail import LINE_LIMIT
+from leakline.core.output_tail import LINES_KEPT as SENT_AT_ONCE
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot, batch_to_wire
-from leakline_server import ingest
-from leakline_server.ingest import MAX_LINE_LENGTH
-from leakline_server.store import compaction, damage, last_readings, sealing
-from leakline_server.store.codec import decompress
-from leakline_server.store.columns import (
+from leakline_server.ingest import decode
+from leakline_server.ingest.decode import MAX_LINE_LENGTH
+from leakline_server.store.details.details import LINES_KEPT
+from leakline_server.store.engine import Engine, open_engine, writing
+from leakline_server.store.ingest.inbox import Inbox
+from leakline_server.store.ingest.incoming_batch import Accepted, Incoming
+from leakline_server.store.maintenance import corruption
+from leakline_server.store.runs import oom_inference
+from leakline_server.store.runs.run_registration import join_run
+from leakline_server.store.schema import batches, chunks, details, processes, runs, series
+from leakline_server.store.series import compaction, sealing
+from leakline_server.store.series.chunk_codec import decompress
+from leakline_server.store.series.column_reader import (
     SEQUENCE,
     TIME,
     Key,
@@ -38,12 +46,6 @@ from leakline_server.store.columns import (
     series_ids,
     stretches,
 )
-from leakline_server.store.details import LINES_KEPT
-from leakline_server.store.engine import Engine, open_engine, writing
-from leakline_server.store.inbox import Inbox
-from leakline_server.store.incoming import Accepted, Incoming
-from leakline_server.store.joining import join_run
-from leakline_server.store.tables import batches, chunks, details, processes, runs, series
 
 BATCHES = "/api/v1/runs/r1/batches"
 
@@ -167,7 +169,7 @@ def test_an_empty_batch_still_tells_what_was_lost(api: TestClient, run: Any) -> 
 def test_series_beyond_the_bound_are_left_out_and_counted(
     api: TestClient, run: Any, patch: Any
 ) -> None:
-    patch("store.known.MAX_SERIES", 6)
+    patch("store.ingest.ingest_cache.MAX_SERIES", 6)
     run.send(api, 0, 3)
     wire = run.wire(3, 3)
     wire["columns"]["series"] |= {f"type.T{i}.count": [1, None, 3] for i in range(4)}
@@ -246,7 +248,7 @@ def test_lines_of_runs_that_are_written_together_stay_apart(
     other = make_run(id="r2")
     other.create(api)
     bodies = [(each, saying(each, 0, [f"of {each.id}"])) for each in (run, other)]
-    group = [ingest.check(each.id, json.dumps(body).encode(), 2.0) for each, body in bodies]
+    group = [decode.check(each.id, json.dumps(body).encode(), 2.0) for each, body in bodies]
     with writing(engine_of(api)) as connection:
         Inbox().store(connection, group)
     assert told(api, run) == {"p1": ["of r1"]}
@@ -362,7 +364,7 @@ def snapshot(rank: int, sequence: int) -> Snapshot:
 def batch(run_id: str, rank: int, first: int, count: int) -> Incoming:
     who = ProcessIdentity(f"p{rank}", rank, rank, "host")
     sent = batch_to_wire(Batch(who, tuple(snapshot(rank, first + i) for i in range(count))))
-    return ingest.check(run_id, json.dumps(sent).encode(), 2_000.0)
+    return decode.check(run_id, json.dumps(sent).encode(), 2_000.0)
 
 
 def store(engine: Engine, inbox: Inbox, found: Sequence[Incoming], *, killed: bool = False) -> int:
@@ -605,7 +607,7 @@ def test_what_is_compacted_while_a_server_loads_the_process_is_still_known(
     with meanwhile(engine, lambda: moved.append(compaction.compact(other, key, LATER)), "segments"):
         assert store(engine, Inbox(), [batch(run_id, 0, first, 10) for first in (0, 780)]) == 0
     assert max(moved) == len(sent)
-    assert damage.count(engine) == 0
+    assert corruption.count(engine) == 0
     check(engine, run_id, {0: sent})
 
 
@@ -648,7 +650,7 @@ def test_what_is_moved_while_a_batch_is_compared_still_contradicts_it(
         ((outcome,), _) = moving.inbox.store(connection, [wrong])
     assert max(moving.moved) > 0
     assert (outcome.sequence, outcome.field) == (4, "time")
-    assert damage.count(engine) == 0
+    assert corruption.count(engine) == 0
 
 
 @on_postgres
@@ -658,13 +660,13 @@ def test_last_readings_that_are_moved_while_they_are_read_are_read_once(
     with engine.connect() as connection:
         mine = select(processes).where(processes.c.run_id == moving.run_id)
         process = connection.execute(mine).one()
-        expected = last_readings._readings(connection, process)
+        expected = oom_inference._readings(connection, process)
     with meanwhile(engine, moving.do, "batches", "segments"), engine.connect() as connection:
-        found = last_readings._readings(connection, process)
+        found = oom_inference._readings(connection, process)
     assert max(moving.moved) > 0
     assert [at for at, _ in found] == sorted({at for at, _ in found})
     assert found[-100:] == expected[-100:]
-    assert damage.count(engine) == 0
+    assert corruption.count(engine) == 0
 
 
 @on_postgres
@@ -692,7 +694,7 @@ def test_a_process_whose_numbers_are_damaged_is_not_stored_twice(engine: Engine)
         numbers_of = chunks.c.run_id == run_id, chunks.c.series_id == SEQUENCE
         connection.execute(update(chunks).where(*numbers_of).values(blob=b"damaged"))
     assert store(engine, Inbox(), [batch(run_id, 0, first, 10) for first in (0, 780, 790)]) == 10
-    assert damage.count(engine) == 2
+    assert corruption.count(engine) == 2
 
 
 def test_a_server_whose_clock_is_behind_makes_nothing_look_silent(engine: Engine) -> None:

@@ -13,11 +13,12 @@ from tests.server.stored import engine_of
 
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.snapshot import RunHeader
-from leakline_server.store import findings, incident_groups, joining
 from leakline_server.store.engine import writing
-from leakline_server.store.incident_groups import MAX_RUNS
-from leakline_server.web import incidents_api
-from leakline_server.web.links import with_links
+from leakline_server.store.incidents import findings, incident_groups
+from leakline_server.store.incidents.incident_groups import MAX_RUNS
+from leakline_server.store.runs import run_registration
+from leakline_server.web.incidents import api as incidents_api
+from leakline_server.web.rendering.external_links import with_links
 
 MIB = 2.0**20
 PATH = "/api/v1/incidents"
@@ -47,7 +48,7 @@ def plant(api: TestClient) -> Plant:
     ) -> None:
         now = time.time()
         header = RunHeader(run, project, name or run, "generation", None, now - ago)
-        joining.join_run(engine, header, now)
+        run_registration.join_run(engine, header, now)
         growth = Interval(7 * MIB, 6 * MIB, 8 * MIB)
         verdict = Verdict(run, "generation", 9, "confirmed", f"{run} leaks", growth, 0.9, found)
         with writing(engine) as connection:

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from leakline_server import ingest
 from leakline_server.errors import InvalidField
+from leakline_server.ingest import decode
 from leakline_server.limits import MAX_BATCH_SERIES, MAX_SNAPSHOTS
 
 TRIES: Final = 5
@@ -43,7 +43,7 @@ def in_columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def refused(body: bytes) -> None:
     with pytest.raises(InvalidField, match="at most 4000 series"):
-        ingest.check("r1", body, 1e9)
+        decode.check("r1", body, 1e9)
 
 
 def seconds(step: Callable[[bytes], object], body: bytes) -> float:
@@ -77,7 +77,7 @@ def test_snapshots_with_names_of_their_own_are_refused_before_they_become_column
 
 def test_as_many_names_as_may_be_cost_no_more_one_by_one_than_in_columns() -> None:
     def check(body: bytes) -> None:
-        ingest.check("r1", body, 1e9)
+        decode.check("r1", body, 1e9)
 
     rows = snapshots(MAX_BATCH_SERIES // MAX_SNAPSHOTS)
     one_by_one, columns = batch(snapshots=rows), batch(**in_columns(rows))
@@ -91,10 +91,10 @@ def test_rows_are_the_columns_they_would_have_been() -> None:
         {"time": float(at), "phase": "p" if at else None, "series": series}
         for at, series in enumerate(values)
     ]
-    found = ingest.check("r1", batch(snapshots=rows), 1e9).columns
+    found = decode.check("r1", batch(snapshots=rows), 1e9).columns
     told = in_columns(rows)
     told["columns"]["phase"] = [row["phase"] for row in rows]
-    other = ingest.check("r1", batch(**told), 1e9).columns
+    other = decode.check("r1", batch(**told), 1e9).columns
     assert sorted(found.names()) == sorted(other.names()) == ["a", "b", "c", "d"]
     for name in found.names():
         one, two = found.numbers(name), other.numbers(name)
@@ -109,21 +109,21 @@ def test_rows_are_the_columns_they_would_have_been() -> None:
 def test_the_snapshot_with_the_wrong_number_is_named() -> None:
     rows = [{"time": 1.0, "series": {}}, {"time": 2.0, "series": {"gauge.x": 1e300}}]
     with pytest.raises(InvalidField) as told:
-        ingest.check("r1", batch(snapshots=rows), 1e9)
+        decode.check("r1", batch(snapshots=rows), 1e9)
     assert told.value.field == "columns.series.gauge.x[1]"
 
 
 def test_few_bytes_that_become_many_numbers_wait_as_many() -> None:
     rows = snapshots(MAX_BATCH_SERIES // MAX_SNAPSHOTS)
     body = batch(snapshots=rows)
-    incoming = ingest.check("r1", body, 1e9)
+    incoming = decode.check("r1", body, 1e9)
     assert len(body) < 50_000
     assert incoming.size_bytes == MAX_BATCH_SERIES * MAX_SNAPSHOTS * 8
 
 
 def test_a_backslash_does_not_make_a_batch_dear() -> None:
     def check(body: bytes) -> None:
-        ingest.check("r1", body, 1e9)
+        decode.check("r1", body, 1e9)
 
     columns = {
         "time": [1.0 + at for at in range(MAX_SNAPSHOTS)],

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from tests.server.stored import engine_of, seal
 
-from leakline_server.store.damage import count
-from leakline_server.store.inspection import inspect
-from leakline_server.store.known import Intervals
+from leakline_server.store.ingest.ingest_cache import Intervals
+from leakline_server.store.maintenance.corruption import count
+from leakline_server.store.maintenance.corruption_scan import inspect
 
 
 @pytest.fixture

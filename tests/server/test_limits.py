@@ -16,14 +16,18 @@ from tests.server.databases import Copies
 from tests.server.stored import count_of, engine_of, serving
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
-from leakline_server import credentials, limits
+from leakline_server import limits
 from leakline_server.app import create_app
 from leakline_server.config import Config, from_environment
-from leakline_server.store import alerts, findings, requests, tables
+from leakline_server.security import credentials
+from leakline_server.store import schema
+from leakline_server.store.alerts import alert_rows
+from leakline_server.store.coordination import request_rows
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.newest import keep_newest
-from leakline_server.store.retention import PerProject
-from leakline_server.workers.examine import Examiner
+from leakline_server.store.incidents import findings
+from leakline_server.store.maintenance.retention_policy import PerProject
+from leakline_server.store.row_limits import keep_newest
+from leakline_server.workers.examination_worker import Examiner
 
 BATCHES = "/api/v1/runs/r1/batches"
 
@@ -51,7 +55,7 @@ def test_types_beyond_the_bound_are_added_up_and_counted(
     api: TestClient, run: Any, patch: Any
 ) -> None:
     # app.Env of each snapshot, and two more.
-    patch("store.folding.MAX_RUN_TYPES", 3)
+    patch("store.ingest.cardinality.MAX_RUN_TYPES", 3)
     wire = run.wire(0, 3)
     wire["columns"]["series"] |= {f"type.app.T{i}.count": [10 * i, None, 1] for i in range(4)}
     wire["columns"]["series"] |= {
@@ -72,8 +76,8 @@ def test_types_beyond_the_bound_are_added_up_and_counted(
 def test_what_was_folded_may_be_sent_again_and_is_a_contradiction_when_it_differs(
     api: TestClient, run: Any, patch: Any
 ) -> None:
-    patch("store.folding.MAX_RUN_TYPES", 2)
-    patch("store.folding.MAX_RUN_PHASES", 2)
+    patch("store.ingest.cardinality.MAX_RUN_TYPES", 2)
+    patch("store.ingest.cardinality.MAX_RUN_PHASES", 2)
     wire = run.wire(0, 3)
     wire["columns"]["series"] |= {f"type.app.T{i}.count": [i, 5, 0.5] for i in range(5)}
     wire["columns"]["phase"] = ["a", "b", "c"]
@@ -113,8 +117,8 @@ def test_phases_beyond_the_bound_are_one_phase_and_every_snapshot_is_there(
 def test_processes_of_a_run_have_a_bound_that_is_said(
     api: TestClient, run: Any, make_run: Any, patch: Any
 ) -> None:
-    patch("store.inbox.MAX_RUN_PROCESSES", 2)
-    patch("store.joining.MAX_RUN_PROCESSES", 2)
+    patch("store.ingest.inbox.MAX_RUN_PROCESSES", 2)
+    patch("store.runs.run_registration.MAX_RUN_PROCESSES", 2)
     for name in ("p1", "p2"):
         make_run(instance=name).send(api, 0, 3)
     answers = [
@@ -220,7 +224,7 @@ def test_a_server_that_starts_again_knows_what_was_stored_today(
     database_url: str, make_run: Any, patch: Any
 ) -> None:
     # Each transaction tells the database.
-    patch("store.intake.FLUSH_SECONDS", 0.0)
+    patch("store.ingest.project_quota.FLUSH_SECONDS", 0.0)
     bound = {"bytes_per_day": PerProject(2_000)}
     run = make_run()
     with serving(database_url, **bound) as first:
@@ -253,7 +257,7 @@ def test_bounds_are_on_and_one_project_may_have_another() -> None:
 
 # -- answers
 def test_lists_without_pages_end(api: TestClient, run: Any, patch: Any) -> None:
-    patch("store.details.MAX_LISTED", 2)
+    patch("store.details.details.MAX_LISTED", 2)
     wire = run.wire(0, 3)
     of = [{"sequence": 2, "type": f"T{i}"} for i in range(9)]
     wire["large_objects"] = [
@@ -325,13 +329,13 @@ def admin(engine: Engine) -> dict[str, str]:
 
 
 def test_every_table_has_a_bound_that_is_a_limit() -> None:
-    assert BOUNDS.keys() == tables.metadata.tables.keys()
+    assert BOUNDS.keys() == schema.metadata.tables.keys()
     assert {name for names in BOUNDS.values() for name in names} <= vars(limits).keys()
     assert [table for table, names in BOUNDS.items() if not names] == ["settings"]
 
 
 def test_the_keys_of_settings_are_few(asking_api: TestClient, engine: Engine, admin: Any) -> None:
-    before = count_of(engine, tables.settings)
+    before = count_of(engine, schema.settings)
     for number in range(12):
         asking_api.post(
             "/api/v1/runs", json={"id": f"r{number}", "project": f"p{number}"}, headers=admin
@@ -340,48 +344,48 @@ def test_the_keys_of_settings_are_few(asking_api: TestClient, engine: Engine, ad
             "/api/v1/webhooks", json={"url": f"https://192.0.2.1/{number}"}, headers=admin
         )
         sign_in(asking_api)
-    assert count_of(engine, tables.settings) <= before + 2
+    assert count_of(engine, schema.settings) <= before + 2
 
 
 def test_one_token_makes_few_sessions_and_ends_none_of_others(
     asking_api: TestClient, engine: Engine, patch: Any
 ) -> None:
-    patch("store.logins.MAX_SESSIONS_OF_ONE", 5)
+    patch("store.access.sign_ins.MAX_SESSIONS_OF_ONE", 5)
     other, own = token(engine, "read"), token(engine, "read")
     assert sign_in(asking_api, other[1]).status_code == sign_in(asking_api).status_code == 303
     for _ in range(12):
         assert sign_in(asking_api, own[1]).status_code == 303
     assert asking_api.get("/", follow_redirects=False).status_code == 200
-    of = tables.sessions.c.token_id
-    assert [count_of(engine, tables.sessions, of == number) for number in (other[0], own[0])] == [
+    of = schema.sessions.c.token_id
+    assert [count_of(engine, schema.sessions, of == number) for number in (other[0], own[0])] == [
         1,
         5,
     ]
     for _ in range(7):
         sign_in(asking_api)
-    assert count_of(engine, tables.sessions, of.is_(None)) == 5
+    assert count_of(engine, schema.sessions, of.is_(None)) == 5
 
 
 def test_all_sessions_are_bounded(asking_api: TestClient, engine: Engine, patch: Any) -> None:
-    patch("store.logins.MAX_SESSIONS", 4)
+    patch("store.access.sign_ins.MAX_SESSIONS", 4)
     for _ in range(3):
         for secret in [token(engine, "read")[1] for _ in range(3)]:
             assert sign_in(asking_api, secret).status_code == 303
-    assert count_of(engine, tables.sessions) == 4
+    assert count_of(engine, schema.sessions) == 4
 
 
 def test_revoked_tokens_are_bounded(
     asking_api: TestClient, engine: Engine, admin: Any, patch: Any
 ) -> None:
-    patch("store.tokens.MAX_PAST", 3)
+    patch("store.access.tokens.MAX_PAST", 3)
     kept = token(engine, "read")[0]
     for _ in range(9):
         made = asking_api.post("/api/v1/tokens", json={"scope": "read"}, headers=admin)
         assert made.status_code == 201, made.text
         asking_api.delete(f"/api/v1/tokens/{made.json()['id']}", headers=admin)
     # The one that was revoked last goes with the next that is made.
-    assert count_of(engine, tables.tokens, tables.tokens.c.revoked_at.is_not(None)) == 4
-    assert count_of(engine, tables.tokens, tables.tokens.c.id == kept) == 1
+    assert count_of(engine, schema.tokens, schema.tokens.c.revoked_at.is_not(None)) == 4
+    assert count_of(engine, schema.tokens, schema.tokens.c.id == kept) == 1
 
 
 def test_counts_that_are_no_longer_accepted_are_bounded(
@@ -391,7 +395,7 @@ def test_counts_that_are_no_longer_accepted_are_bounded(
     make_run: Any,
     patch: Any,
 ) -> None:
-    patch("store.assertions.MAX_PAST", 3)
+    patch("store.alerts.assertions.MAX_PAST", 3)
     asking_api.headers.update(admin)
     make_run().create(asking_api)
     make_run().send(asking_api, 3, 6)
@@ -399,9 +403,9 @@ def test_counts_that_are_no_longer_accepted_are_bounded(
         body = {"type": "app.Env", "low": number, "high": number}
         answer = asking_api.post("/api/v1/runs/r1/expectations", json=body, headers=admin)
         assert answer.status_code < 300, answer.text
-    ended = tables.assertions.c.ended_at
-    assert count_of(engine, tables.assertions, ended.is_(None)) == 1
-    assert count_of(engine, tables.assertions, ended.is_not(None)) == 3
+    ended = schema.assertions.c.ended_at
+    assert count_of(engine, schema.assertions, ended.is_(None)) == 1
+    assert count_of(engine, schema.assertions, ended.is_not(None)) == 3
 
 
 def examine(engine: Engine, fingerprints: list[str], now: float) -> None:
@@ -424,13 +428,13 @@ def begun(asking_api: TestClient, admin: Any) -> None:
 def test_what_people_said_of_a_leak_is_bounded(
     asking_api: TestClient, engine: Engine, admin: Any, begun: None, patch: Any
 ) -> None:
-    patch("store.acknowledgements.MAX_PAST", 3)
+    patch("store.incidents.acknowledgements.MAX_PAST", 3)
     examine(engine, ["f1"], time.time())
     for word in ["close"] + ["ignore", "acknowledge"] * 6:
         body = {"project": "p", "reason": word}
         answer = asking_api.post(f"/api/v1/incidents/f1/{word}", json=body, headers=admin)
         assert answer.status_code == 200, answer.text
-    table = tables.acknowledgements
+    table = schema.acknowledgements
     # A note that still holds stays, however old it is.
     assert count_of(engine, table, table.c.ended_at.is_(None), table.c.kind == "closed") == 1
     assert count_of(engine, table, table.c.ended_at.is_(None), table.c.kind == "acknowledged") == 1
@@ -440,36 +444,36 @@ def test_what_people_said_of_a_leak_is_bounded(
 def test_incidents_of_a_run_that_are_over_are_bounded(
     engine: Engine, begun: None, patch: Any
 ) -> None:
-    patch("store.findings.MAX_RUN_INCIDENTS", 4)
+    patch("store.incidents.findings.MAX_RUN_INCIDENTS", 4)
     for number in range(10):
         examine(engine, ["stays", f"f{number}"], 1e9 + number)
-    names = select(tables.incidents.c.fingerprint).order_by(tables.incidents.c.fingerprint)
+    names = select(schema.incidents.c.fingerprint).order_by(schema.incidents.c.fingerprint)
     with engine.connect() as connection:
         assert connection.scalars(names).all() == ["f5", "f6", "f7", "f8", "f9", "stays"]
 
 
 def test_alerts_of_a_run_are_bounded(engine: Engine, begun: None, patch: Any) -> None:
-    patch("store.alerts.MAX_RUN_ALERTS", 4)
+    patch("store.alerts.alert_rows.MAX_RUN_ALERTS", 4)
     for number in range(10):
-        told = alerts.Alert(f"a{number}", "r1", None, "run.killed", 1e9, {}, "run")
+        told = alert_rows.Alert(f"a{number}", "r1", None, "run.killed", 1e9, {}, "run")
         with writing(engine) as connection:
-            alerts.add(connection, [told])
+            alert_rows.add(connection, [told])
     with engine.connect() as connection:
-        there = connection.scalars(select(tables.alerts.c.id).order_by(tables.alerts.c.id)).all()
+        there = connection.scalars(select(schema.alerts.c.id).order_by(schema.alerts.c.id)).all()
     assert there == ["a6", "a7", "a8", "a9"]
 
 
 def test_answered_requests_of_a_run_are_bounded(engine: Engine, begun: None, patch: Any) -> None:
-    patch("store.requests.MAX_PAST", 3)
+    patch("store.coordination.request_rows.MAX_PAST", 3)
     for number in range(9):
-        wanted = requests.Wanted("find_holders", f"app.Class{number}")
-        asked = requests.ask(engine, "r1", wanted, 1e9 + number)
-        requests.answered(engine, {asked.id: "r1"})
-    assert count_of(engine, tables.requests) == 4
+        wanted = request_rows.Wanted("find_holders", f"app.Class{number}")
+        asked = request_rows.ask(engine, "r1", wanted, 1e9 + number)
+        request_rows.answered(engine, {asked.id: "r1"})
+    assert count_of(engine, schema.requests) == 4
 
 
 def test_rows_of_others_stay(engine: Engine) -> None:
-    table = tables.assertions
+    table = schema.assertions
     row = {
         "origin": "accepted",
         "metric": "type.app.Env.count",

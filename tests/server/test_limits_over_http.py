@@ -149,7 +149,7 @@ def a_server_that_asks(client: Client, *who: str, **more: Any) -> Iterator[Clien
     sends = {}
     if who:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("leakline_server.store.tokens.MAX_TOKENS", limits.MAX_TOKENS)
+            patched.setattr("leakline_server.store.access.tokens.MAX_TOKENS", limits.MAX_TOKENS)
             sends = {"authorization": f"Bearer {token(client.services.engine, *who, **more)[1]}"}
     client.services.callers.asked = True
     try:
@@ -229,8 +229,8 @@ REFUSED: dict[str, Way] = {
     "MAX_BODY_BYTES": Way(413, sends("POST", "/api/v1/runs", b" " * (limits.MAX_BODY_BYTES + 1))),
     "MAX_INFLATED_BYTES": Way(413, sends("POST", PATH.format("stored"), b" " * (limits.MAX_INFLATED_BYTES + 1))),
     "MAX_WINDOW_BYTES": Way(400, wide_window),
-    "BODY_SECONDS": Way(400, raw(TRICKLING), {"web.bodies.BODY_SECONDS": 0.2}),
-    "MAX_BODIES_BYTES": Way(429, right, {"web.bodies.MAX_BODIES_BYTES": 100}),
+    "BODY_SECONDS": Way(400, raw(TRICKLING), {"web.request_bodies.BODY_SECONDS": 0.2}),
+    "MAX_BODIES_BYTES": Way(429, right, {"web.request_bodies.MAX_BODIES_BYTES": 100}),
     "MAX_DEPTH": Way(400, batch(rows("events", 1, time=1.0, kind="mark", name="m", data=nested(12)))),
     "MAX_JSON_DEPTH": Way(400, sends("POST", "/api/v1/runs", {"config": nested(17)})),
     "MAX_JSON_VALUES": Way(400, sends("POST", "/api/v1/runs", {"config": {"a": [1] * limits.MAX_JSON_VALUES}})),
@@ -290,8 +290,8 @@ REFUSED: dict[str, Way] = {
     # A run, a project, what waits
     "MAX_RUN_PROCESSES": Way(
         409, batch(lambda wire: wire["process"].update({"instance": "one more"})),
-        {"store.inbox.MAX_RUN_PROCESSES": 1}),
-    "MAX_RUN_ATTEMPTS": Way(409, another_attempt, {"store.joining.MAX_RUN_ATTEMPTS": 1}),
+        {"store.ingest.inbox.MAX_RUN_PROCESSES": 1}),
+    "MAX_RUN_ATTEMPTS": Way(409, another_attempt, {"store.runs.run_registration.MAX_RUN_ATTEMPTS": 1}),
     "MAX_CONFIG_BYTES": Way(422, sends("POST", "/api/v1/runs", {"config": {"a": "x" * limits.MAX_CONFIG_BYTES}})),
     "MAX_ENVIRONMENT_BYTES": Way(
         422, sends("POST", "/api/v1/runs", {"environment": {"a": "x" * limits.MAX_ENVIRONMENT_BYTES}})),
@@ -300,30 +300,35 @@ REFUSED: dict[str, Way] = {
     "MAX_NOTES_AT_ONCE": Way(422, changes(notes=[{"text": "x"}] * (limits.MAX_NOTES_AT_ONCE + 1))),
     "RUNS_PER_DAY": Way(429, another_run),
     "BYTES_PER_DAY": Way(429, another_batch),
-    "BROWSER_RUNS_PER_DAY": Way(429, browsing(another_page), {"store.intake.BROWSER_RUNS_PER_DAY": 1}),
-    "BROWSER_BYTES_PER_DAY": Way(429, browsing(another_note_of_a_page), {"store.intake.BROWSER_BYTES_PER_DAY": 1}),
+    "BROWSER_RUNS_PER_DAY": Way(429, browsing(another_page), {"store.ingest.project_quota.BROWSER_RUNS_PER_DAY": 1}),
+    "BROWSER_BYTES_PER_DAY": Way(429, browsing(another_note_of_a_page),
+        {"store.ingest.project_quota.BROWSER_BYTES_PER_DAY": 1}),
     "PROJECTS_PER_DAY": Way(
-        429, sends("POST", "/api/v1/runs", {"project": "one more"}), {"store.intake.PROJECTS_PER_DAY": 1}),
-    "MAX_WAITING_BATCHES": Way(429, right, {"writer.MAX_WAITING_BATCHES": 0}),
-    "MAX_WAITING_SNAPSHOTS": Way(429, right, {"writer.MAX_WAITING_SNAPSHOTS": 0}),
-    "MAX_WAITING_BYTES": Way(429, right, {"writer.MAX_WAITING_BYTES": 0}),
-    "MAX_LIVE_STREAMS": Way(429, sends("GET", "/api/v1/runs/stored/live"), {"web.stream.MAX_LIVE_STREAMS": 0}),
+        429, sends("POST", "/api/v1/runs", {"project": "one more"}),
+        {"store.ingest.project_quota.PROJECTS_PER_DAY": 1}),
+    "MAX_WAITING_BATCHES": Way(429, right, {"ingest.writer.MAX_WAITING_BATCHES": 0}),
+    "MAX_WAITING_SNAPSHOTS": Way(429, right, {"ingest.writer.MAX_WAITING_SNAPSHOTS": 0}),
+    "MAX_WAITING_BYTES": Way(429, right, {"ingest.writer.MAX_WAITING_BYTES": 0}),
+    "MAX_LIVE_STREAMS": Way(429, sends("GET", "/api/v1/runs/stored/live"),
+        {"web.live.event_stream.MAX_LIVE_STREAMS": 0}),
     "MAX_IN_A_ROW": Way(422, rule(hold=limits.MAX_IN_A_ROW + 1)),
     "MAX_SNOOZE_SECONDS": Way(422, sends("POST", "/api/v1/incidents/f1/acknowledge", {
         "project": "p", "expires_in_seconds": limits.MAX_SNOOZE_SECONDS + 1})),
-    "MAX_TOKENS": Way(409, asking(sends("POST", "/api/v1/tokens", {"project": "p"})), {"store.tokens.MAX_TOKENS": 0}),
+    "MAX_TOKENS": Way(409, asking(sends("POST", "/api/v1/tokens", {"project": "p"})),
+        {"store.access.tokens.MAX_TOKENS": 0}),
     "MAX_TOKEN_DAYS": Way(422, sends("POST", "/api/v1/tokens", {"expires_in_days": limits.MAX_TOKEN_DAYS + 1})),
     "MAX_REQUESTS": Way(
-        429, sends("POST", "/api/v1/runs/stored/requests", {"kind": "census"}), {"store.requests.MAX_REQUESTS": 0}),
+        429, sends("POST", "/api/v1/runs/stored/requests", {"kind": "census"}),
+        {"store.coordination.request_rows.MAX_REQUESTS": 0}),
     "MAX_ACCEPTED_COUNTS": Way(
         409, sends("POST", "/api/v1/runs/stored/expectations", {"type": "app.Env", "low": 2, "high": 2}),
-        {"store.assertions.MAX_ACCEPTED_COUNTS": 0}),
+        {"store.alerts.assertions.MAX_ACCEPTED_COUNTS": 0}),
     "MAX_RULES": Way(
         409, sends("POST", "/api/v1/rules", {"series": RSS, "above": 5}),
-        {"store.assertions.MAX_RULES": 0}),
+        {"store.alerts.assertions.MAX_RULES": 0}),
     "MAX_WEBHOOKS": Way(
         409, sends("POST", "/api/v1/webhooks", {"url": "http://127.0.0.1:9/"}),
-        {"store.webhook_changes.MAX_WEBHOOKS": 0}),
+        {"store.alerts.webhook_changes.MAX_WEBHOOKS": 0}),
     # An answer
     "MAX_NAMES_ASKED": Way(422, sends(
         "GET", "/api/v1/runs/stored/series?" + urlencode([("name", "x")] * (limits.MAX_NAMES_ASKED + 1)))),

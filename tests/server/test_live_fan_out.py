@@ -11,14 +11,14 @@ import pytest
 from sqlalchemy import delete
 
 from leakline.snapshot import RunHeader
-from leakline_server import live as live_module
-from leakline_server.live import MAX_KEPT_MESSAGES, Live, Told, Viewer
-from leakline_server.requests import Requests
-from leakline_server.store import history
+from leakline_server import live_updates as live_module
+from leakline_server.live_updates import MAX_KEPT_MESSAGES, Live, Told, Viewer
+from leakline_server.run_requests import Requests
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.joining import join_run
-from leakline_server.store.tables import runs
-from leakline_server.workers.watching import Watcher
+from leakline_server.store.runs import run_history
+from leakline_server.store.runs.run_registration import join_run
+from leakline_server.store.schema import runs
+from leakline_server.workers.change_poller import Watcher
 
 
 class Run:
@@ -290,12 +290,12 @@ async def test_pages_of_a_run_that_another_program_removed_end(
         enter(live.viewing(name, "names", of.read)) for name, of in (("r1", run), ("r2", other))
     )
     for viewer, name, of in ((gone, "r1", run), (stays, "r2", other)):
-        of.revision = history.revision(engine, name)
+        of.revision = run_history.revision(engine, name)
         await viewer.begin(None)
     watcher = Watcher(engine, live, Requests(engine))
     with writing(engine) as connection:
         connection.execute(delete(runs).where(runs.c.id == "r1"))
-    run.failure = history.NoSuchRun("r1")
+    run.failure = run_history.NoSuchRun("r1")
     looks = list(other.reads)
     await asyncio.to_thread(watcher.once)
     assert await gone.news() is None

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from tests.server.stored import serving
 
 from leakline_server import logs
-from leakline_server.redaction import HIDDEN, redacted
+from leakline_server.ingest.redaction import HIDDEN, redacted
 from leakline_server.store.engine import open_engine
 
 log = logging.getLogger("leakline")

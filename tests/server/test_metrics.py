@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from leakline_server.web import run_metrics
+from leakline_server.web.metrics import run_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = json.loads((ROOT / "static" / "grafana-dashboard.json").read_text())

@@ -26,15 +26,16 @@ from tests.server.databases import SHAPE, Copies
 from tests.server.stored import damage_all_of, engine_of, serving
 
 from leakline.analysis.assertions.words import assertion_title
-from leakline.analysis.history import Expectation
 from leakline.analysis.results import AssertionCheck
+from leakline.analysis.run_history import Expectation
 from leakline_server.paths import MIGRATIONS
-from leakline_server.store import assertions
+from leakline_server.store.alerts import assertions
+from leakline_server.store.alerts.webhook_changes import BY_HAND
 from leakline_server.store.engine import Engine, open_engine, writing
-from leakline_server.store.findings import current_verdict, first_verdict
+from leakline_server.store.incidents.findings import current_verdict, first_verdict
+from leakline_server.store.maintenance.quarantine import set_aside
 from leakline_server.store.migrate import NewerDatabase, current, downgrade, revisions, upgrade
-from leakline_server.store.set_aside import set_aside
-from leakline_server.store.tables import (
+from leakline_server.store.schema import (
     alerts,
     deliveries,
     metadata,
@@ -43,10 +44,9 @@ from leakline_server.store.tables import (
     segments,
     webhooks,
 )
-from leakline_server.store.tables import (
+from leakline_server.store.schema import (
     assertions as assertions_table,
 )
-from leakline_server.store.webhook_changes import BY_HAND
 
 
 def steps() -> list[str]:

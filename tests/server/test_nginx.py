@@ -28,7 +28,7 @@ from tests.server.test_live import Stream
 
 from leakline_server.config import Config, from_environment
 from leakline_server.serve import believed
-from leakline_server.web.callers import MAX_WRONG_PASSWORDS
+from leakline_server.web.auth.authenticator import MAX_WRONG_PASSWORDS
 
 pytestmark = pytest.mark.long
 

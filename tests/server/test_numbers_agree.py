@@ -21,8 +21,8 @@ from tests.analysis.builder import (
 from tests.server.conftest import StartServer
 
 from leakline.analysis import examine, history_from_batches
-from leakline.analysis.history import RunHistory
 from leakline.analysis.results import Finding, Suspect
+from leakline.analysis.run_history import RunHistory
 from leakline.cli import main
 from leakline.report import Recording, build, render
 from leakline.snapshot import (
@@ -33,10 +33,10 @@ from leakline.snapshot import (
     batch_to_wire,
     header_to_wire,
 )
-from leakline_server.alerts.events import CONFIRMED
+from leakline_server.alerts.alert_payload import ExaminedRun, incident_facts
+from leakline_server.alerts.event_names import CONFIRMED
 from leakline_server.alerts.formats import FORMATS
 from leakline_server.alerts.formats.message import Message
-from leakline_server.alerts.payload import ExaminedRun, incident_facts
 
 GENERATIONS = 24
 _SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}

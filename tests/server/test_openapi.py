@@ -10,14 +10,17 @@ import pytest
 from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
-from leakline.analysis.compared import Comparison
+from leakline.analysis.comparison.comparison_results import Comparison
 from leakline.analysis.results import Books, Verdict
-from leakline_server.alerts.signing import make_secret
+from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.errors import RequestRefused
-from leakline_server.store import webhook_changes
-from leakline_server.store.wire import Batch
-from leakline_server.web import keeping_api, rules_api, schemas, webhooks_api
-from leakline_server.web.ingest_api import PATH
+from leakline_server.store.alerts import webhook_changes
+from leakline_server.store.ingest.wire_types import Batch
+from leakline_server.web import api_schemas
+from leakline_server.web.ingest.api import PATH
+from leakline_server.web.rules import api as rules_api
+from leakline_server.web.runs import storage_api
+from leakline_server.web.webhooks import api as webhooks_api
 
 
 @pytest.fixture(scope="module")
@@ -126,21 +129,21 @@ def test_a_wrong_method_is_told_all_that_are_right(
 
 
 MODELS: dict[str, Any] = {
-    "runs": schemas.RunList,
-    "runs/r1": schemas.Run,
-    "projects": keeping_api.Projects,
-    "runs/r1/series?name=*": schemas.SeriesList,
-    "series?run=r1&name=*": schemas.Overlay,
+    "runs": api_schemas.RunList,
+    "runs/r1": api_schemas.Run,
+    "projects": storage_api.Projects,
+    "runs/r1/series?name=*": api_schemas.SeriesList,
+    "series?run=r1&name=*": api_schemas.Overlay,
     "runs/r1/verdict": Verdict,
     "runs/r1/books": Books,
-    "runs/r1/types": schemas.Types,
-    "runs/r1/stores": schemas.Stores,
-    "runs/r1/events": schemas.Events,
-    "runs/r1/census": schemas.Census,
-    "runs/r1/large-objects": schemas.LargeObjects,
-    "runs/r1/holders": schemas.Holders,
-    "runs/r1/snapshots": schemas.Snapshots,
-    "runs/r1/incidents": schemas.Incidents,
+    "runs/r1/types": api_schemas.Types,
+    "runs/r1/stores": api_schemas.Stores,
+    "runs/r1/events": api_schemas.Events,
+    "runs/r1/census": api_schemas.Census,
+    "runs/r1/large-objects": api_schemas.LargeObjects,
+    "runs/r1/holders": api_schemas.Holders,
+    "runs/r1/snapshots": api_schemas.Snapshots,
+    "runs/r1/incidents": api_schemas.Incidents,
     "compare?before=r1&after=r2": Comparison,
     "rules": rules_api.Rules,
     "rules/presets": rules_api.Presets,

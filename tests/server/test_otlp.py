@@ -41,9 +41,10 @@ from tests.server.otlp_requests import (
 from tests.server.stored import serving
 
 from leakline.analysis.results import SEVERITY
-from leakline_server import limits, otlp
-from leakline_server.redaction import HIDDEN
-from leakline_server.web.otlp_streams import FEW_POINTS, Stream, Streams
+from leakline_server import limits
+from leakline_server.ingest import otlp_metrics
+from leakline_server.ingest.redaction import HIDDEN
+from leakline_server.web.ingest.otlp_streams import FEW_POINTS, Stream, Streams
 
 
 @pytest.fixture
@@ -139,9 +140,9 @@ def test_a_negative_size_is_refused_as_in_a_batch(shared_api: TestClient) -> Non
 def test_too_many_points_and_resources_are_refused(
     shared_api: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(otlp, "MAX_POINTS", 9)
+    monkeypatch.setattr(otlp_metrics, "MAX_POINTS", 9)
     assert "at most 9" in refusal(post(shared_api, memory([1] * 10)), 413)["message"]
-    monkeypatch.setattr(otlp, "MAX_RESOURCES", 1)
+    monkeypatch.setattr(otlp_metrics, "MAX_RESOURCES", 1)
     two = memory([1])
     two.MergeFrom(memory([1]))
     assert "2 resources" in refusal(post(shared_api, two), 413)["message"]
@@ -328,7 +329,7 @@ def test_the_page_has_every_name_that_is_taken() -> None:
     table = page.partition("| OpenTelemetry | here |")[2]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
     told = {name: here for names, here in rows for name in re.findall(r"`([a-z_.]+)`", names)}
-    for (name, _, wanted), series in otlp.NAMES.items():
+    for (name, _, wanted), series in otlp_metrics.NAMES.items():
         assert name in told, name
         (names, here) = next(row for row in rows if f"`{name}`" in row[0] and wanted in row[0])
         assert series.replace(".0.", ".<i>.") in here, names
@@ -403,7 +404,7 @@ def test_what_keeps_a_run_from_being_joined_is_a_refusal(
     others = memory([2 * MIB], who=instance("worker-8"))
     for name in ("PROCESSES", "ATTEMPTS"):
         with monkeypatch.context() as patched:
-            patched.setattr(f"leakline_server.store.joining.MAX_RUN_{name}", 0)
+            patched.setattr(f"leakline_server.store.runs.run_registration.MAX_RUN_{name}", 0)
             refusal(post(each_api, others), 409)
     assert take(each_api, others) == WHOLE
 
@@ -437,7 +438,7 @@ def test_a_resource_that_is_refused_keeps_no_other_out(each_api: TestClient) -> 
     post(each_api, memory([MIB]))
     both = memory([2 * MIB], first=10.0, who={**WHO, "leakline.project": "another"})
     # Somebody has begun a run of that very id elsewhere.
-    (told,) = otlp.read_request(both.SerializeToString(), otlp.PROTOBUF)
+    (told,) = otlp_metrics.read_request(both.SerializeToString(), otlp_metrics.PROTOBUF)
     header = {"id": told.header.id, "project": "erl", "name": "squats"}
     assert each_api.post("/api/v1/runs", json=header).status_code == 201
     both.MergeFrom(memory([3 * MIB], who=instance("worker-8")))

@@ -142,7 +142,7 @@ def test_attempts_are_one_line_and_other_ranks_none(api: TestClient, make_run: A
 def test_a_run_of_many_ranks_leaves_room_for_the_runs_after_it(
     api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.points.MAX_ITEMS", 8)
+    monkeypatch.setattr("leakline_server.store.downsampling.chart_points.MAX_ITEMS", 8)
     for run_id, ranks in (("wide", 12), ("narrow", 1)):
         for rank in range(ranks):
             run = make_run(id=run_id, instance=f"{run_id}-{rank}", rank=rank)
@@ -155,7 +155,7 @@ def test_a_run_of_many_ranks_leaves_room_for_the_runs_after_it(
 def test_a_line_is_of_all_attempts_also_where_not_every_process_is_told(
     api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.told_processes.MAX_PROCESSES_TOLD", 1)
+    monkeypatch.setattr("leakline_server.store.runs.process_list.MAX_PROCESSES_TOLD", 1)
     for attempt in (1, 2, 3):
         run = make_run(instance=f"life-{attempt}", attempt=attempt)
         api.post("/api/v1/runs", json=run.header)

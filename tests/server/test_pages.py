@@ -15,28 +15,25 @@ from starlette.testclient import TestClient
 from tests.browser.patterns import page as patterns
 
 from leakline_server.paths import STATIC, TEMPLATES
-from leakline_server.web import (
-    alerts_view,
-    compare_view,
-    contexts,
-    deletion_pages,
-    formats,
-    incidents_view,
-    inventory,
-    overlay_view,
-    sections,
-    settings_view,
-    sign_in_pages,
-)
-from leakline_server.web.search_words import parse_query
-from leakline_server.web.sparklines import sparkline
-from leakline_server.web.templating import VIEWER, breakable, environment
+from leakline_server.web.alerts import view as alerts_view
+from leakline_server.web.auth import pages as sign_in_pages
+from leakline_server.web.compare import view as compare_view
+from leakline_server.web.incidents import view as incidents_view
+from leakline_server.web.overlay import view as overlay_view
+from leakline_server.web.rendering import evidence_sections, number_formats, page_contexts
+from leakline_server.web.rendering.sparklines import sparkline
+from leakline_server.web.rendering.templating import VIEWER, breakable, environment
+from leakline_server.web.run_page import inventory_tables
+from leakline_server.web.runs import deletion_pages
+from leakline_server.web.search_query import parse_query
+from leakline_server.web.settings import view as settings_view
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 DEVICE_LINE = re.compile(r"(?:GPU \d+|Metal) [a-z][a-z, ]+")
 PAGES = {
-    "runs.html": contexts.RunsPage, "run.html": contexts.RunPage, "_run.html": contexts.RunPage,
-    "compare.html": compare_view.ComparePage, "pick.html": contexts.PickPage, "error.html": contexts.ErrorPage,
+    "runs.html": page_contexts.RunsPage, "run.html": page_contexts.RunPage, "_run.html": page_contexts.RunPage,
+    "compare.html": compare_view.ComparePage, "pick.html": page_contexts.PickPage,
+        "error.html": page_contexts.ErrorPage,
     "alerts.html": alerts_view.AlertsPage, "settings.html": settings_view.SettingsPage,
     "overlay.html": overlay_view.OverlayPage, "incidents.html": incidents_view.IncidentsPage,
     "deleted.html": deletion_pages.DeletedPage, "sign_in.html": sign_in_pages.SignInPage,
@@ -69,7 +66,11 @@ def test_a_context_carries_nothing_that_no_template_shows(template: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "write"),
-    [("count", formats.count), ("seconds", formats.seconds), ("bytes", formats.size)],
+    [
+        ("count", number_formats.count),
+        ("seconds", number_formats.seconds),
+        ("bytes", number_formats.size),
+    ],
 )
 def test_numbers_read_the_same_in_python_and_javascript(name: str, write: Any) -> None:
     for value, text in json.loads((DATA / "formats.json").read_text())[name]:
@@ -77,15 +78,15 @@ def test_numbers_read_the_same_in_python_and_javascript(name: str, write: Any) -
 
 
 def test_a_change_has_its_sign_and_an_interval_its_ends() -> None:
-    assert formats.change(2**30) == "+1.00 GiB"
-    assert formats.change(None) == "not measured"
-    assert formats.rate(3072.2) == "+3,072"
+    assert number_formats.change(2**30) == "+1.00 GiB"
+    assert number_formats.change(None) == "not measured"
+    assert number_formats.rate(3072.2) == "+3,072"
     assert (
-        formats.interval({"estimate": 1024, "low": 1024, "high": 2048})
+        number_formats.interval({"estimate": 1024, "low": 1024, "high": 2048})
         == "1.00 KiB (1.00 KiB to 2.00 KiB)"
     )
-    assert formats.percent(-0.0001) == "0 %"
-    assert formats.percent_change(-95) == "\u221295.0 %"
+    assert number_formats.percent(-0.0001) == "0 %"
+    assert number_formats.percent_change(-95) == "\u221295.0 %"
 
 
 def test_colours_are_written_in_one_file() -> None:
@@ -231,7 +232,7 @@ def test_a_full_collection_says_how_many_objects_it_freed() -> None:
         "kind": "collection", "name": "full", "generation": 3, "time": 1_750_000_000.0, "phase": None,
         "data": {"generation": 2, "freed": 1234, "uncollectable": 0, "seconds": 0.5},
     }  # fmt: skip
-    section = inventory.events([event], "generation")
+    section = inventory_tables.events([event], "generation")
     assert section is not None and section.table is not None
     assert "freed 1,234 objects of unknown size in 0.50 s" in str(section.table.rows[0])
 
@@ -241,7 +242,7 @@ def test_of_a_short_run_the_share_that_measuring_takes_is_not_known_yet() -> Non
     told = [
         {row.cells[0].text: row.cells[1].text for row in section.table.rows}["share of the run's time"]
         for seconds in (2.0, 59.0, None, 400.0)
-        if (section := sections.cost(spent, seconds)) is not None and section.table is not None
+        if (section := evidence_sections.cost(spent, seconds)) is not None and section.table is not None
     ]  # fmt: skip
     assert told == [*["not known yet: told from 1 min 0 s on"] * 3, "1.000 %"]
 
@@ -321,7 +322,7 @@ def test_two_runs_are_compared_and_the_older_of_two_picked_is_before(
     ],
 )
 def test_the_page_says_what_looks_at_the_heap(native: object, said: str) -> None:
-    section = sections.cost({"client.seconds": 1.0}, 100.0, native)
+    section = evidence_sections.cost({"client.seconds": 1.0}, 100.0, native)
     assert section is not None
     assert said in section.how
 

@@ -9,9 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 from tests.server.stored import LATER, engine_of, make_idle
 
-from leakline_server.store import compaction, points, sealing, summaries
-from leakline_server.store.columns import Key
+from leakline_server.store.downsampling import chart_points, summary_tree
 from leakline_server.store.engine import Engine
+from leakline_server.store.series import compaction, sealing
+from leakline_server.store.series.column_reader import Key
 
 pytestmark = pytest.mark.long
 
@@ -28,8 +29,8 @@ ASKED = "name=spike&name=float&name=sparse&phase=*&kind=phase_end&points=4"
 @pytest.fixture
 def api(api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     """Two phases and an end a generation, and one spike of a single snapshot, in the second phase."""
-    monkeypatch.setattr(points, "CHUNK_RATIO", 16)
-    monkeypatch.setattr(summaries, "GROUP", 1_000)
+    monkeypatch.setattr(chart_points, "CHUNK_RATIO", 16)
+    monkeypatch.setattr(summary_tree, "GROUP", 1_000)
     run = make_run(extra=EXTRA)
     run.create(api)
     run.send(api, 0, COUNT)

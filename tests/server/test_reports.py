@@ -32,8 +32,8 @@ from leakline.text_format import format_bytes, format_change
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.paths import TEMPLATES
-from leakline_server.web import standalone
-from leakline_server.web.sharing import file_name
+from leakline_server.web.export import html_bundle
+from leakline_server.web.rendering.report_links import file_name
 
 SERVER = "http://127.0.0.1"
 EVIL = "</script><img src=x onerror=alert(1)>`tick`|bar|[x](javascript:alert(1))"
@@ -395,10 +395,10 @@ def test_of_several_ranks_the_file_is_of_the_one_that_is_shown(
 
 
 def test_the_frame_uses_what_its_context_has_and_nothing_else() -> None:
-    parsed = standalone.environment().parse((TEMPLATES / standalone.FRAME).read_text())
+    parsed = html_bundle.environment().parse((TEMPLATES / html_bundle.FRAME).read_text())
     assert not list(parsed.find_all(nodes.Import))
     used = jinja2.meta.find_undeclared_variables(parsed)
-    assert used == {"title", *(field.name for field in fields(standalone.ReportFrame))}
+    assert used == {"title", *(field.name for field in fields(html_bundle.ReportFrame))}
 
 
 GB, GIB, MIB = 1e9, 2**30, 2**20

@@ -12,11 +12,11 @@ from leakline.analysis.results import Finding, Interval, Suspect, Verdict
 from leakline.snapshot import RunHeader
 from leakline_server.errors import TooBusy
 from leakline_server.limits import MAX_REQUESTS
-from leakline_server.requests import AGAIN_AFTER, Requests, searched_type
+from leakline_server.run_requests import AGAIN_AFTER, Requests, searched_type
+from leakline_server.store.coordination.request_rows import EXPIRE_SECONDS, KEEP_SECONDS, Wanted
 from leakline_server.store.engine import Engine
-from leakline_server.store.history import NoSuchRun
-from leakline_server.store.joining import join_run
-from leakline_server.store.requests import EXPIRE_SECONDS, KEEP_SECONDS, Wanted
+from leakline_server.store.runs.run_history import NoSuchRun
+from leakline_server.store.runs.run_registration import join_run
 
 ENV = "app.Env"
 FIND = Wanted("find_holders", ENV)
@@ -95,7 +95,7 @@ def test_an_outcome_told_to_a_server_that_has_not_heard_of_the_request_counts(
 def test_what_people_write_into_marks_is_not_taken_for_requests(
     requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakline_server.requests.MAX_ELSEWHERE", 3)
+    monkeypatch.setattr("leakline_server.run_requests.MAX_ELSEWHERE", 3)
     asked = requests.ask("r1", FIND)
     refreshed: list[int] = []
     requests._has_answers = lambda: refreshed.append(1)

@@ -20,9 +20,20 @@ from tests.server.stored import compact_all, count_of, engine_of, put_run, seal,
 
 from leakline import analysis
 from leakline_server.config import from_environment
-from leakline_server.store import removal, retention, sizes, thinning
-from leakline_server.store.codec import encode, numbers, texts
-from leakline_server.store.columns import (
+from leakline_server.store.engine import DATABASE_ERRORS, Engine, writing
+from leakline_server.store.maintenance import purge, retention_policy, run_thinning, storage_sizes
+from leakline_server.store.maintenance.retention_policy import (
+    DAY_SECONDS,
+    FOREVER,
+    Limits,
+    PerProject,
+)
+from leakline_server.store.maintenance.retention_steps import Keeping
+from leakline_server.store.runs.run_history import load_history
+from leakline_server.store.schema import batches, chunks, runs, segments, series
+from leakline_server.store.schema import sizes as sizes_table
+from leakline_server.store.series.chunk_codec import encode, numbers, texts
+from leakline_server.store.series.column_reader import (
     COLUMNS,
     GENERATION,
     KIND,
@@ -33,14 +44,8 @@ from leakline_server.store.columns import (
     Block,
     Key,
 )
-from leakline_server.store.engine import DATABASE_ERRORS, Engine, writing
-from leakline_server.store.history import load_history
-from leakline_server.store.keeping import Keeping
-from leakline_server.store.retention import DAY_SECONDS, FOREVER, Limits, PerProject
-from leakline_server.store.tables import batches, chunks, runs, segments, series
-from leakline_server.store.tables import sizes as sizes_table
-from leakline_server.worker import Worker
-from leakline_server.workers.retaining import FIRST_DECISION_SECONDS, Retainer
+from leakline_server.worker_thread import Worker
+from leakline_server.workers.retention_worker import FIRST_DECISION_SECONDS, Retainer
 
 NOW = 1_800_000_000.0
 MIB = 2**20
@@ -60,13 +65,13 @@ def put(
 
 
 def going(engine: Engine, limits: Limits) -> list[str]:
-    return [each.run_id for each in retention.decide(engine, limits, NOW).going]
+    return [each.run_id for each in retention_policy.decide(engine, limits, NOW).going]
 
 
 def test_nothing_goes_by_itself(engine: Engine) -> None:
     put(engine, "old", days=10_000, size=2**50)
     assert going(engine, Limits()) == []
-    assert retention.to_thin(engine, Limits(), NOW) == []
+    assert retention_policy.to_thin(engine, Limits(), NOW) == []
 
 
 def test_runs_go_by_the_age_of_their_project(engine: Engine) -> None:
@@ -96,7 +101,9 @@ def test_a_project_that_is_too_large_loses_its_oldest(engine: Engine) -> None:
         put(engine, f"r{days}", days=days, size=10 * MIB)
         put(engine, f"other{days}", days=days, size=10 * MIB, project="other")
     put(engine, "empty", days=100)
-    decided = retention.decide(engine, Limits(keep_bytes=PerProject(None, {"erl": 35 * MIB})), NOW)
+    decided = retention_policy.decide(
+        engine, Limits(keep_bytes=PerProject(None, {"erl": 35 * MIB})), NOW
+    )
     assert [each.run_id for each in decided.going] == ["r6", "r5", "r4"]
     assert {each.why for each in decided.going} == {"size"}
     assert decided.too_large == []
@@ -105,7 +112,7 @@ def test_a_project_that_is_too_large_loses_its_oldest(engine: Engine) -> None:
 def test_a_project_that_stays_too_large_is_named(engine: Engine) -> None:
     put(engine, "live", days=0, size=10 * MIB, state="running")
     put(engine, "old", days=9, size=MIB)
-    decided = retention.decide(engine, Limits(keep_bytes=PerProject(2 * MIB)), NOW)
+    decided = retention_policy.decide(engine, Limits(keep_bytes=PerProject(2 * MIB)), NOW)
     assert [each.run_id for each in decided.going] == ["old"]
     assert [(t.project, t.bytes, t.limit) for t in decided.too_large] == [
         ("erl", 10 * MIB, 2 * MIB)
@@ -133,7 +140,7 @@ def test_whatever_there_is_rules_one_to_three_hold(
     for i, (age, size, state, tags, project) in enumerate(there):
         put(engine, f"{i}", days=age + 0.5, size=size, state=state, tags=tags, project=project)
     limits = Limits(keep_days=PerProject(days), keep_bytes=PerProject(most))
-    decided = retention.decide(engine, limits, NOW)
+    decided = retention_policy.decide(engine, limits, NOW)
     gone = {int(each.run_id): each.why for each in decided.going}
     assert len(gone) == len(decided.going)
     for i, (age, _, state, tags, _) in enumerate(there):
@@ -170,22 +177,22 @@ def test_a_run_that_was_counted_is_counted_again_when_it_has_news(
                 run_id="r", process_id=1, first_sequence=1, count=1, revision=1, received_at=NOW, body=b"x" * 100
             )
         )  # fmt: skip
-    assert sizes.measure(engine, NOW) == 1
-    assert sizes.projects(engine) == [sizes.ProjectSize("erl", 1, 100)]
-    assert sizes.measure(engine, NOW + 1) == 0
+    assert storage_sizes.measure(engine, NOW) == 1
+    assert storage_sizes.projects(engine) == [storage_sizes.ProjectSize("erl", 1, 100)]
+    assert storage_sizes.measure(engine, NOW + 1) == 0
     with writing(engine) as connection:
         connection.execute(update(batches).values(body=b"x" * 150))
         connection.execute(update(runs).values(revision=7, last_seen_at=NOW))
-    assert sizes.measure(engine, NOW + sizes.FRESH_SECONDS - 1) == 0
-    assert sizes.measure(engine, NOW + sizes.FRESH_SECONDS) == 1
-    assert sizes.projects(engine)[0].bytes == 150
-    assert sizes.measure(engine, NOW + sizes.SETTLED_SECONDS, since=NOW) == 0
+    assert storage_sizes.measure(engine, NOW + storage_sizes.FRESH_SECONDS - 1) == 0
+    assert storage_sizes.measure(engine, NOW + storage_sizes.FRESH_SECONDS) == 1
+    assert storage_sizes.projects(engine)[0].bytes == 150
+    assert storage_sizes.measure(engine, NOW + storage_sizes.SETTLED_SECONDS, since=NOW) == 0
     # Compacted after its end, without news.
     with writing(engine) as connection:
         connection.execute(update(batches).values(body=b"x" * 50))
-    assert sizes.measure(engine, NOW + sizes.SETTLED_SECONDS - 1) == 0
-    assert sizes.measure(engine, NOW + sizes.SETTLED_SECONDS, since=NOW - 1) == 1
-    assert sizes.projects(engine)[0].bytes == 50
+    assert storage_sizes.measure(engine, NOW + storage_sizes.SETTLED_SECONDS - 1) == 0
+    assert storage_sizes.measure(engine, NOW + storage_sizes.SETTLED_SECONDS, since=NOW - 1) == 1
+    assert storage_sizes.projects(engine)[0].bytes == 50
 
 
 def test_the_worker_removes_what_is_too_old_and_says_so(
@@ -205,7 +212,7 @@ def test_the_worker_removes_what_is_too_old_and_says_so(
     assert told == ["old"]
     assert retainer.figures.removed_runs == 1
     assert "removed run old (old, project erl): older than LEAKLINE_KEEP_DAYS" in caplog.text
-    assert removal.waiting(engine) == 0
+    assert purge.waiting(engine) == 0
 
 
 def change(engine: Engine, name: str, **values: Any) -> None:
@@ -221,7 +228,8 @@ def there(engine: Engine) -> list[str]:
 def keeping_of(engine: Engine, limits: Limits) -> Keeping:
     keeping = Keeping(engine, limits)
     keeping.decided(
-        retention.decide(engine, limits, NOW).going, retention.to_thin(engine, limits, NOW)
+        retention_policy.decide(engine, limits, NOW).going,
+        retention_policy.to_thin(engine, limits, NOW),
     )
     return keeping
 
@@ -241,7 +249,7 @@ def test_what_people_tagged_or_heard_of_since_the_decision_stays(engine: Engine)
     # It came back, and has ended once more by now.
     change(engine, "again", last_seen_at=NOW - 1)
     change(engine, "live", state="running")
-    assert removal.remove(engine, "gone", NOW) == "removed"
+    assert purge.remove(engine, "gone", NOW) == "removed"
     assert outcomes(keeping) == {
         "again": "kept", "gone": "unknown", "live": "live", "old": "removed", "tagged": "kept",
     }  # fmt: skip
@@ -252,8 +260,8 @@ def test_a_project_that_people_made_small_meanwhile_loses_no_more(engine: Engine
     for days in range(1, 6):
         put(engine, f"r{days}", days=days, size=10 * MIB)
     keeping = keeping_of(engine, Limits(keep_bytes=PerProject(25 * MIB)))
-    assert removal.remove(engine, "r1", NOW) == "removed"
-    assert removal.remove(engine, "r2", NOW) == "removed"
+    assert purge.remove(engine, "r1", NOW) == "removed"
+    assert purge.remove(engine, "r2", NOW) == "removed"
     assert outcomes(keeping) == {"r5": "removed", "r4": "kept", "r3": "kept"}
 
 
@@ -271,14 +279,14 @@ def sealed(engine: Engine, name: str, *firsts: int) -> None:
 def thin_by(monkeypatch: pytest.MonkeyPatch, engine: Engine, thin: Callable[[int], None]) -> None:
     """Instead of thinning: what comes of it is up to the test."""
 
-    def step(of: Engine, key: Key, first: int) -> thinning.Thinned:
+    def step(of: Engine, key: Key, first: int) -> run_thinning.Thinned:
         thin(first)
         with writing(engine) as connection:
             this = segments.c.first_sequence == first
             connection.execute(update(segments).where(this).values(thinned=True))
-        return thinning.Thinned(1, 1)
+        return run_thinning.Thinned(1, 1)
 
-    monkeypatch.setattr(thinning, "thin", step)
+    monkeypatch.setattr(run_thinning, "thin", step)
 
 
 def thin_all(keeping: Keeping) -> int:
@@ -317,7 +325,7 @@ def test_a_stretch_whose_thinning_failed_is_thinned_after_the_others(
     thin_by(monkeypatch, old, thin)
     thin_all(keeping_of(old, THIN))
     assert asked == [1, 2, 1]
-    assert retention.to_thin(old, THIN, NOW) == []
+    assert retention_policy.to_thin(old, THIN, NOW) == []
 
 
 def test_a_stretch_that_a_compaction_moved_is_found_where_it_is_now(
@@ -325,7 +333,7 @@ def test_a_stretch_that_a_compaction_moved_is_found_where_it_is_now(
 ) -> None:
     thin_by(monkeypatch, old, lambda first: sealed(old, "old", 3) if first == 1 else None)
     thin_all(keeping_of(old, THIN))
-    assert thinning.whole(old, "old") == []
+    assert run_thinning.whole(old, "old") == []
 
 
 def test_a_run_whose_thinning_fails_each_time_is_tried_again_at_the_next_decision(
@@ -336,7 +344,7 @@ def test_a_run_whose_thinning_fails_each_time_is_tried_again_at_the_next_decisio
 
     thin_by(monkeypatch, old, thin)
     thin_all(keeping_of(old, THIN))
-    assert retention.to_thin(old, THIN, NOW) == [("old", 0)]
+    assert retention_policy.to_thin(old, THIN, NOW) == [("old", 0)]
 
 
 def test_a_run_that_is_tagged_while_it_is_thinned_keeps_the_rest(
@@ -344,7 +352,7 @@ def test_a_run_that_is_tagged_while_it_is_thinned_keeps_the_rest(
 ) -> None:
     thin_by(monkeypatch, old, lambda first: change(old, "old", tags='["keep"]'))
     thin_all(keeping_of(old, THIN))
-    assert [first for _, first in thinning.whole(old, "old")] == [2]
+    assert [first for _, first in run_thinning.whole(old, "old")] == [2]
 
 
 def test_the_settings_name_projects() -> None:
@@ -363,7 +371,8 @@ def test_the_settings_name_projects() -> None:
 
 def thin(engine: Engine, run_id: str = "r1") -> int:
     return sum(
-        thinning.thin(engine, key, first).snapshots for key, first in thinning.whole(engine, run_id)
+        run_thinning.thin(engine, key, first).snapshots
+        for key, first in run_thinning.whole(engine, run_id)
     )
 
 
@@ -542,14 +551,14 @@ def test_a_stretch_that_somebody_changes_meanwhile_is_left_to_the_next_time(
 ) -> None:
     finish(api)
     engine = engine_of(api)
-    real = thinning.kept
+    real = run_thinning.kept
 
     def slow(block: Block) -> Any:
         with writing(engine) as connection:
             connection.execute(update(segments).values(revision=segments.c.revision + 1))
         return real(block)
 
-    monkeypatch.setattr(thinning, "kept", slow)
+    monkeypatch.setattr(run_thinning, "kept", slow)
     assert thin(engine) == 0
     assert len(points(api, "gauge.spike")) == 600
     monkeypatch.undo()
@@ -570,21 +579,21 @@ def test_a_damaged_stretch_stays_as_it_is(api: TestClient, run: Any) -> None:
 def test_what_is_old_is_thinned_once_and_again_when_more_came(api: TestClient, run: Any) -> None:
     finish(api)
     engine = engine_of(api)
-    sizes.measure(engine, 1.0)
+    storage_sizes.measure(engine, 1.0)
     limits = Limits(thin_after_days=PerProject(7))
     now = _last_seen(engine) + 7 * DAY_SECONDS
-    assert retention.to_thin(engine, limits, now) == []
-    ((run_id, revision),) = retention.to_thin(engine, limits, now + 1)
+    assert retention_policy.to_thin(engine, limits, now) == []
+    ((run_id, revision),) = retention_policy.to_thin(engine, limits, now + 1)
     thin(engine)
-    thinning.mark_done(engine, run_id, revision)
-    assert retention.to_thin(engine, limits, now + 1) == []
-    assert sizes.measure(engine, now) == 1
-    assert retention.to_thin(engine, limits, now + 1) == []
+    run_thinning.mark_done(engine, run_id, revision)
+    assert retention_policy.to_thin(engine, limits, now + 1) == []
+    assert storage_sizes.measure(engine, now) == 1
+    assert retention_policy.to_thin(engine, limits, now + 1) == []
     run.send(api, 600, 100)
     later = _last_seen(engine) + 7 * DAY_SECONDS + 1
-    assert [each for each, _ in retention.to_thin(engine, limits, later)] == ["r1"]
+    assert [each for each, _ in retention_policy.to_thin(engine, limits, later)] == ["r1"]
     api.patch("/api/v1/runs/r1", json={"tags": ["keep"]})
-    assert retention.to_thin(engine, limits, later) == []
+    assert retention_policy.to_thin(engine, limits, later) == []
 
 
 def _last_seen(engine: Engine) -> float:
@@ -617,7 +626,7 @@ def test_the_numbers_of_every_chunk_stay_whatever_is_in_it(
         2: numbers([None if row[1] is None else row[1] / 2 for row in rows]),
     }
     block = Block(columns)
-    keep = thinning.kept(block)
+    keep = run_thinning.kept(block)
     left = block.take(keep)
     for number in (SEQUENCE, 1, 2):
         assert _told(block.numbers(number)) == _told(left.numbers(number))
@@ -645,8 +654,8 @@ def test_segments_of_older_versions_are_counted_by_their_chunks(engine: Engine) 
             connection.execute(
                 insert(chunks).values(**of, series_id=number, present=2, width=0, blob=b"12345")
             )
-    sizes.measure(engine, 2.0)
-    assert sizes.projects(engine)[0].bytes == 5 * len(COLUMNS)
+    storage_sizes.measure(engine, 2.0)
+    assert storage_sizes.projects(engine)[0].bytes == 5 * len(COLUMNS)
 
 
 SERIES = 65
@@ -716,11 +725,11 @@ def test_batches_are_acknowledged_while_old_runs_are_removed_and_thinned(
     api: TestClient, make_run: Any, eventually: Any, patch: Any
 ) -> None:
     """By a worker beside that of the server, which does not wait for its turn, nor with its first decision."""
-    patch("workers.retaining.has_other_servers", lambda engine: False)
+    patch("workers.retention_worker.has_other_servers", lambda engine: False)
     engine = engine_of(api)
     long_run(engine, "removed")
     long_run(engine, "thinned")
-    while sizes.measure(engine, time.time()):
+    while storage_sizes.measure(engine, time.time()):
         continue
     make_run(id="live").create(api)
     retainer = Retainer(engine, Limits(thin_after_days=PerProject(1.0)))
@@ -728,11 +737,11 @@ def test_batches_are_acknowledged_while_old_runs_are_removed_and_thinned(
     working = Worker("test-retain", retainer.once)
     with Sending(api, make_run(id="live")) as beside:
         eventually(lambda: beside.acknowledged)
-        assert removal.remove(engine, "removed", time.time()) == "removed"
+        assert purge.remove(engine, "removed", time.time()) == "removed"
         before = beside.acknowledged
         working.start()
         eventually(lambda: chunks_left(engine, "removed") == 0, 60.0)
-        eventually(lambda: not thinning.whole(engine, "thinned"), 60.0)
+        eventually(lambda: not run_thinning.whole(engine, "thinned"), 60.0)
         assert beside.acknowledged > before
     working.stop()
     # A batch waits for a step of the retainer, never for all its work.

@@ -15,22 +15,23 @@ from sqlalchemy import select
 from starlette.testclient import TestClient
 from tests.server.stored import count_of, put_run, serving
 
-from leakline.analysis.history import ProcessHistory, RunHistory
 from leakline.analysis.results import Interval, Moment, OomForecast, Verdict
-from leakline.analysis.series import Lane, lanes_of
-from leakline_server.alerts import readings
-from leakline_server.alerts.payload import ExaminedRun
-from leakline_server.alerts.presets import PRESETS, SETS
-from leakline_server.alerts.rule_alerts import Looks, SaidMeanwhile, alerts_of_rules, looks_at
-from leakline_server.store import alerts, assertions
-from leakline_server.store.alerts import Alert
-from leakline_server.store.assertions import SameRule, Terms, TooManyRules
+from leakline.analysis.run_history import ProcessHistory, RunHistory
+from leakline.analysis.timeline import Lane, lanes_of
+from leakline_server.alerts.alert_payload import ExaminedRun
+from leakline_server.alerts.rules import rule_readings
+from leakline_server.alerts.rules.rule_alerts import Looks, SaidMeanwhile, alerts_of_rules, looks_at
+from leakline_server.alerts.rules.rule_presets import PRESETS, SETS
+from leakline_server.store.alerts import alert_rows as alerts
+from leakline_server.store.alerts import assertions
+from leakline_server.store.alerts.alert_rows import Alert
+from leakline_server.store.alerts.assertions import SameRule, Terms, TooManyRules
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.tables import alerts as alert_rows
-from leakline_server.store.tables import assertion_states, runs
-from leakline_server.web import rules_api
-from leakline_server.workers import looking
-from leakline_server.workers.examine import Examiner, Wakes
+from leakline_server.store.schema import alerts as alert_rows
+from leakline_server.store.schema import assertion_states, runs
+from leakline_server.web.rules import api as rules_api
+from leakline_server.workers import examination
+from leakline_server.workers.examination_worker import Examiner, Wakes
 
 NOW = 1_760_000_000.0
 QUEUE = Terms("Queue", "gauge.queue", above=50.0)
@@ -177,8 +178,10 @@ def test_others_write_while_a_rule_is_held_against_a_run(
         wrote.append(done.wait(10))
         return lanes_of(history)
 
-    monkeypatch.setattr(readings, "lanes_of", slowly)
-    monkeypatch.setattr(looking, "load_for_examination", lambda *_: (history_of([1.0, 60.0]), 0))
+    monkeypatch.setattr(rule_readings, "lanes_of", slowly)
+    monkeypatch.setattr(
+        examination, "load_for_examination", lambda *_: (history_of([1.0, 60.0]), 0)
+    )
     Examiner(engine, 60.0, Wakes(lambda run: None, lambda: None)).examine("r1")
     assert wrote == [True]
     with engine.connect() as connection:

@@ -11,12 +11,13 @@ from tests.server.access.people import Clock
 
 from leakline.analysis.results import Finding, Interval, Moment, OomForecast, Suspect, Verdict
 from leakline.snapshot import RunHeader
-from leakline_server.store import acknowledgements, incident_groups, joining, runs
-from leakline_server.store.acknowledgements import Acknowledgement
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.tables import alerts, deliveries, webhooks
-from leakline_server.store.tables import runs as runs_table
-from leakline_server.workers.examine import Examiner, Wakes
+from leakline_server.store.incidents import acknowledgements, incident_groups
+from leakline_server.store.incidents.acknowledgements import Acknowledgement
+from leakline_server.store.runs import run_registration, runs
+from leakline_server.store.schema import alerts, deliveries, webhooks
+from leakline_server.store.schema import runs as runs_table
+from leakline_server.workers.examination_worker import Examiner, Wakes
 
 NOW = 1_760_000_000.0
 SUSPECTED, CONFIRMED = "incident.suspected", "incident.confirmed"
@@ -53,7 +54,7 @@ class Server:
     def begin(self, run: str = "r1", at: float | None = None) -> None:
         """Join a run that begins now, or when it says."""
         header = RunHeader(run, "erl", run, "generation", None, at or self.clock.now)
-        joining.join_run(self.engine, header, self.clock.now)
+        run_registration.join_run(self.engine, header, self.clock.now)
 
     def change(self, state: Any, **changes: Any) -> None:
         made = runs.Changes(state=state, **changes)
@@ -391,7 +392,7 @@ def test_silence_is_told_exactly_when_it_is_marked(
     def fail(*_: Any) -> int:
         raise RuntimeError
 
-    monkeypatch.setattr("leakline_server.workers.examine.alerts.add", fail)
+    monkeypatch.setattr("leakline_server.workers.examination_worker.alert_rows.add", fail)
     server.clock.now += 61
     with pytest.raises(RuntimeError):
         server.examiner.once()

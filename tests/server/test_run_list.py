@@ -14,7 +14,7 @@ from tests.server.stored import engine_of
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.migrate import upgrade
-from leakline_server.store.run_order import (
+from leakline_server.store.runs.run_order import (
     LAST_SEEN,
     ORDERS,
     BadCursor,
@@ -25,8 +25,8 @@ from leakline_server.store.run_order import (
     sorted_by,
     write_cursor,
 )
-from leakline_server.store.runs import RunFilter, list_runs
-from leakline_server.store.tables import runs
+from leakline_server.store.runs.runs import RunFilter, list_runs
+from leakline_server.store.schema import runs
 
 COLUMNS = {
     "seen": "last_seen_at", "started": "started_at", "name": "name",

@@ -14,17 +14,19 @@ from starlette.testclient import TestClient
 from tests.server.stored import engine_of
 
 from leakline import analysis
-from leakline.accounts import DROPPED, THINNED
 from leakline.analysis.results import TypeGrowth, Verdict, to_json
-from leakline_server.store import details, history, points, snapshots
+from leakline.transport.snapshot_accounting import DROPPED, THINNED
+from leakline_server.store.details import details, snapshot_rows
+from leakline_server.store.downsampling import chart_points
 from leakline_server.store.engine import writing
-from leakline_server.store.known import load_run
-from leakline_server.store.tables import runs
-from leakline_server.web import ending_view, inventory
-from leakline_server.web.contexts import Cell, Section
-from leakline_server.web.run_data import first_shown, own_verdict
-from leakline_server.web.run_view import progress
-from leakline_server.web.types_view import suspects_first
+from leakline_server.store.ingest.ingest_cache import load_run
+from leakline_server.store.runs import run_history
+from leakline_server.store.schema import runs
+from leakline_server.web.rendering.page_contexts import Cell, Section
+from leakline_server.web.run_page import inventory_tables, process_endings
+from leakline_server.web.run_page.run_data import first_shown, own_verdict
+from leakline_server.web.run_page.type_table import suspects_first
+from leakline_server.web.run_page.view import progress
 
 GIB = 2**30
 
@@ -82,7 +84,7 @@ def test_a_run_says_how_many_of_its_generations_are_complete(
 
 
 def test_a_killed_run_tells_its_last_reading() -> None:
-    section = ending_view.end(a_run(), [snapshot()])
+    section = process_endings.end(a_run(), [snapshot()])
     assert note_of(section) == (
         "Killed for memory. 9.70 GiB of 10.00 GiB. Last reading of rank 0: RSS 9.70 GiB of a limit of 10.00 GiB at "
         "generation 7: after evaluate, 2.00 s before."
@@ -95,7 +97,7 @@ def test_a_killed_run_tells_its_last_reading() -> None:
 
 def test_a_silent_run_tells_since_when_and_promises_no_seconds() -> None:
     silent = process(end_state="silent", end_reason="", presumed=True)
-    section = ending_view.end(
+    section = process_endings.end(
         a_run(state="silent", reason="", processes=[silent]), [snapshot(label="sample")]
     )
     assert note_of(section) == (
@@ -111,7 +113,7 @@ def test_of_several_processes_the_one_that_ended_worst_is_told() -> None:
         process(instance="p0", rank=1, attempt=0),
     ]
     rows = [snapshot(process=name) for name in ("p1", "p2", "p0")]
-    section = ending_view.end(a_run(processes=processes), rows)
+    section = process_endings.end(a_run(processes=processes), rows)
     assert "Last reading of rank 1" in note_of(section)
     assert len(texts_of(section)) == 2
 
@@ -123,7 +125,9 @@ def test_of_processes_that_were_killed_the_one_that_ran_out_of_memory_is_told() 
         process(instance="p2", rank=2, role="child"),
     ]
     rows = [snapshot(process=name) for name in ("p2", "p1", "p0")]
-    assert "Last reading of rank 1" in note_of(ending_view.end(a_run(processes=processes), rows))
+    assert "Last reading of rank 1" in note_of(
+        process_endings.end(a_run(processes=processes), rows)
+    )
 
 
 def test_an_attempt_ended_as_the_worst_of_its_main_processes() -> None:
@@ -134,18 +138,18 @@ def test_an_attempt_ended_as_the_worst_of_its_main_processes() -> None:
         process(instance="p3", rank=1, role="child", end_state=None, end_reason="", ended_at=None),
     ]
     attempt = {"number": 1, "started_at": "2026-01-31T12:00:00.000Z", "environment": {}}
-    section = ending_view.attempts(a_run(processes=processes, attempts=[attempt]))
+    section = process_endings.attempts(a_run(processes=processes, attempts=[attempt]))
     assert "failed: ValueError" in texts_of(section)[0]
 
 
 @pytest.mark.parametrize("state", ["running", "finished"])
 def test_a_run_that_goes_on_or_finished_has_no_such_section(state: str) -> None:
-    assert ending_view.end(a_run(state=state, reason=""), [snapshot()]) is None
+    assert process_endings.end(a_run(state=state, reason=""), [snapshot()]) is None
 
 
 def test_the_account_of_a_process_closes() -> None:
     lost = {"queue_full": 2, "spool_thinned": 10, "thinned": 40, "events": 1}
-    section = ending_view.delivery([process(taken=100, stored=80, lost=lost)])
+    section = process_endings.delivery([process(taken=100, stored=80, lost=lost)])
     assert texts_of(section) == [[
         "0", "main", "1", "100", "80", "12", "8", "queue full 2, spool thinned 10, thinned 40, events 1",
     ]]  # fmt: skip
@@ -154,11 +158,11 @@ def test_the_account_of_a_process_closes() -> None:
 
 
 def test_every_reason_that_counts_snapshots_is_explained() -> None:
-    assert set(ending_view._REASONS) >= DROPPED | THINNED
+    assert set(process_endings._REASONS) >= DROPPED | THINNED
 
 
 def test_a_reason_nobody_knows_is_shown_and_not_explained() -> None:
-    assert note_of(ending_view.delivery([process(lost={"<b>new</b>": 3})])) == ""
+    assert note_of(process_endings.delivery([process(lost={"<b>new</b>": 3})])) == ""
 
 
 def test_attempts_tell_what_changed_between_them() -> None:
@@ -179,7 +183,7 @@ def test_attempts_tell_what_changed_between_them() -> None:
         {"number": 3, "started_at": "2026-01-31T14:00:00.000Z", "environment": {}},
     ]  # fmt: skip
     processes = [process(), process(instance="p2", attempt=2, ended_at=None, end_state=None)]
-    told = texts_of(ending_view.attempts(a_run(attempts=attempts, processes=processes)))
+    told = texts_of(process_endings.attempts(a_run(attempts=attempts, processes=processes)))
     assert told[0][0] == "3"
     assert told[1][3:] == [
         "running", "bbbbbbbbbb", "–", "3 packages; torch 2.1 → 2.2, new 3 is new, old is gone",
@@ -194,27 +198,27 @@ def test_an_attempt_before_the_newest_does_not_run_any_more() -> None:
     attempts = [{"number": n, "started_at": started, "environment": {}} for n in (1, 2)]
     nothing_told = {"ended_at": None, "end_state": None, "end_reason": ""}
     first, second = process(**nothing_told), process(instance="p2", attempt=2, **nothing_told)
-    section = ending_view.attempts(a_run(attempts=attempts, processes=[first, second]))
+    section = process_endings.attempts(a_run(attempts=attempts, processes=[first, second]))
     assert [row[3] for row in texts_of(section)] == ["running", "no end told"]
-    processes = inventory.processes([first, second])
+    processes = inventory_tables.processes([first, second])
     assert [row[4] for row in texts_of(processes)] == ["no end told", "running"]
 
 
 def test_lines_are_open_where_the_run_did_not_finish() -> None:
     second = process(instance="p2", attempt=2, rank=1, log_lines=["two", "three"])
     said = [process(log_lines=["one"]), second]
-    section = ending_view.lines(a_run(processes=said))
+    section = process_endings.lines(a_run(processes=said))
     assert texts_of(section) == [["1", "0", "one"], ["2", "1", "two"], ["2", "1", "three"]]
     assert section is not None and not section.fold
-    finished = ending_view.lines(a_run(state="finished", processes=said))
+    finished = process_endings.lines(a_run(state="finished", processes=said))
     assert finished is not None and finished.fold
-    assert ending_view.lines(a_run()) is None
+    assert process_endings.lines(a_run()) is None
 
 
 def test_what_all_lines_have_in_common_has_no_column() -> None:
     second = process(instance="p2", attempt=2, log_lines=["two"])
-    alone = ending_view.lines(a_run(processes=[second]))
-    both = ending_view.lines(a_run(processes=[second, process(log_lines=["one"])]))
+    alone = process_endings.lines(a_run(processes=[second]))
+    both = process_endings.lines(a_run(processes=[second, process(log_lines=["one"])]))
     assert alone is not None and alone.table is not None
     assert [column.label for column in alone.table.columns] == ["line"]
     assert texts_of(both) == [["1", "one"], ["2", "two"]]
@@ -283,7 +287,7 @@ FINDINGS = [
 
 def cells(*found: dict[str, Any]) -> list[tuple[Cell, Cell]]:
     """(growth, finding) of each row."""
-    section = inventory.processes(found, (), FINDINGS, "epoch")
+    section = inventory_tables.processes(found, (), FINDINGS, "epoch")
     assert section.table is not None
     heads = [column.label for column in section.table.columns]
     growth, named = heads.index("growth per epoch"), heads.index("finding")
@@ -320,7 +324,9 @@ def test_an_attempt_before_the_newest_says_where_its_curve_goes_on() -> None:
 def test_the_interval_stands_beside_the_growth_where_there_is_one() -> None:
     point = {"estimate": 4.0, "low": 4.0, "high": 4.0}
     grows = (None, point, GROWTH)
-    section = inventory.processes([process(growth_bytes_per_generation=each) for each in grows])
+    section = inventory_tables.processes(
+        [process(growth_bytes_per_generation=each) for each in grows]
+    )
     assert section.table is not None
     at = [column.label for column in section.table.columns].index("90 % interval")
     assert [row.cells[at].text for row in section.table.rows] == ["–", "–", "+7.50 MiB to +8.50 MiB"]  # fmt: skip
@@ -450,7 +456,7 @@ ALL = 5
 @pytest.fixture
 def many(api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     """Ranks 0 to 4, of which each is larger than the one before."""
-    monkeypatch.setattr(history, "MAX_PROCESSES_STUDIED", FEW)
+    monkeypatch.setattr(run_history, "MAX_PROCESSES_STUDIED", FEW)
     for rank in range(ALL):
         size = {"process.rss_bytes": lambda _, rank=rank: (rank + 1) * 2**30}
         make_run(id="many", instance=f"p{rank}", rank=rank, extra=size).begin(api, 9)
@@ -460,7 +466,7 @@ def many(api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch) -> Tes
 def test_no_process_of_a_run_of_few_is_left_out(api: TestClient, make_run: Any) -> None:
     make_run(id="one").create(api)
     make_run(id="one").send(api, 0, 9)
-    read, _ = history.load_for_examination(engine_of(api), "one")
+    read, _ = run_history.load_for_examination(engine_of(api), "one")
     assert (len(read.processes), read.processes_left_out) == (1, 0)
     assert "not studied" not in analysis.examine(read).summary
     told = api.get("/api/v1/runs/one/series?name=*").json()
@@ -468,7 +474,7 @@ def test_no_process_of_a_run_of_few_is_left_out(api: TestClient, make_run: Any) 
     assert api.get("/api/v1/runs/one/snapshots").json()["processes_left_out"] == 0
 
 
-@pytest.mark.parametrize("load", [history.load_for_examination, history.load_for_pages])
+@pytest.mark.parametrize("load", [run_history.load_for_examination, run_history.load_for_pages])
 def test_the_largest_processes_are_studied_and_the_others_counted(
     many: TestClient, load: Any
 ) -> None:
@@ -481,7 +487,7 @@ def test_the_largest_processes_are_studied_and_the_others_counted(
 
 def test_the_verdict_and_a_comparison_say_how_many_are_not_studied(many: TestClient) -> None:
     said = "(of the 3 largest processes; 2 more are not studied)"
-    read, _ = history.load_for_examination(engine_of(many), "many")
+    read, _ = run_history.load_for_examination(engine_of(many), "many")
     assert analysis.examine(read).summary.endswith(said)
     compared = many.get("/api/v1/compare?before=many&after=many").json()
     assert compared["summary"].endswith(said)
@@ -489,19 +495,19 @@ def test_the_verdict_and_a_comparison_say_how_many_are_not_studied(many: TestCli
 
 
 def test_an_export_has_every_process(many: TestClient) -> None:
-    read = history.load_history(engine_of(many), "many")
+    read = run_history.load_history(engine_of(many), "many")
     assert (len(read.processes), read.processes_left_out) == (ALL, 0)
 
 
 def test_series_beyond_what_an_answer_holds_are_not_read_of_further_processes(
     many: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(points, "MAX_PROCESSES_READ", FEW)
+    monkeypatch.setattr(chart_points, "MAX_PROCESSES_READ", FEW)
     path = "/api/v1/runs/many/series?name=process.rss_bytes"
     whole = many.get(path).json()
     # There is room for all of them.
     assert (len(whole["items"]), whole["left_out"], whole["processes_left_out"]) == (ALL, 0, 0)
-    monkeypatch.setattr(points, "MAX_ITEMS", 2)
+    monkeypatch.setattr(chart_points, "MAX_ITEMS", 2)
     cut = many.get(path).json()
     assert (len(cut["items"]), cut["left_out"], cut["processes_left_out"]) == (2, 1, 2)
 
@@ -509,7 +515,7 @@ def test_series_beyond_what_an_answer_holds_are_not_read_of_further_processes(
 def test_snapshots_are_listed_of_the_processes_heard_of_last(
     many: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "MAX_PROCESSES_READ", FEW)
+    monkeypatch.setattr(snapshot_rows, "MAX_PROCESSES_READ", FEW)
     told = many.get("/api/v1/runs/many/snapshots").json()
     assert {row["process"] for row in told["items"]} == {"p2", "p3", "p4"}
     assert told["processes_left_out"] == ALL - FEW

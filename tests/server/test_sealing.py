@@ -23,23 +23,24 @@ from tests.server.stored import (
     statements,
 )
 
-from leakline.analysis.history import history_from_batches
-from leakline.analysis.thinning import thinned
+from leakline.analysis.run_history import history_from_batches
+from leakline.analysis.snapshot_thinning import thinned
 from leakline.snapshot import RunHeader, header_from_wire
-from leakline_server import ingest
-from leakline_server.store import columns, sealing, starts
-from leakline_server.store.assembling import encode_rows
-from leakline_server.store.codec import Array, Chunk, Numbers, encode
-from leakline_server.store.columns import Key
+from leakline_server.ingest import decode
+from leakline_server.ingest.writer import MAX_GROUP, Writer
+from leakline_server.store.downsampling import series_starts
+from leakline_server.store.downsampling.series_starts import first_generations
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.history import load_for_examination, load_history
-from leakline_server.store.inbox import Inbox
-from leakline_server.store.joining import join_run
-from leakline_server.store.starts import first_generations
-from leakline_server.store.tables import batches, chunks, runs, segments
-from leakline_server.worker import Worker
-from leakline_server.workers.seal import LOOK_SECONDS, Sealer
-from leakline_server.writer import MAX_GROUP, Writer
+from leakline_server.store.ingest.inbox import Inbox
+from leakline_server.store.runs.run_history import load_for_examination, load_history
+from leakline_server.store.runs.run_registration import join_run
+from leakline_server.store.schema import batches, chunks, runs, segments
+from leakline_server.store.series import column_reader, sealing
+from leakline_server.store.series.batch_assembly import encode_rows
+from leakline_server.store.series.chunk_codec import Array, Chunk, Numbers, encode
+from leakline_server.store.series.column_reader import Key
+from leakline_server.worker_thread import Worker
+from leakline_server.workers.sealing_worker import LOOK_SECONDS, Sealer
 
 READS = (
     "series?name=process.rss_bytes&points=7", "series?name=*&x=time&points=50", "series?name=type.*.count&phase=*",
@@ -349,7 +350,7 @@ GROUPS = 8
 
 
 def batch(joined: Any, first: int) -> Any:
-    return ingest.check(joined.id, json.dumps(joined.wire(first, SIZE)).encode(), time.time())
+    return decode.check(joined.id, json.dumps(joined.wire(first, SIZE)).encode(), time.time())
 
 
 @pytest.fixture
@@ -471,14 +472,14 @@ def test_a_transaction_that_failed_is_not_counted_as_one(engine: Engine, joined:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many snapshots were read, each time."""
     counts: list[int] = []
-    plain = columns.read
+    plain = column_reader.read
 
     def counted(*arguments: Any) -> Any:
         block = plain(*arguments)
         counts.append(len(block))
         return block
 
-    monkeypatch.setattr(starts, "read", counted)
+    monkeypatch.setattr(series_starts, "read", counted)
     return counts
 
 

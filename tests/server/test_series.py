@@ -13,12 +13,13 @@ from sqlalchemy import insert
 from starlette.testclient import TestClient
 from tests.server.stored import LATER, R1, engine_of, seal_all
 
-from leakline_server.store import buckets, compaction, pieces, points
-from leakline_server.store.codec import CorruptChunk
-from leakline_server.store.columns import ChunkRows, Key
+from leakline_server.store.downsampling import buckets, chart_points, summary_records
+from leakline_server.store.downsampling.chart_points import downsample
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.points import downsample
-from leakline_server.store.tables import chunks
+from leakline_server.store.schema import chunks
+from leakline_server.store.series import compaction
+from leakline_server.store.series.chunk_codec import CorruptChunk
+from leakline_server.store.series.column_reader import ChunkRows, Key
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=300), st.integers(1, 50))
@@ -72,7 +73,7 @@ def test_a_spike_survives_when_chunks_are_not_opened(
 ) -> None:
     store(engine_of(api), stored)
     opened = series(api, "name=spike&name=float&name=sparse&x=sequence&points=3")
-    monkeypatch.setattr(points, "CHUNK_RATIO", 1)
+    monkeypatch.setattr(chart_points, "CHUNK_RATIO", 1)
     closed = series(api, "name=spike&name=float&name=sparse&x=sequence&points=3")
     for shown, exact in zip(closed, opened, strict=True):
         assert shown["x"] == [0, 512, 1024]
@@ -151,7 +152,7 @@ def test_a_snapshot_without_a_value_has_no_point(api: TestClient) -> None:
 def test_more_items_than_an_answer_holds_are_counted(
     api: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(points, "MAX_ITEMS", 2)
+    monkeypatch.setattr(chart_points, "MAX_ITEMS", 2)
     found = api.get("/api/v1/runs/r1/series?name=*&points=1").json()
     assert len(found["items"]) == 2
     assert found["left_out"] == len(api.get("/api/v1/runs/r1").json()["series"]) - 2
@@ -168,11 +169,11 @@ def test_no_more_items_are_made_than_an_answer_holds(
         names.append(
             len(api.get(f"/api/v1/runs/many{number}of{ratio}/series?name=*").json()["items"])
         )
-    for module, name in ((points, "downsample"), (buckets, "points_of")):
+    for module, name in ((chart_points, "downsample"), (buckets, "points_of")):
         plain = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, plain=plain: made.append(0) or plain(*a))
-    monkeypatch.setattr(points, "MAX_ITEMS", names[0] + 2)
-    monkeypatch.setattr(points, "CHUNK_RATIO", ratio)
+    monkeypatch.setattr(chart_points, "MAX_ITEMS", names[0] + 2)
+    monkeypatch.setattr(chart_points, "CHUNK_RATIO", ratio)
     found = api.get(f"/api/v1/series?run=many1of{ratio}&run=many2of{ratio}&name=*&points=1").json()
     assert [item["run"][:5] for item in found["items"]] == ["many1"] * names[0] + ["many2"] * 2
     assert found["left_out"] == names[1] - 2
@@ -232,16 +233,16 @@ def test_what_lies_between_stretches_far_apart_is_not_read(engine: Engine) -> No
     [lambda one: one[:-1], lambda one: one[:4], lambda one: one[:-1] + b"\x01", lambda one: b""],
 )
 def test_a_damaged_record_is_found(harm: Callable[[bytes], bytes]) -> None:
-    packed = pieces.pack(np.array([[2, 1, 2, 1, 2]] * 3, float), np.array([2.0] * 3))
-    assert len(pieces.unpack(packed)) == 3
+    packed = summary_records.pack(np.array([[2, 1, 2, 1, 2]] * 3, float), np.array([2.0] * 3))
+    assert len(summary_records.unpack(packed)) == 3
     with pytest.raises(CorruptChunk):
-        pieces.unpack(harm(packed))
+        summary_records.unpack(harm(packed))
 
 
 def test_records_of_other_pieces_are_damage() -> None:
     counts = np.array([2.0] * 4)
     with pytest.raises(CorruptChunk):
-        pieces.spread(np.array([[2, 1, 2, 1, 2]] * 3, float), counts)
+        summary_records.spread(np.array([[2, 1, 2, 1, 2]] * 3, float), counts)
 
 
 @pytest.fixture(scope="module")

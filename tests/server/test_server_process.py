@@ -23,7 +23,7 @@ from tests.server.stored import serving
 from tests.server.under_load import PER_BATCH, SELF, load, watched
 
 from leakline_server.store.engine import open_engine
-from leakline_server.store.history import load_for_examination
+from leakline_server.store.runs.run_history import load_for_examination
 
 SERVE = (sys.executable, "-m", "leakline", "serve")
 
@@ -185,7 +185,7 @@ SHOWN = re.compile(r"leakline_server\.web\.\w+\.\w*(Row|Form|Page|Section|Choice
 BUFFERS = """
 import sys
 from pathlib import Path
-from leakline_server import allocator
+from leakline_server import malloc_settings as allocator
 
 def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -24,13 +24,16 @@ from tests.server.stored import NOT_UTF8, change_file, engine_of, find, seal, se
 
 from leakline_server.app import create_app
 from leakline_server.config import Config
-from leakline_server.credentials import hash_password
+from leakline_server.security.credentials import hash_password
 from leakline_server.serve import CannotServe, open_app
-from leakline_server.store import leases, logins, set_aside, webhook_changes, webhooks
+from leakline_server.store.access import sign_ins
+from leakline_server.store.alerts import webhook_changes, webhooks
+from leakline_server.store.coordination import leases
 from leakline_server.store.engine import Engine
-from leakline_server.store.inbox import Inbox
-from leakline_server.store.tables import damaged, runs, settings, tokens
-from leakline_server.workers.examine import Examiner, Wakes
+from leakline_server.store.ingest.inbox import Inbox
+from leakline_server.store.maintenance import quarantine
+from leakline_server.store.schema import damaged, runs, settings, tokens
+from leakline_server.workers.examination_worker import Examiner, Wakes
 
 database_url = sqlite_url
 
@@ -55,21 +58,21 @@ def test_nothing_of_a_whole_database_is_set_aside(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     hashed = hash_password("a long password")
-    logins.set_password(engine, hashed)
-    assert logins.begin(engine, "digest", hashed, 1.0, 10.0)
+    sign_ins.set_password(engine, hashed)
+    assert sign_ins.begin(engine, "digest", hashed, 1.0, 10.0)
     webhook_changes.note_trial(engine, 1, webhook_changes.Trial(1.0, 0.1, None, "no answer"))
     assert leases.take(engine, "retain", "me", 1.0, 10.0)
     webhooks.stored_secret(engine, lambda: "made")
-    assert set_aside.set_aside(engine) == 0
+    assert quarantine.set_aside(engine) == 0
     assert (copies(engine), caplog.text) == ([], "")
 
 
 @pytest.mark.usefixtures("standing_back")
 def test_a_value_is_kept_as_it_was_found(engine: Engine) -> None:
     change_file(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
-    assert set_aside.set_aside(engine) == 1
+    assert quarantine.set_aside(engine) == 1
     assert copies(engine) == [("r1", "runs", "reason", b"\xff[sk-secret")]
-    assert set_aside.set_aside(engine) == 0
+    assert quarantine.set_aside(engine) == 0
 
 
 def test_a_lost_verdict_is_worked_out_again_at_the_next_start(
@@ -130,16 +133,16 @@ def test_an_error_without_damage_is_looked_into_once(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[Engine] = []
-    monkeypatch.setattr(set_aside, "set_aside", lambda engine: looked.append(engine) or 0)
-    assert [set_aside.after(engine, TypeError()) for _ in range(3)] == [False, None, None]
+    monkeypatch.setattr(quarantine, "set_aside", lambda engine: looked.append(engine) or 0)
+    assert [quarantine.after(engine, TypeError()) for _ in range(3)] == [False, None, None]
     assert looked == [engine]
-    assert set_aside.after(engine, KeyboardInterrupt()) is False
+    assert quarantine.after(engine, KeyboardInterrupt()) is False
 
 
 def test_who_waits_for_the_same_check_tries_again(engine: Engine) -> None:
     change_file(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(partial(set_aside.after, engine), [TypeError()] * 8))
+        found = list(threads.map(partial(quarantine.after, engine), [TypeError()] * 8))
     assert found == [True] * 8
     assert len(copies(engine)) == 1
 
@@ -148,7 +151,7 @@ def test_a_batch_is_not_refused_for_good_before_damage_was_looked_for(
     api: TestClient, engine: Engine, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage that comes in the pause after a check that has found nothing."""
-    assert set_aside.after(engine, TypeError()) is False
+    assert quarantine.after(engine, TypeError()) is False
 
     def store(*_: Any) -> None:
         raise ValueError
@@ -158,8 +161,8 @@ def test_a_batch_is_not_refused_for_good_before_damage_was_looked_for(
     batch = "/api/v1/runs/r1/batches"
     assert api.post(batch, json=other.wire(0, 3)).status_code == 503
     # Once it is over, a batch that cannot be stored is told so.
-    monkeypatch.setattr(set_aside, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(set_aside, "_checks_of", WeakKeyDictionary())
+    monkeypatch.setattr(quarantine, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(quarantine, "_checks_of", WeakKeyDictionary())
     refused = api.post(batch, json=other.wire(0, 3))
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "batch_cannot_be_stored")
 
@@ -196,7 +199,7 @@ def _columns(table: str) -> list[str]:
 
 @pytest.mark.usefixtures("standing_back")
 def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
-    logins.set_password(engine, hash_password("a long password"))
+    sign_ins.set_password(engine, hash_password("a long password"))
     with engine.begin() as connection:
         row = {
             "name": "t", "scope": "ingest", "browser": False, "begins": "b", "digest": "d", "created_at": 1.0,
@@ -204,8 +207,8 @@ def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
         connection.execute(tokens.insert().values(**row, project="p", revoked_at=2.0))
     change_file(engine, f"UPDATE settings SET value = {NOT_UTF8} WHERE key = 'password'")
     change_file(engine, f"UPDATE tokens SET project = {NOT_UTF8}")
-    assert set_aside.set_aside(engine) == 2
-    assert logins.password_hash(engine) == ""
+    assert quarantine.set_aside(engine) == 2
+    assert sign_ins.password_hash(engine) == ""
     with engine.connect() as connection:
         assert connection.execute(select(tokens)).all() == []
         assert connection.execute(select(settings.c.key)).scalars().all().count("password") == 1
@@ -218,21 +221,21 @@ def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
      f"key = X'70', value = {NOT_UTF8}"],
 )  # fmt: skip
 def test_a_password_whose_key_is_damaged_stays_closed(engine: Engine, change_to: str) -> None:
-    logins.set_password(engine, hash_password("a long password"))
+    sign_ins.set_password(engine, hash_password("a long password"))
     change_file(engine, f"UPDATE settings SET {change_to} WHERE key = 'password'")
-    assert set_aside.set_aside(engine) == 1
-    assert logins.password_hash(engine) == ""
-    assert set_aside.set_aside(engine) == 0
+    assert quarantine.set_aside(engine) == 1
+    assert sign_ins.password_hash(engine) == ""
+    assert quarantine.set_aside(engine) == 0
 
 
 @pytest.mark.usefixtures("standing_back")
 @pytest.mark.parametrize("key", ["lease.retain", "webhook_test:7"])
 def test_a_setting_that_cannot_be_read_goes(engine: Engine, key: str) -> None:
     change_file(engine, f"INSERT INTO settings (key, value) VALUES ('{key}', '{{}}')")
-    assert set_aside.set_aside(engine) == 1
+    assert quarantine.set_aside(engine) == 1
     assert leases.take(engine, "retain", "me", 1.0, 10.0)
     assert webhook_changes.last_trials(engine) == {}
-    assert logins.password_hash(engine) is None
+    assert sign_ins.password_hash(engine) is None
 
 
 @pytest.mark.usefixtures("standing_back")
@@ -242,8 +245,8 @@ def test_a_setting_of_a_newer_version_stays_and_one_that_cannot_be_a_password_cl
     change_file(engine, "INSERT INTO settings (key, value) VALUES ('theme', '{\"dark\": true}')")
     assert leases.take(engine, "retain", "me", 1.0, 10.0)
     change_file(engine, f"UPDATE settings SET key = {NOT_UTF8} WHERE key = 'lease.retain'")
-    assert set_aside.set_aside(engine) == 1
-    assert logins.password_hash(engine) is None
+    assert quarantine.set_aside(engine) == 1
+    assert sign_ins.password_hash(engine) is None
     with engine.connect() as connection:
         assert "theme" in connection.execute(select(settings.c.key)).scalars().all()
 

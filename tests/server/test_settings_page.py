@@ -15,12 +15,12 @@ from starlette.testclient import TestClient
 
 from leakline_server.app import create_app
 from leakline_server.config import VARIABLES, Config, from_arguments, from_environment
-from leakline_server.figures import RetainerFigures, WriterFigures
-from leakline_server.store import disk, sizes
 from leakline_server.store.engine import open_engine
-from leakline_server.store.sizes import Overview, ProjectSize, overview
-from leakline_server.web.settings_view import Found, settings_page
-from leakline_server.web.templating import zoned
+from leakline_server.store.maintenance import disk_space, storage_sizes
+from leakline_server.store.maintenance.storage_sizes import Overview, ProjectSize, overview
+from leakline_server.web.rendering.templating import zoned
+from leakline_server.web.settings.view import Found, settings_page
+from leakline_server.worker_counters import RetainerFigures, WriterFigures
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -71,7 +71,7 @@ def test_no_secret_is_ever_shown(tmp_path: Path) -> None:
 )
 def test_a_database_is_called_by_host_and_name_without_who_asks(url: str) -> None:
     engine = open_engine(url)
-    assert disk.called(engine) == ("Postgres", "db.example:5432/leaks")
+    assert disk_space.called(engine) == ("Postgres", "db.example:5432/leaks")
 
 
 def test_the_retention_in_force_is_shown(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_batch_that_was_sent_away_is_told(
     run.create(api)
     assert "None told to come back later" in shown(api)
     with monkeypatch.context() as full:
-        full.setattr("leakline_server.writer.MAX_WAITING_BATCHES", 0)
+        full.setattr("leakline_server.ingest.writer.MAX_WAITING_BATCHES", 0)
         assert api.post("/api/v1/runs/r1/batches", json=run.wire(0, 3)).status_code == 429
     assert "1 batch told to come back later (429)" in shown(api)
 
@@ -113,7 +113,7 @@ def test_a_project_is_shown_with_its_size_and_is_never_markup(
     run = make_run()
     assert api.post("/api/v1/runs", json={**run.header, "project": HOSTILE}).status_code == 201
     run.send(api, 0, 30)
-    sizes.measure(api.app.state.services.engine, time.time() + 120)  # type: ignore[attr-defined]
+    storage_sizes.measure(api.app.state.services.engine, time.time() + 120)  # type: ignore[attr-defined]
     assert "<img" not in api.get("/settings").text
     _, runs, size = row(api, HOSTILE)
     assert runs == "1" and re.fullmatch(r"[\d.,]+ (B|KiB)", size) and not size.startswith("0 ")
@@ -135,7 +135,7 @@ def found(**other: Any) -> Found:
     """A server in order."""
     made = Found(
         version="1.0", config=Config(), database=("SQLite", "x.db"), schema="0009_a", newest_schema="0009_a",
-        space=disk.Space(2**20, 4096, returns=True), projects=[ProjectSize("erl", 2, 4096)],
+        space=disk_space.Space(2**20, 4096, returns=True), projects=[ProjectSize("erl", 2, 4096)],
         overview=Overview(1, 1), waiting=0, room=1_024, is_writing=True,
         figures=WriterFigures(commits=10, commit_seconds=0.05, batches=10, snapshots=30),
         disk_is_full=False, refusals={}, damaged=0,
@@ -162,7 +162,7 @@ def answer(question: str, **other: Any) -> tuple[str, str, str]:
         ("Is the database that of this version?", {"schema": "0010_b"}, "confirmed"),
         ("Is the database that of this version?", {"schema": None}, "confirmed"),
         ("Can what is stored be read?", {"damaged": 2}, "confirmed"),
-        ("Is free space given back?", {"space": disk.Space(2**20, 0, returns=False)}, "watch"),
+        ("Is free space given back?", {"space": disk_space.Space(2**20, 0, returns=False)}, "watch"),
         ("Who reaches this server?", {"config": Config(host="0.0.0.0", insecure=True)}, "suspected"),
         ("Who reaches this server?", {"config": Config(insecure=True)}, "watch"),
     ],

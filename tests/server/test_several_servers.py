@@ -23,17 +23,20 @@ from tests.server.test_live import Stream
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
-from leakline_server.alerts.post import Delivered
-from leakline_server.alerts.signing import make_secret
+from leakline_server.alerts.sending.http_post import Delivered
+from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.config import Config
-from leakline_server.store import alerts, examining, findings, joining, runs, webhooks
-from leakline_server.store.alerts import Alert
+from leakline_server.store.alerts import alert_rows as alerts
+from leakline_server.store.alerts import webhooks
+from leakline_server.store.alerts.alert_rows import Alert
 from leakline_server.store.engine import Engine, open_engine, writing
-from leakline_server.store.history import revision
-from leakline_server.store.tables import alerts as alert_rows
-from leakline_server.store.tables import deliveries
-from leakline_server.workers.deliver import Deliverer, Seams
-from leakline_server.workers.examine import Examiner, Wakes
+from leakline_server.store.incidents import examination_claims, findings
+from leakline_server.store.runs import run_registration, runs
+from leakline_server.store.runs.run_history import revision
+from leakline_server.store.schema import alerts as alert_rows
+from leakline_server.store.schema import deliveries
+from leakline_server.workers.delivery_worker import Deliverer, Seams
+from leakline_server.workers.examination_worker import Examiner, Wakes
 
 pytestmark = pytest.mark.long
 NOW = 1_760_000_000.0
@@ -68,7 +71,7 @@ def send(server: Any, run: Any, first: int, count: int) -> None:
 
 
 def join(engine: Engine, name: str = "r1") -> None:
-    joining.join_run(engine, RunHeader(name, "p", name, "generation", None, NOW), NOW)
+    run_registration.join_run(engine, RunHeader(name, "p", name, "generation", None, NOW), NOW)
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
@@ -219,13 +222,13 @@ def test_one_server_at_a_time_examines_a_run(engines: tuple[Engine, Engine]) -> 
     one, two = engines
     join(one)
     join(one, "r2")
-    with examining.alone(one, "r1") as ours:
+    with examination_claims.alone(one, "r1") as ours:
         assert ours
-        with examining.alone(two, "r1") as theirs:
+        with examination_claims.alone(two, "r1") as theirs:
             assert not theirs
-        with examining.alone(two, "r2") as other:
+        with examination_claims.alone(two, "r2") as other:
             assert other
-    with examining.alone(two, "r1") as later:
+    with examination_claims.alone(two, "r1") as later:
         assert later
 
 
@@ -234,14 +237,17 @@ def test_a_server_that_dies_while_it_examines_keeps_nobody_out(
 ) -> None:
     one, two = engines
     join(one)
-    with pytest.raises(Exception, match=r"terminat|closed"), examining.alone(one, "r1") as ours:
+    with (
+        pytest.raises(Exception, match=r"terminat|closed"),
+        examination_claims.alone(one, "r1") as ours,
+    ):
         assert ours
         with two.connect() as connection:
             connection.exec_driver_sql(
                 "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
             )
         one.dispose()
-    with examining.alone(two, "r1") as theirs:
+    with examination_claims.alone(two, "r1") as theirs:
         assert theirs
 
 
@@ -269,7 +275,7 @@ def test_a_run_that_another_server_looks_at_is_tried_again(engines: tuple[Engine
     woken: list[str] = []
     examiner = examiner_of(engines[1], woken)
     examiner.news("r1")
-    with examining.alone(engines[0], "r1"):
+    with examination_claims.alone(engines[0], "r1"):
         assert examiner.once() == 0.0
         assert 0.0 < examiner.once() <= 0.1
     deadline = time.monotonic() + 10
@@ -285,14 +291,14 @@ def test_a_verdict_on_less_never_replaces_one_on_more(engines: tuple[Engine, Eng
     seen = revision(one, "r1")
     runs.change_run(one, "r1", runs.Changes(tags=("x",)), NOW)
     with writing(two) as connection:
-        later = examining.begin_saving(connection, "r1", seen + 1)
+        later = examination_claims.begin_saving(connection, "r1", seen + 1)
         assert later is not None
-        assert examining.saved(connection, "r1", seen + 1, later) == seen + 1
+        assert examination_claims.saved(connection, "r1", seen + 1, later) == seen + 1
     with writing(one) as connection:
-        assert examining.begin_saving(connection, "r1", seen) is None
-        assert examining.begin_saving(connection, "nobody", seen) is None
-    found = examining.examined(one, "r1")
-    assert found == examining.Examined(seen + 1, seen + 1)
+        assert examination_claims.begin_saving(connection, "r1", seen) is None
+        assert examination_claims.begin_saving(connection, "nobody", seen) is None
+    found = examination_claims.examined(one, "r1")
+    assert found == examination_claims.Examined(seen + 1, seen + 1)
 
 
 def test_an_incident_that_two_servers_find_in_the_same_moment_is_told_once(
@@ -305,10 +311,10 @@ def test_an_incident_that_two_servers_find_in_the_same_moment_is_told_once(
     def save(engine: Engine, said: Verdict) -> Callable[[], int]:
         def call() -> int:
             with writing(engine) as connection:
-                before = examining.begin_saving(connection, "r1", 10**6)
+                before = examination_claims.begin_saving(connection, "r1", 10**6)
                 assert before is not None
                 changes = findings.save(connection, said, to_json(said), NOW)
-                examining.saved(connection, "r1", 10**6, before)
+                examination_claims.saved(connection, "r1", 10**6, before)
                 return len(changes)
 
         return call
@@ -395,7 +401,7 @@ def test_processes_that_join_through_two_servers_are_numbered_apart(
     def joins(engine: Engine, rank: int) -> Callable[[], Any]:
         header = RunHeader("r1", "p", "r1", "generation", None, NOW)
         who = ProcessIdentity(f"p{rank}", rank, 1, "host")
-        return lambda: joining.join_run(engine, header, NOW, who)
+        return lambda: run_registration.join_run(engine, header, NOW, who)
 
     joined = at_once(*(joins(engines[rank % 2], rank) for rank in range(8)))
     assert [one.attempt for one in joined] == [1] * 8

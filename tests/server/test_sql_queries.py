@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 from tests.server.stored import LATER, engine_of, seal
 
 from leakline_server.paths import MIGRATIONS
-from leakline_server.store import sizes
 from leakline_server.store.engine import Engine, open_engine, writing
+from leakline_server.store.maintenance import storage_sizes
 from leakline_server.store.migrate import FORMER_VIEWS, upgrade
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "retention.md"
@@ -34,7 +34,7 @@ def engine_of_run(api: TestClient, make_run: Any) -> Engine:
     seal(engine)
     run.send(api, 200, 10)
     api.patch(f"/api/v1/runs/{RUN}", json={"state": "finished"})
-    sizes.measure(engine, LATER)
+    storage_sizes.measure(engine, LATER)
     return engine
 
 

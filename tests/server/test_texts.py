@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from leakline_server.limits import MAX_NAME_LENGTH
-from leakline_server.texts import all_without_control, all_without_marks, without_control
+from leakline_server.text_cleaning import all_without_control, all_without_marks, without_control
 
 SIGNED = "~[0-9a-f]{12}"
 MARKED = st.text(st.sampled_from(["a", "b", "\u200f", "\u202e", "\ufeff", "\x00", "~"]), max_size=6)

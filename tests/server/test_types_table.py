@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from leakline.analysis.growth import change_rating
-from leakline.report.facts import rating_words
+from leakline.analysis.findings.growth_tables import change_rating
+from leakline.report.verdict_facts import rating_words
 from leakline.snapshot import Batch, Census, Event, ProcessIdentity, Snapshot, batch_to_wire
 
 MIB = 2**20

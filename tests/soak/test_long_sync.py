@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 from tests.client.killing import real_server
 
-from leakline.delivery import request_json
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
-from leakline.spool_file import SpoolFile
+from leakline.transport.http_delivery import request_json
+from leakline.transport.spool_file import SpoolFile
 
 SECONDS: Final = 60.0
 # As many as a training of medium size tells at a phase end, and as many types.

@@ -1,16 +1,17 @@
-"""The leak analysis: pure functions on the history of a run, on the standard library alone.
+"""The leak analysis: pure functions on the history of a run. The report, the server and the CI gate call the same.
 
-The offline report, the server, the comparison and the CI gate call the same functions.
+Imports `snapshot`, `text_format` and the standard library only: no clock, no I/O. Start reading in `examination.py`
+(`examine`), `timeline.py` (what every step reads) and `status.py` (when a leak is suspected or confirmed).
 """
 
 from .assertions.checks import check_counts
-from .books import books
-from .comparison import compare, environment_changes
-from .growth import store_fill, type_growth
-from .history import RunHistory, history_from_batches
-from .learned import steady_counts
+from .assertions.learned_baselines import steady_counts
+from .comparison.run_comparison import compare, environment_changes
+from .examination import examine
+from .findings.growth_tables import store_fill, type_growth
+from .memory.memory_by_phase import books
 from .results import to_json
-from .verdict import examine
+from .run_history import RunHistory, history_from_batches
 
 __all__ = [
     "RunHistory",

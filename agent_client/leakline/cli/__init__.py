@@ -1,4 +1,7 @@
-"""The `leakline` program: one file a command. A command's module docstring is its help text."""
+"""The `leakline` program. Each file in `commands` is one command, and its module docstring is the help text.
+
+Imports any package of `leakline`, and the server inside functions. Start reading in `main`.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +47,10 @@ COMMANDS: Final = {
     command: summary for group in GROUPS.values() for command, summary in group.items()
 }
 
-# A keyword of Python names no module.
-_FILES: Final = {"import": "import_"}
+# Modules that cannot have the name of their command: a keyword of Python, and a name that `leakline/run.py` has.
+_FILES: Final = {"import": "import_", "run": "run_"}
 
-# They command the terminal themselves; names reach it through `report/frame.py`, or are of their own programs.
+# They command the terminal themselves; names reach it through `report/terminal_frame.py`, or are of their own programs.
 _DRAWS: Final = frozenset({"serve", "demo", "drill", "top"})
 
 
@@ -75,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command != name:
             commands.add_parser(command, help=summary, add_help=False)
             continue
-        module = importlib.import_module(f".{_FILES.get(command, command)}", __name__)
+        module = importlib.import_module(f".commands.{_FILES.get(command, command)}", __name__)
         child = commands.add_parser(
             command,
             help=summary,

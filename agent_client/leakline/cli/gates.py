@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ..errors import LeaklineError
-from ..kills import death_of
-from ..markup import escape
-from ..report.facts import finding_line
+from ..report.markup import escape
+from ..report.verdict_facts import finding_line
 from ..text_format import count_of, printable, worded
-from .asking import Asker
+from ..transport.oom_inference import death_of
+from .server_queries import Asker
 
 GATE_STATUS: Final = 3
 # The server calls a run silent after a minute, and looks for such runs every few seconds.

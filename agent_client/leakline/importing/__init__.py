@@ -1,15 +1,17 @@
-"""Old logs -> a run like any other: a verdict before anything is instrumented.
+"""Logs that other tools have written become runs: a verdict before anything is instrumented.
 
-`read_log` knows a file by its content and gives its readings and what was guessed; `recorded` (`recording.py`) makes a
-run of them. A file that is not understood is refused whole.
+`read_log` recognises a file by its content and returns its readings, what was guessed, and what does not add up;
+`recorded` (`run_recording.py`) makes a run of them. A file that is not understood is refused as a whole.
+Imports `snapshot`, `transport`, `text_format`, `errors`, `analysis`. Start reading in `log_reader.py`; the formats
+are in `formats`.
 """
 
 from __future__ import annotations
 
-from .detecting import FORMS, form_of
-from .log import ImportRefused, Log, Wishes
-from .reading import read_log
-from .recording import Imported, recorded, write_spool
+from .format_detection import FORMS, form_of
+from .imported_log import ImportRefused, Log, Wishes
+from .log_reader import read_log
+from .run_recording import Imported, recorded, write_spool
 
 __all__ = [
     "FORMS", "ImportRefused", "Imported", "Log", "Wishes", "form_of", "read_log", "recorded", "write_spool",

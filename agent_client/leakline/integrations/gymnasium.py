@@ -11,7 +11,7 @@ import sys
 import weakref
 from typing import Any, Final, Unpack
 
-from leakline import declarations
+from leakline.core import declarations
 from leakline.integrations.options import Options, checked, missing
 from leakline.integrations.training import Training
 from leakline.run import Run, active, current

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from leakline.blocks import Generation, Phase
-from leakline.guard import Guard
+from leakline.core.context_managers import Generation, Phase
 from leakline.run import Run, active, start
+from leakline.runtime.error_boundary import Guard
 from leakline.settings import resolve
 
 # framework -> its training that has begun and not said that it is over.

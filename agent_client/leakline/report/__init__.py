@@ -1,4 +1,8 @@
-"""Spool -> text: snapshot, trend, growth, large objects, verdict. `build` decides what, `render` how it looks."""
+"""A recorded run as text or Markdown: snapshot, trend, growth, large objects, verdict.
+
+Imports `analysis`, `transport` (spools), `console`; never `probes`, `run` or `sampling`. Start reading in
+`report_data.py`, which builds plain rows; the other modules write them.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,22 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ..analysis.history import history_from_batches
+from ..analysis.run_history import history_from_batches
 from ..errors import SpoolError
-from ..kills import said_at_end
 from ..snapshot import Batch
-from ..spool import BATCH, GENERATION_END, Record, read_batches, read_end, read_header, read_records
-from .build import Recording, build, examined, load, told
+from ..transport.oom_inference import said_at_end
+from ..transport.spool_format import (
+    BATCH,
+    GENERATION_END,
+    Record,
+    read_batches,
+    read_end,
+    read_header,
+    read_records,
+)
 from .document import Origin, run_markdown
-from .render import render
+from .report_data import Recording, build, examined, load, told
+from .text_report import render
 
 # Reading a longer spool whole would hold up the end of a program; generation ends are enough for a verdict.
 WHOLE_UP_TO_BYTES: Final = 2**20

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..analysis.assertions.words import assertion_lines
-from ..analysis.ladder import GROWING
-from ..analysis.summary import check_lines, course_lines, effect_lines
+from ..analysis.findings.verdict_sentence import check_lines, course_lines, effect_lines
+from ..analysis.status import GROWING
 from ..text_format import (
     format_bytes,
     format_change,
@@ -20,7 +20,7 @@ from ..text_format import (
     format_rate,
     format_share,
 )
-from .blocks import (
+from .document_blocks import (
     MARKDOWN,
     TERMINAL,
     Block,
@@ -35,7 +35,7 @@ from .blocks import (
     section,
     terminal_lines,
 )
-from .facts import (
+from .verdict_facts import (
     beside_finding,
     finding_facts,
     forecast,

@@ -22,10 +22,10 @@ from typing import Final, Literal
 
 from leakline.text_format import count_of, format_times
 
-from ..store.alerts import Telling, Told
-from ..store.runs import ENDED
-from .events import CERTAIN, OPEN
-from .payload import ExaminedRun
+from ..store.alerts.alert_rows import Telling, Told
+from ..store.runs.runs import ENDED
+from .alert_payload import ExaminedRun
+from .event_names import CERTAIN, OPEN
 
 HOUR_SECONDS: Final = 3600.0
 MAX_TURNS: Final = 4

@@ -12,7 +12,7 @@ status: a finding that weakens and comes back, or is examined again after a cras
 
 A violated declared count is told as `contract.violated` in place of suspected or confirmed. Statuses between
 (`learning`, `watch`) tell nothing: they are neither a leak nor its end. What people said of the leak comes first
-(`acknowledged.py`); when an end is believed, and how a leak is told that opens and ends again and again, says
+(`suppression.py`); when an end is believed, and how a leak is told that opens and ends again and again, says
 `flapping.py`.
 """
 
@@ -22,13 +22,13 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ..store.acknowledgements import Acknowledgement
-from ..store.alerts import DIGEST, Alert, Told
-from ..store.findings import IncidentChange
-from .acknowledged import hearing
-from .events import CERTAIN, CONFIRMED, OPEN, RECOVERED, RESOLVED, SUSPECTED, VIOLATED
+from ..store.alerts.alert_rows import DIGEST, Alert, Told
+from ..store.incidents.acknowledgements import Acknowledgement
+from ..store.incidents.findings import IncidentChange
+from .alert_payload import ExaminedRun, incident_facts, noted
+from .event_names import CERTAIN, CONFIRMED, OPEN, RECOVERED, RESOLVED, SUSPECTED, VIOLATED
 from .flapping import digest_sentence, is_believed, way_to_tell
-from .payload import ExaminedRun, incident_facts, noted
+from .suppression import hearing
 
 _GONE: Final = frozenset({None, "ok", "filling", "resolved"})
 

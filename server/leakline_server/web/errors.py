@@ -27,9 +27,10 @@ from ..errors import (
     disk_full,
     shorten,
 )
-from ..store import full_disk, set_aside
-from ..store.codec import CorruptChunk
 from ..store.engine import DATABASE_ERRORS, DatabaseMoved, is_damaged, without_content
+from ..store.maintenance import disk_full as full_disk
+from ..store.maintenance import quarantine
+from ..store.series.chunk_codec import CorruptChunk
 
 # (request, status, code, message) -> a page. The JSON routes never use it.
 ErrorPage = Callable[[Request, int, str, str], Response]
@@ -106,7 +107,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         """Return True if damage was set aside since the request came. One that was redirected came later."""
         engine = request.app.state.services.engine
         began = request.scope.get(BEGAN)
-        return bool(await run_in_threadpool(set_aside.after, engine, error, began))
+        return bool(await run_in_threadpool(quarantine.after, engine, error, began))
 
     async def ask_again(request: Request) -> Response:
         """What was damaged is not there any more: browsers and clients read again by themselves."""
@@ -145,7 +146,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(CorruptChunk, corrupt)
-    for sign in set_aside.SIGNS:
+    for sign in quarantine.SIGNS:
         app.add_exception_handler(sign, perhaps_damaged)
     for kind in DATABASE_ERRORS:
         app.add_exception_handler(kind, database)

@@ -10,8 +10,8 @@ from starlette.requests import Request
 
 from ..errors import Malformed, TooLarge
 from ..limits import MAX_FORM_BOXES, MAX_FORM_BYTES, MAX_FORM_FIELDS
-from ..texts import without_control
-from .bodies import Coming, read_body
+from ..text_cleaning import without_control
+from .request_bodies import Coming, read_body
 
 
 async def _fields(request: Request, most: int, limit: int, coming: Coming) -> list[tuple[str, str]]:

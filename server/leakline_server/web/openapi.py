@@ -11,14 +11,14 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from ..alerts.rule_fields import NewRule, RuleChanges
-from .expectations_api import Accepting
-from .incidents_api import Acknowledging, Closing
-from .ingest_api import PATH, openapi_entry
-from .permissions import need_of
-from .schemas import Error, NewRequest, NewRun, RunChanges
-from .tokens_api import NewToken
-from .webhooks_api import NewWebhook, WebhookChanges
+from ..alerts.rules.rule_fields import NewRule, RuleChanges
+from .api_schemas import Error, NewRequest, NewRun, RunChanges
+from .auth.permissions import need_of
+from .expectations.api import Accepting
+from .incidents.api import Acknowledging, Closing
+from .ingest.api import PATH, openapi_entry
+from .tokens.api import NewToken
+from .webhooks.api import NewWebhook, WebhookChanges
 
 # What the routes read by themselves, so that the framework does not know of it.
 BODIES: Final[tuple[type[BaseModel], ...]] = (

@@ -9,15 +9,15 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from ..config import Config
-from ..fair_queue import Turns
-from ..figures import CompactorFigures, ExaminerFigures, RetainerFigures, SealerFigures
-from ..live import Live
-from ..requests import Requests
+from ..ingest.fair_queue import Turns
+from ..ingest.writer import Writer
+from ..live_updates import Live
+from ..run_requests import Requests
 from ..store.engine import Engine
-from ..writer import Writer
-from .bodies import Coming
-from .callers import Callers
-from .derived import Derivations
+from ..worker_counters import CompactorFigures, ExaminerFigures, RetainerFigures, SealerFigures
+from .auth.authenticator import Callers
+from .derived_analysis import Derivations
+from .request_bodies import Coming
 
 
 @dataclass(frozen=True, slots=True)

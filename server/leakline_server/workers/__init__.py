@@ -1,0 +1,5 @@
+"""Background threads of the server: analysis, alert evaluation, delivery, sealing, compaction, retention.
+
+Imports `store`, `alerts`, `live_updates`, `leakline`. Start reading in `examination_worker.py` and
+`delivery_worker.py`.
+"""

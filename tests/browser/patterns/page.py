@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 import jinja2
 
-from leakline_server.chart_parts import Band, Chart, Group, Level, Line
+from leakline_server.charts.chart_parts import Band, Chart, Group, Level, Line
 from leakline_server.paths import TEMPLATES
-from leakline_server.web import formats, tables
-from leakline_server.web.callers import calling
-from leakline_server.web.contexts import (
+from leakline_server.web.auth.authenticator import calling
+from leakline_server.web.rendering import number_formats, table_cells
+from leakline_server.web.rendering.evidence_sections import SIGNS
+from leakline_server.web.rendering.page_contexts import (
     Cell,
     Choice,
     CountForm,
@@ -29,10 +30,9 @@ from leakline_server.web.contexts import (
     Tick,
     Tile,
 )
-from leakline_server.web.sections import SIGNS
-from leakline_server.web.sparklines import sparkline
-from leakline_server.web.templating import HEADERS, VIEWER, environment, written
-from leakline_server.web.verdict_view import OUTCOMES, STATUSES, outcome_of, status_of
+from leakline_server.web.rendering.sparklines import sparkline
+from leakline_server.web.rendering.templating import HEADERS, VIEWER, environment, written
+from leakline_server.web.run_page.verdict_view import OUTCOMES, STATUSES, outcome_of, status_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Route
@@ -67,7 +67,7 @@ def add_patterns(context: BrowserContext, address: str) -> None:
 def html() -> str:
     """Return the page as the environment of the product writes it."""
     pages = environment().overlay(loader=jinja2.FileSystemLoader([FOLDER, TEMPLATES]))
-    moment = formats.moment(_MOMENT)
+    moment = number_formats.moment(_MOMENT)
     values = {
         "title": "Patterns of the pages",
         "colours": [Pair(name, use) for name, use in COLOURS.items()],
@@ -86,7 +86,7 @@ def html() -> str:
         "figure": _figure(),
         "empty": _empty(),
         "moment": moment,
-        "clock": formats.clock(moment),
+        "clock": number_formats.clock(moment),
         VIEWER: calling.get(),
     }
     return written(pages.get_template("patterns.html"), values)
@@ -97,24 +97,24 @@ def _numbers() -> Table:
     rows = (
         (
             "a size",
-            formats.size(7.1 * GIB),
+            number_formats.size(7.1 * GIB),
             "binary, two decimals, and the unit; below one KiB whole bytes",
         ),
-        ("a change", formats.change(1.2 * GIB), "with its sign, also the plus"),
-        ("a size below zero", formats.change(-3.2 * MIB), "a true minus, not a hyphen"),
+        ("a change", number_formats.change(1.2 * GIB), "with its sign, also the plus"),
+        ("a size below zero", number_formats.change(-3.2 * MIB), "a true minus, not a hyphen"),
         (
             "an estimate",
-            formats.interval(growth),
+            number_formats.interval(growth),
             "the ends of its interval, where they say something",
         ),
-        ("a count", formats.count(3072), "thousands apart"),
-        ("a rate", formats.rate(0.2), "per generation, with its sign"),
-        ("a share", formats.percent(0.97), "whole percent; never of a whole that is zero"),
-        ("a time that passed", formats.seconds(7260), "two units at most"),
-        ("a short one", formats.seconds(0.0034), "milliseconds"),
-        ("what nobody measured", formats.NOT_MEASURED, "never a zero, never an empty field"),
+        ("a count", number_formats.count(3072), "thousands apart"),
+        ("a rate", number_formats.rate(0.2), "per generation, with its sign"),
+        ("a share", number_formats.percent(0.97), "whole percent; never of a whole that is zero"),
+        ("a time that passed", number_formats.seconds(7260), "two units at most"),
+        ("a short one", number_formats.seconds(0.0034), "milliseconds"),
+        ("what nobody measured", number_formats.NOT_MEASURED, "never a zero, never an empty field"),
     )
-    return tables.table(("what", "#reads", "rule"), rows, tall=False)
+    return table_cells.table(("what", "#reads", "rule"), rows, tall=False)
 
 
 def _cells() -> Table:
@@ -122,26 +122,31 @@ def _cells() -> Table:
         ("text", "evaluate_population", "left, in the first column the name of the row"),
         (
             "a name from a training",
-            tables.code("trading.TradingEnvironment"),
+            table_cells.code("trading.TradingEnvironment"),
             "as code; long ones break after a dot",
         ),
-        ("a rating", tables.rated("grows", "watch"), "colour, shape and word of a status"),
+        ("a rating", table_cells.rated("grows", "watch"), "colour, shape and word of a status"),
         (
             "a time",
-            tables.at(_MOMENT),
+            table_cells.at(_MOMENT),
             "in the zone of the viewer, with the day where it is not today",
         ),
         (
             "a history",
-            Cell("", sparkline=sparkline([4, 4, 5, 6, 7, 9, 10, 12], "Instances", formats.count)),
+            Cell(
+                "",
+                sparkline=sparkline([4, 4, 5, 6, 7, 9, 10, 12], "Instances", number_formats.count),
+            ),
             "a small line beside the name, told in words to those who cannot see it",
         ),
         ("a link", Cell("before-fix", href="/patterns#tables"), "where more is to be seen"),
-        ("absent", formats.NOT_MEASURED, "faint and slanted, in words"),
+        ("absent", number_formats.NOT_MEASURED, "faint and slanted, in words"),
     )
     sums = ("sum", "", "a last row of its own, set apart by a line")
     caption = "What a table may hold; numbers stand to the right"
-    return tables.table(("field", "looks", "rule"), rows, caption=caption, tall=False, sums=sums)
+    return table_cells.table(
+        ("field", "looks", "rule"), rows, caption=caption, tall=False, sums=sums
+    )
 
 
 def _tiles() -> tuple[Tile, ...]:
@@ -150,7 +155,7 @@ def _tiles() -> tuple[Tile, ...]:
         Tile(
             "WHAT", "trading.TradingEnvironment", "held by erl_trainer.Trainer.population", "#tiles"
         ),
-        Tile("HOW MUCH", formats.change(7.1 * GIB), "per generation", "#tiles", "confirmed"),
+        Tile("HOW MUCH", number_formats.change(7.1 * GIB), "per generation", "#tiles", "confirmed"),
     )
 
 
@@ -193,7 +198,7 @@ def _finding() -> FindingView:
         said=(
             SaidView(
                 "closed", "Closed", "fixed, see https://forge.example/erl/pulls/7",
-                formats.moment(_MOMENT), formats.clock(formats.moment(_MOMENT)), None, "",
+                number_formats.moment(_MOMENT), number_formats.clock(number_formats.moment(_MOMENT)), None, "",
             ),
         ),
     )  # fmt: skip
@@ -230,10 +235,10 @@ def _figure() -> Section:
     description = "Made-up memory after three phases of twelve generations: one line climbs."
     figure = Figure(chart, description, choices, low=True)
     rows = [
-        (f"{each:,}", *(formats.size(line.y[each]) for line in private))
+        (f"{each:,}", *(number_formats.size(line.y[each]) for line in private))
         for each in reversed(range(_GENERATIONS))
     ]
-    shown = tables.table(("#generation", *(f"#{line.name}" for line in private)), rows)
+    shown = table_cells.table(("#generation", *(f"#{line.name}" for line in private)), rows)
     note = "A measured sentence stands below the chart."
     return Section("figure", "A chart", how, figure, shown, True, note)
 

@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 from tests.server.access.people import ADDRESS, asking, bearer, engine_of, token
 from tests.server.databases import Copies
 
-from leakline_server import credentials
 from leakline_server.app import create_app
+from leakline_server.security import credentials
 
 
 @pytest.fixture

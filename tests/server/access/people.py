@@ -12,10 +12,10 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 
 from leakline_server.config import Config
-from leakline_server.credentials import Scope
-from leakline_server.issuing import Wish, issue
+from leakline_server.security.credentials import Scope
+from leakline_server.security.token_issuing import Wish, issue
 from leakline_server.store.engine import Engine
-from leakline_server.web.callers import Caller, Callers
+from leakline_server.web.auth.authenticator import Caller, Callers
 
 ADDRESS: Final = "http://leakline.example"
 PASSWORD: Final = "correct horse battery"

@@ -31,14 +31,16 @@ from tests.server.access.people import (
     who,
 )
 
-from leakline_server.credentials import make_session, make_token
 from leakline_server.errors import RequestRefused, TooBusy, Unauthorized
 from leakline_server.limits import MAX_SECRET_LENGTH, MAX_SIGN_IN_BYTES
-from leakline_server.store import logins, tokens
+from leakline_server.security.credentials import make_session, make_token
+from leakline_server.store.access import sign_ins, tokens
 from leakline_server.store.engine import Engine
-from leakline_server.web import bodies, callers, sign_in_pages
-from leakline_server.web.callers import Callers
-from leakline_server.web.failures import MAX_ADDRESSES, Failures
+from leakline_server.web import request_bodies
+from leakline_server.web.auth import authenticator
+from leakline_server.web.auth import pages as sign_in_pages
+from leakline_server.web.auth.authenticator import Callers
+from leakline_server.web.auth.rate_limit import MAX_ADDRESSES, Failures
 
 pytestmark = pytest.mark.usefixtures("cheap_hashes")
 FORM = {"host": "leakline.example", "content-type": "application/x-www-form-urlencoded"}
@@ -64,11 +66,11 @@ def test_who_fails_too_often_waits_and_nobody_good_does(engine: Engine) -> None:
     _, known = token(engine, "read")
     _, new = token(engine, "read")
     who(here, bearer(known))
-    fail(here, callers.MAX_WRONG_TOKENS)
+    fail(here, authenticator.MAX_WRONG_TOKENS)
     for shown in (bearer("another guess"), unknown(), cookie(make_session())):
         with pytest.raises(TooBusy, match="try again in") as caught:
             who(here, shown)
-        assert 0 < (caught.value.retry_after_seconds or 0) <= callers.WRONG_TOKENS_SECONDS
+        assert 0 < (caught.value.retry_after_seconds or 0) <= authenticator.WRONG_TOKENS_SECONDS
     # Trainings behind the same address go on, and others begin.
     for secret in (known, new):
         assert who(here, bearer(secret)).scope == "read"
@@ -80,14 +82,14 @@ def test_a_good_token_and_a_session_outlive_a_restart_among_failures(asked: Test
     _, secret = token(engine_of(asked), "read")
     signed_in = session(asked)["cookie"]
     again = Callers(engine_of(asked), asking(""))
-    fail(again, callers.MAX_WRONG_TOKENS)
+    fail(again, authenticator.MAX_WRONG_TOKENS)
     assert who(again, bearer(secret)).scope == "read"
     assert who(again, {"cookie": signed_in}).scope == "admin"
 
 
 def test_unknown_sessions_are_failures_too(engine: Engine) -> None:
     here = Callers(engine, asking(""))
-    for _ in range(callers.MAX_WRONG_TOKENS):
+    for _ in range(authenticator.MAX_WRONG_TOKENS):
         with pytest.raises(Unauthorized):
             who(here, cookie(make_session()))
     with pytest.raises(TooBusy):
@@ -97,7 +99,7 @@ def test_unknown_sessions_are_failures_too(engine: Engine) -> None:
 def test_what_was_never_made_here_is_not_looked_up(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for table in (tokens, logins):
+    for table in (tokens, sign_ins):
         monkeypatch.setattr(table, "find", lambda *_: pytest.fail("it cannot be there"))
     here = Callers(engine, asking(""))
     too_short = make_token("read")[:-1]
@@ -112,8 +114,8 @@ def test_one_wrong_token_again_and_again_is_one_failure(engine: Engine) -> None:
     _, expired = token(engine, "read", issued=2 * 86_400.0)
     clock.now = time.time()
     for shown in (bearer("of another server"), bearer(expired)):
-        for _ in range(3 * callers.MAX_WRONG_TOKENS):
-            clock.now += callers.REMEMBERED_SECONDS + 1
+        for _ in range(3 * authenticator.MAX_WRONG_TOKENS):
+            clock.now += authenticator.REMEMBERED_SECONDS + 1
             with pytest.raises(Unauthorized):
                 who(here, shown)
     assert here.failures.wait_seconds(HOST) == 0
@@ -122,7 +124,7 @@ def test_one_wrong_token_again_and_again_is_one_failure(engine: Engine) -> None:
 def test_what_is_wrong_pushes_nothing_good_out(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callers, "MAX_REMEMBERED", 5)
+    monkeypatch.setattr(authenticator, "MAX_REMEMBERED", 5)
     here = Callers(engine, asking(""))
     _, secret = token(engine, "read")
     who(here, bearer(secret))
@@ -149,7 +151,7 @@ def test_guesses_of_the_right_form_are_looked_up_a_few_at_a_time(
             looking -= 1
 
     here = Callers(engine, asking(""))
-    fail(here, callers.MAX_WRONG_TOKENS)
+    fail(here, authenticator.MAX_WRONG_TOKENS)
     monkeypatch.setattr(tokens, "find", find)
 
     async def guess() -> str:
@@ -164,9 +166,9 @@ def test_guesses_of_the_right_form_are_looked_up_a_few_at_a_time(
         return await asyncio.gather(*(guess() for _ in range(200)))
 
     said = Counter(asyncio.run(guesses()))
-    looked = callers.MAX_LOOKS + callers.MAX_LOOKS_WAITING
+    looked = authenticator.MAX_LOOKS + authenticator.MAX_LOOKS_WAITING
     assert said == {"too_many_failures": looked, "too_busy": 200 - looked}
-    assert 1 <= most <= callers.MAX_LOOKS
+    assert 1 <= most <= authenticator.MAX_LOOKS
 
 
 def test_failures_are_forgotten_taken_back_and_have_a_bound() -> None:
@@ -217,7 +219,7 @@ def test_passwords_are_not_guessed_and_no_other_way_in_is_closed(asked: TestClie
     there = session(asked)
     _, reads = token(engine_of(asked), "read")
     _, admin = token(engine_of(asked), "admin")
-    for i in range(callers.MAX_WRONG_PASSWORDS):
+    for i in range(authenticator.MAX_WRONG_PASSWORDS):
         answer = sign_in(asked, f"guess number {i}")
         assert answer.status_code == 401
         assert "neither the password nor a token" in answer.text
@@ -226,7 +228,7 @@ def test_passwords_are_not_guessed_and_no_other_way_in_is_closed(asked: TestClie
     for secret in (PASSWORD, reads, admin):
         answer = sign_in(asked, secret)
         assert answer.status_code == 429
-        assert 0 < int(answer.headers["retry-after"]) <= callers.WRONG_PASSWORDS_SECONDS
+        assert 0 < int(answer.headers["retry-after"]) <= authenticator.WRONG_PASSWORDS_SECONDS
         assert "try again in" in answer.text
     for headers in (bearer(reads), bearer(admin), there):
         assert asked.get("/api/v1/runs", headers=headers).status_code == 200
@@ -244,7 +246,10 @@ def test_passwords_are_not_guessed_faster_in_parallel(
     monkeypatch.setattr(sign_in_pages, "is_password", slowly)
     found = tries(asked, (f"guess number {i}" for i in range(40)), [HOST] * 40)
     said = Counter(status for status, _ in found)
-    assert said == {401: callers.MAX_WRONG_PASSWORDS, 429: 40 - callers.MAX_WRONG_PASSWORDS}
+    assert said == {
+        401: authenticator.MAX_WRONG_PASSWORDS,
+        429: 40 - authenticator.MAX_WRONG_PASSWORDS,
+    }
     assert all("retry-after" in headers for status, headers in found if status == 429)
     (right,) = tries(asked, [PASSWORD], [HOST])
     assert right[0] == 429
@@ -255,7 +260,7 @@ def test_passwords_are_not_guessed_faster_in_parallel(
 def test_few_wait_for_a_hash_and_who_is_turned_away_has_not_failed(
     asked: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = callers.MAX_HASHING + callers.MAX_HASHING_WAITING
+    room = authenticator.MAX_HASHING + authenticator.MAX_HASHING_WAITING
     is_password, enough, turned_away = sign_in_pages.is_password, threading.Event(), []
 
     def once_the_others_are_answered(hashed: str, secret: str) -> bool:
@@ -277,7 +282,7 @@ def test_few_wait_for_a_hash_and_who_is_turned_away_has_not_failed(
 
 
 def test_signing_in_again_and_again_is_no_failure(asked: TestClient) -> None:
-    for _ in range(2 * callers.MAX_WRONG_PASSWORDS):
+    for _ in range(2 * authenticator.MAX_WRONG_PASSWORDS):
         assert sign_in(asked).status_code == 303
 
 
@@ -315,7 +320,7 @@ def test_forms_that_never_come_keep_no_batch_out(
     run = make_run()
     assert asked.post("/api/v1/runs", json=run.header, headers=admin).status_code == 201
     body = run.wire(0, 3)
-    monkeypatch.setattr(bodies, "MAX_BODIES_BYTES", 4 * MAX_SIGN_IN_BYTES)
+    monkeypatch.setattr(request_bodies, "MAX_BODIES_BYTES", 4 * MAX_SIGN_IN_BYTES)
     services = services_of(asked)
 
     async def flood() -> tuple[list[int | None], int, int]:
@@ -343,14 +348,14 @@ def test_forms_that_never_come_keep_no_batch_out(
 def test_signing_out_of_nothing_writes_and_forgets_nothing(
     asked: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for owner, name in ((logins, "writing"), (services_of(asked).callers, "forget")):
+    for owner, name in ((sign_ins, "writing"), (services_of(asked).callers, "forget")):
         monkeypatch.setattr(owner, name, lambda *_: pytest.fail("anybody may do this often"))
     headers = cookie(make_session()) | {"origin": ADDRESS}
     assert asked.post("/sign-out", headers=headers, follow_redirects=False).status_code == 303
 
 
 def test_the_form_of_who_has_failed_too_often_is_not_even_read(asked: TestClient) -> None:
-    for _ in range(callers.MAX_WRONG_PASSWORDS):
+    for _ in range(authenticator.MAX_WRONG_PASSWORDS):
         services_of(asked).callers.sign_ins.add(HOST)
 
     async def ask() -> dict[str, Any]:
@@ -399,7 +404,7 @@ def test_the_form_takes_as_much_as_the_limits_say(asked: TestClient) -> None:
 
 
 def test_a_refusal_for_failures_is_told_as_any_other(asked: TestClient) -> None:
-    for i in range(callers.MAX_WRONG_TOKENS):
+    for i in range(authenticator.MAX_WRONG_TOKENS):
         assert asked.get("/api/v1/runs", headers=bearer(f"guess {i}")).status_code == 401
     answer = asked.get("/api/v1/runs", headers=unknown())
     assert (answer.status_code, error_of(answer)["code"]) == (429, "too_many_failures")

@@ -19,12 +19,12 @@ from tests.server.access.people import (
 )
 from tests.server.otlp_requests import WHO, memory, post, refusal, rows_of
 
-from leakline.sender import announcement
 from leakline.snapshot import ProcessIdentity, RunHeader, header_from_wire, header_to_wire
+from leakline.transport.sender import announcement
 from leakline_server.app import create_app
 from leakline_server.limits import share_of_browsers
-from leakline_server.store.intake import of_today
-from leakline_server.store.retention import PerProject
+from leakline_server.store.ingest.project_quota import of_today
+from leakline_server.store.maintenance.retention_policy import PerProject
 
 RSS = "process.rss_bytes"
 RUNS = "/api/v1/runs"
@@ -290,7 +290,7 @@ def test_pages_store_half_of_the_bytes_of_a_project_and_its_trainings_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     # Each transaction tells the database.
-    monkeypatch.setattr("leakline_server.store.intake.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("leakline_server.store.ingest.project_quota.FLUSH_SECONDS", 0.0)
     run = make_run(id="page")
     begin(counted, browsing, "page")
     sent = 0
@@ -341,7 +341,7 @@ def test_what_only_adds_pushes_out_no_note_of_a_person(
     kind: str, counted: TestClient, person: dict[str, str], request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("leakline_server.store.runs.MAX_NOTES", 4)
+    monkeypatch.setattr("leakline_server.store.runs.runs.MAX_NOTES", 4)
     adds: dict[str, str] = request.getfixturevalue(kind)
     begin(counted, adds, "r1")
 
@@ -377,7 +377,7 @@ def test_nor_by_its_length_and_the_page_tells_them_apart(
     browsing: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.runs.MAX_NOTES_BYTES", 3_000)
+    monkeypatch.setattr("leakline_server.store.runs.runs.MAX_NOTES_BYTES", 3_000)
     begin(counted, browsing, "r1")
     counted.patch(f"{RUNS}/r1", json={"notes": [{"text": "ours"}]}, headers=person)
     more = {"notes": [{"text": f"{n}" + "y" * 1_000} for n in range(3)]}

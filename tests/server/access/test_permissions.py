@@ -29,7 +29,7 @@ from tests.server.conftest import DATABASES, copies_of
 from tests.server.otlp_requests import WHO, memory
 
 from leakline_server.app import create_app
-from leakline_server.store import tokens
+from leakline_server.store.access import tokens
 
 MINE, FOREIGN = "mine", "foreign"
 # What each route needs: nothing, add (to one project), read, change. What is there for GET is there for HEAD.

@@ -38,17 +38,18 @@ from tests.server.access.people import (
 )
 from tests.server.databases import Copies
 
-from leakline_server import credentials
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.errors import Unauthorized, Unavailable
-from leakline_server.issuing import Wish, issue
-from leakline_server.store import logins, tokens
+from leakline_server.security import credentials
+from leakline_server.security.token_issuing import Wish, issue
+from leakline_server.store.access import sign_ins, tokens
 from leakline_server.store.engine import Engine
-from leakline_server.store.tables import sessions, settings
-from leakline_server.store.tables import tokens as tokens_table
-from leakline_server.web import callers, sign_in_pages
-from leakline_server.web.callers import Callers
+from leakline_server.store.schema import sessions, settings
+from leakline_server.store.schema import tokens as tokens_table
+from leakline_server.web.auth import authenticator
+from leakline_server.web.auth import pages as sign_in_pages
+from leakline_server.web.auth.authenticator import Callers
 
 pytestmark = pytest.mark.usefixtures("cheap_hashes")
 
@@ -147,7 +148,7 @@ def test_a_token_is_looked_up_once_for_many_batches(
     looks = []
     find = tokens.find
     monkeypatch.setattr(tokens, "find", lambda *a: looks.append(a) or find(*a))
-    monkeypatch.setattr(callers, "REMEMBERED_SECONDS", 60.0)
+    monkeypatch.setattr(authenticator, "REMEMBERED_SECONDS", 60.0)
     run = make_run()
     asked.headers.update(admin)
     run.create(asked)
@@ -161,10 +162,10 @@ def test_a_token_revoked_through_another_server_is_refused_within_seconds(engine
     made, secret = issue(engine, Wish("read"), NOW)
     assert who(here, bearer(secret)).scope == "read"
     tokens.revoke(engine, made.id, NOW)
-    clock.now += callers.REMEMBERED_SECONDS + 0.001
+    clock.now += authenticator.REMEMBERED_SECONDS + 0.001
     with pytest.raises(Unauthorized, match="is revoked"):
         who(here, bearer(secret))
-    assert callers.REMEMBERED_SECONDS <= 5
+    assert authenticator.REMEMBERED_SECONDS <= 5
 
 
 def test_a_token_revoked_through_this_server_is_refused_at_once(
@@ -202,7 +203,7 @@ def test_when_a_token_was_used_last_is_written_rarely(engine: Engine) -> None:
     clock.now += tokens.USE_SECONDS - 1
     who(here, bearer(secret))
     assert used() == NOW
-    clock.now += callers.REMEMBERED_SECONDS + 2
+    clock.now += authenticator.REMEMBERED_SECONDS + 2
     who(here, bearer(secret))
     assert used() == clock.now
 
@@ -239,13 +240,13 @@ def test_what_keeps_uses_from_being_written_is_said_once(
         for _ in range(3):
             for secret in secrets:
                 assert who(found, bearer(secret)).scope == "read"
-            clock.now += callers.REMEMBERED_SECONDS + 2
+            clock.now += authenticator.REMEMBERED_SECONDS + 2
     assert [said in message for message in caplog.messages] == [True], caplog.messages
     caplog.clear()
     for _ in range(2):
         for secret in secrets:
             who(found, bearer(secret))
-        clock.now += callers.REMEMBERED_SECONDS + 2
+        clock.now += authenticator.REMEMBERED_SECONDS + 2
     assert caplog.messages == after
 
 
@@ -384,17 +385,17 @@ def test_the_password_of_the_environment_comes_and_goes(database_url: str) -> No
 
 
 def test_a_password_of_the_command_outlives_a_start(engine: Engine) -> None:
-    logins.set_password(engine, "hash")
-    logins.take_password(engine, None, str, lambda *_: True)
-    assert logins.password_hash(engine) == "hash"
-    assert logins.set_password(engine, None) is True
-    assert logins.set_password(engine, None) is False
+    sign_ins.set_password(engine, "hash")
+    sign_ins.take_password(engine, None, str, lambda *_: True)
+    assert sign_ins.password_hash(engine) == "hash"
+    assert sign_ins.set_password(engine, None) is True
+    assert sign_ins.set_password(engine, None) is False
 
 
 def test_a_stream_ends_when_its_reader_may_read_no_more(
     asked: TestClient, admin: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakline_server.web.door.REMEMBERED_SECONDS", 0.05)
+    monkeypatch.setattr("leakline_server.web.auth.middleware.REMEMBERED_SECONDS", 0.05)
     assert asked.post("/api/v1/runs", json={"id": "r1"}, headers=admin).status_code == 201
     made, secret = token(engine_of(asked), "read")
 
@@ -430,7 +431,7 @@ def test_a_stream_ends_when_its_reader_may_read_no_more(
 def test_where_nobody_is_asked_nothing_is_looked_up(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for table in (tokens, logins):
+    for table in (tokens, sign_ins):
         monkeypatch.setattr(table, "find", lambda *_: pytest.fail("nobody is asked"))
     config = Config(database_url=f"sqlite:///{tmp_path}/x.db", **settings)
     with TestClient(create_app(config), base_url="http://127.0.0.1") as client:
@@ -487,7 +488,7 @@ def test_who_signs_in_while_the_password_changes_is_not_in(
 
     def changed_meanwhile(hashed: str, secret: str) -> bool:
         found = is_password(hashed, secret)
-        logins.set_password(engine, credentials.hash_password("another password"))
+        sign_ins.set_password(engine, credentials.hash_password("another password"))
         return found
 
     monkeypatch.setattr(sign_in_pages, "is_password", changed_meanwhile)
@@ -497,10 +498,10 @@ def test_who_signs_in_while_the_password_changes_is_not_in(
 
 def test_a_password_that_is_taken_away_meanwhile_lets_nobody_in(engine: Engine) -> None:
     hashed = credentials.hash_password(PASSWORD)
-    logins.set_password(engine, hashed)
-    assert logins.begin(engine, "before", hashed, 0.0, 60.0)
-    logins.set_password(engine, None)
-    assert not logins.begin(engine, "after", hashed, 0.0, 60.0)
+    sign_ins.set_password(engine, hashed)
+    assert sign_ins.begin(engine, "before", hashed, 0.0, 60.0)
+    sign_ins.set_password(engine, None)
+    assert not sign_ins.begin(engine, "after", hashed, 0.0, 60.0)
     assert count(engine) == 0
 
 
@@ -509,9 +510,9 @@ def test_a_password_that_changes_beside_a_sign_in_ends_it(
 ) -> None:
     """The one transaction has read the password, and the other changes it before the session is written."""
     before, after = (credentials.hash_password(each) for each in (PASSWORD, "another password"))
-    logins.set_password(engine, before)
-    hash_of, changing = logins._hash_of, threading.Event()
-    changes = threading.Thread(target=logins.set_password, args=(engine, after))
+    sign_ins.set_password(engine, before)
+    hash_of, changing = sign_ins._hash_of, threading.Event()
+    changes = threading.Thread(target=sign_ins.set_password, args=(engine, after))
 
     def slowly(found: Any) -> str | None:
         if not changing.is_set():
@@ -521,10 +522,10 @@ def test_a_password_that_changes_beside_a_sign_in_ends_it(
             changes.join(0.5)
         return hash_of(found)
 
-    monkeypatch.setattr(logins, "_hash_of", slowly)
-    assert logins.begin(engine, "beside it", before, 0.0, 60.0)
+    monkeypatch.setattr(sign_ins, "_hash_of", slowly)
+    assert sign_ins.begin(engine, "beside it", before, 0.0, 60.0)
     changes.join(30)
-    assert logins.password_hash(engine) == after
+    assert sign_ins.password_hash(engine) == after
     assert count(engine) == 0
 
 

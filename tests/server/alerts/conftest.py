@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, insert
 
-from leakline_server.store.alerts import Alert
+from leakline_server.store.alerts.alert_rows import Alert
 from leakline_server.store.engine import writing
-from leakline_server.store.tables import incidents, runs
+from leakline_server.store.schema import incidents, runs
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict
-from leakline_server.alerts.payload import ExaminedRun
+from leakline_server.alerts.alert_payload import ExaminedRun
 
 GIB = 2.0**30
 FINDING = Finding(

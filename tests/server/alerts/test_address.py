@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from leakline_server.alerts.address import (
+from leakline_server.alerts.formats.message import Message
+from leakline_server.alerts.sending.address_check import (
     AddressRefused,
     AddressUnknown,
     CheckedAddress,
@@ -24,10 +25,9 @@ from leakline_server.alerts.address import (
     parse,
     resolve_by_system,
 )
-from leakline_server.alerts.formats.message import Message
-from leakline_server.alerts.outgoing import Outgoing, send
-from leakline_server.alerts.post import Delivered, GiveUp, Outcome, TryAgain, post
-from leakline_server.alerts.signing import make_secret
+from leakline_server.alerts.sending.http_post import Delivered, GiveUp, Outcome, TryAgain, post
+from leakline_server.alerts.sending.send_message import Outgoing, send
+from leakline_server.alerts.sending.signing import make_secret
 
 PUBLIC = "93.184.216.34"
 

@@ -19,16 +19,16 @@ from starlette.testclient import TestClient
 from tests.browser.hostile_labels import LABELS
 
 from leakline_server import logs
-from leakline_server.alerts import apprise_process, by_apprise
 from leakline_server.alerts.formats.message import Message
-from leakline_server.alerts.post import Delivered, GiveUp, TryAgain
+from leakline_server.alerts.sending import apprise_process, apprise_sender
+from leakline_server.alerts.sending.http_post import Delivered, GiveUp, TryAgain
 from leakline_server.app import create_app
 from leakline_server.config import Config, WrongSettings, from_environment
-from leakline_server.store import webhooks
-from leakline_server.store.alerts import Alert, add
+from leakline_server.store.alerts import webhooks
+from leakline_server.store.alerts.alert_rows import Alert, add
 from leakline_server.store.engine import writing
-from leakline_server.store.tables import deliveries
-from leakline_server.workers.deliver import Deliverer, Seams
+from leakline_server.store.schema import deliveries
+from leakline_server.workers.delivery_worker import Deliverer, Seams
 
 FACTS = {
     "title": "Leak confirmed in erl/before-fix",
@@ -50,7 +50,7 @@ def rows(engine: Engine) -> list[Any]:
 
 
 def test_a_message_arrives_as_title_text_and_link(receiver: Any) -> None:
-    outcome = by_apprise.notify(address(receiver), MESSAGE)
+    outcome = apprise_sender.notify(address(receiver), MESSAGE)
     assert isinstance(outcome, Delivered)
     assert outcome.status is None
     (got,) = receiver.received
@@ -64,7 +64,7 @@ def test_a_message_arrives_as_title_text_and_link(receiver: Any) -> None:
 def test_text_of_a_training_script_is_no_markup_and_calls_nobody(receiver: Any, shows: str) -> None:
     hostile = "<a href='//evil'>x</a> @everyone <@123>"
     told = replace(MESSAGE, facts={**FACTS, "title": hostile, "summary": hostile})
-    assert isinstance(by_apprise.notify(address(receiver, f"?format={shows}"), told), Delivered)
+    assert isinstance(apprise_sender.notify(address(receiver, f"?format={shows}"), told), Delivered)
     (got,) = receiver.received
     sent = json.loads(got.body)
     for text in (sent["title"], sent["message"]):
@@ -89,7 +89,7 @@ def test_no_label_is_markup_in_a_mail(receiver: Any) -> None:
         told = replace(MESSAGE, facts={**FACTS, "summary": label, "advice": [label]})
         # Here and not in a process of its own, which takes a second to start.
         assert apprise_process.hand_over(
-            address(receiver, "?format=html"), **by_apprise.parts(told)
+            address(receiver, "?format=html"), **apprise_sender.parts(told)
         )
         sent = json.loads(receiver.received[-1].body)
         assert Tags(sent["message"]).seen <= {"br"}, label
@@ -123,14 +123,14 @@ def test_without_the_package_one_line_says_so_and_nothing_is_written(
     config = Config(apprise_urls=("json://hook.example/token",))
     Deliverer(engine, config)._register()
     assert caplog.text == ""
-    monkeypatch.setattr(by_apprise, "find_spec", lambda _name: None)
+    monkeypatch.setattr(apprise_sender, "find_spec", lambda _name: None)
     Deliverer(engine, config)._register()
     (record,) = caplog.records
     assert "pip install 'leakline[apprise]'" in record.message
     assert "token" not in record.message
     with writing(engine) as connection:
         assert add(connection, [alert]) == 0
-    outcome = by_apprise.notify("json://hook.example/token", MESSAGE)
+    outcome = apprise_sender.notify("json://hook.example/token", MESSAGE)
     assert isinstance(outcome, TryAgain)
     assert "not installed" in outcome.reason
 
@@ -234,7 +234,7 @@ def test_an_address_that_leads_nowhere_is_not_shown(
     url: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """apprise itself logs some of them with all they hold."""
-    outcome = by_apprise.notify(url, MESSAGE)
+    outcome = apprise_sender.notify(url, MESSAGE)
     assert isinstance(outcome, GiveUp if url.startswith("pigeon") else (GiveUp, TryAgain)), outcome
     assert "SECRET" not in outcome.reason
     assert caplog.text == ""
@@ -246,7 +246,7 @@ def test_a_redirect_is_not_followed(receiver: Any) -> None:
     for status in (302, 307, 308):
         moved = f"HTTP/1.1 {status} Moved\r\nLocation: {receiver.url}\r\nContent-Length: 0\r\n\r\n"
         with service(says(moved.encode())) as url:
-            outcome = by_apprise.notify(url, MESSAGE)
+            outcome = apprise_sender.notify(url, MESSAGE)
         assert isinstance(outcome, TryAgain)
     assert receiver.received == []
 
@@ -256,7 +256,7 @@ def test_a_service_that_hangs_is_left_behind() -> None:
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         url = f"json://127.0.0.1:{hanging.getsockname()[1]}/"
         started = time.monotonic()
-        outcome = by_apprise.notify(url, MESSAGE, total_seconds=0.3)
+        outcome = apprise_sender.notify(url, MESSAGE, total_seconds=0.3)
         assert time.monotonic() - started < 2
     assert isinstance(outcome, TryAgain)
     assert outcome.reason == "no answer within 0.3 s"
@@ -267,7 +267,9 @@ def test_an_answer_without_end_takes_neither_our_memory_nor_a_thread(
     answer: Callable[[socket.socket], object],
 ) -> None:
     with service(answer) as url:
-        outcome = by_apprise.notify(url, MESSAGE, total_seconds=60.0 if answer is endless else 3.0)
+        outcome = apprise_sender.notify(
+            url, MESSAGE, total_seconds=60.0 if answer is endless else 3.0
+        )
     assert isinstance(outcome, TryAgain)
     # The one ends at its memory, which apprise may take for a refusal, the other at its time.
     is_at_its_time = outcome.reason == "no answer within 3 s"
@@ -288,7 +290,7 @@ def test_what_is_no_answer_is_tried_again(
     answer: Callable[[socket.socket], object], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with service(answer) as url:
-        outcome = by_apprise.notify(url, MESSAGE, total_seconds=20.0)
+        outcome = apprise_sender.notify(url, MESSAGE, total_seconds=20.0)
     # What has a good status line was taken; nothing else is asked of it.
     assert isinstance(outcome, (TryAgain, Delivered)), outcome
     if isinstance(outcome, TryAgain):
@@ -299,19 +301,19 @@ def test_what_is_no_answer_is_tried_again(
 def test_texts_of_any_size_and_kind_become_a_bounded_message(receiver: Any) -> None:
     hostile = "\ud800\x00\x1b[2J\u202e" + "\N{GRINNING FACE}@everyone " * 2_000
     facts = {**FACTS, "title": hostile, "summary": hostile, "advice": [hostile] * 50}
-    parts = by_apprise.parts(replace(MESSAGE, facts=facts))
-    assert len(parts["title"]) <= by_apprise.MAX_TITLE
-    assert len(parts["body"]) <= by_apprise.MAX_BODY
+    parts = apprise_sender.parts(replace(MESSAGE, facts=facts))
+    assert len(parts["title"]) <= apprise_sender.MAX_TITLE
+    assert len(parts["body"]) <= apprise_sender.MAX_BODY
     assert len(parts["title"]) + len(parts["body"]) <= 2_000, "Discord refuses more"
     assert parts["body"].endswith("\nhttps://leakline.example/runs/r1")
     for text in (parts["title"], parts["body"].replace("\n", "")):
         assert text.replace("\u200b", "").isprintable()
         assert "@everyone" not in text
     told = replace(MESSAGE, facts=facts)
-    assert isinstance(by_apprise.notify(address(receiver), told), Delivered)
+    assert isinstance(apprise_sender.notify(address(receiver), told), Delivered)
     # Facts of other kinds than texts have no line.
     odd = replace(MESSAGE, facts={"title": 7, "summary": ["x"], "advice": {"a": 1}, "link": None})
-    assert by_apprise.parts(odd)["title"] == odd.event
+    assert apprise_sender.parts(odd)["title"] == odd.event
 
 
 @pytest.mark.parametrize(
@@ -332,6 +334,6 @@ def test_the_process_knows_no_setting_of_the_server(
     receiver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAKLINE_ADMIN_PASSWORD", "SECRET")
-    assert not [name for name in by_apprise._environment() if name.startswith("LEAKLINE_")]
-    assert isinstance(by_apprise.notify(address(receiver), MESSAGE), Delivered)
+    assert not [name for name in apprise_sender._environment() if name.startswith("LEAKLINE_")]
+    assert isinstance(apprise_sender.notify(address(receiver), MESSAGE), Delivered)
     assert logs.without_secrets(receiver.received[0].body.decode()).count("SECRET") == 0

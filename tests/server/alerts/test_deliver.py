@@ -22,18 +22,18 @@ from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 from tests.server.access.people import Clock
 
-from leakline_server.alerts.address import networks
-from leakline_server.alerts.post import TryAgain
-from leakline_server.alerts.schedule import next_wait
-from leakline_server.alerts.signing import make_secret
+from leakline_server.alerts.sending.address_check import networks
+from leakline_server.alerts.sending.http_post import TryAgain
+from leakline_server.alerts.sending.retry_schedule import next_wait
+from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.config import Config
-from leakline_server.store import deliveries, webhook_changes, webhooks
-from leakline_server.store.alerts import Alert, add
+from leakline_server.store.alerts import deliveries, webhook_changes, webhooks
+from leakline_server.store.alerts.alert_rows import Alert, add
 from leakline_server.store.engine import open_engine, writing
-from leakline_server.store.tables import deliveries as delivery_table
-from leakline_server.store.tables import tries as try_table
-from leakline_server.store.tables import webhooks as webhook_table
-from leakline_server.workers.deliver import LEASE_SECONDS, Deliverer, Seams
+from leakline_server.store.schema import deliveries as delivery_table
+from leakline_server.store.schema import tries as try_table
+from leakline_server.store.schema import webhooks as webhook_table
+from leakline_server.workers.delivery_worker import LEASE_SECONDS, Deliverer, Seams
 
 REFUSED = TryAgain("answered 500", 0.1, 500)
 HOUR = 3_600.0
@@ -389,7 +389,7 @@ def test_a_running_deliverer_sends_when_it_is_woken_and_the_library_verifies_it(
         looks.append(due_times(of))
         return looks[-1]
 
-    monkeypatch.setattr("leakline_server.workers.deliver.POLL_SECONDS", 3_600.0)
+    monkeypatch.setattr("leakline_server.workers.delivery_worker.POLL_SECONDS", 3_600.0)
     monkeypatch.setattr(deliveries, "due_times", look)
     sending = deliverer(engine, receiver.url)
     with running(sending):
@@ -480,11 +480,11 @@ def test_a_server_without_a_webhook_starts_and_says_nothing(
 
 KILLED_AFTER_SENDING = """
     import os, signal, sys, time
-    from leakline_server.alerts.address import networks
-    from leakline_server.alerts.post import post
+    from leakline_server.alerts.sending.address_check import networks
+    from leakline_server.alerts.sending.http_post import post
     from leakline_server.config import Config
     from leakline_server.store.engine import open_engine
-    from leakline_server.workers.deliver import Deliverer, Seams
+    from leakline_server.workers.delivery_worker import Deliverer, Seams
 
     def post_and_die(*arguments):
         post(*arguments)

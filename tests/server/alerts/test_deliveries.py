@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select
 
-from leakline_server.alerts.signing import make_secret
-from leakline_server.store import deliveries, delivery_list, webhook_changes, webhooks
-from leakline_server.store.alerts import Alert, add, told
-from leakline_server.store.deliveries import Claimed, Try, claim
+from leakline_server.alerts.sending.signing import make_secret
+from leakline_server.store.alerts import deliveries, delivery_list, webhook_changes, webhooks
+from leakline_server.store.alerts.alert_rows import Alert, add, told
+from leakline_server.store.alerts.deliveries import Claimed, Try, claim
 from leakline_server.store.engine import writing
-from leakline_server.store.runs import BadCursor
-from leakline_server.store.tables import alerts as alert_table
-from leakline_server.store.tables import deliveries as delivery_table
-from leakline_server.store.tables import incidents as incident_table
-from leakline_server.store.tables import runs as run_table
-from leakline_server.store.tables import tries as try_table
-from leakline_server.store.tables import webhooks as webhook_table
+from leakline_server.store.runs.runs import BadCursor
+from leakline_server.store.schema import alerts as alert_table
+from leakline_server.store.schema import deliveries as delivery_table
+from leakline_server.store.schema import incidents as incident_table
+from leakline_server.store.schema import runs as run_table
+from leakline_server.store.schema import tries as try_table
+from leakline_server.store.schema import webhooks as webhook_table
 
 NOW = 1_760_000_000.0
 MADE = Try(NOW, 0.1, 500, "answered 500")

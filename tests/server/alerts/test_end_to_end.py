@@ -19,12 +19,12 @@ from sqlalchemy import Engine, select
 from standardwebhooks import Webhook as Verifier
 
 from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
-from leakline_server.alerts import rules_file
-from leakline_server.alerts.presets import PRESETS, SETS
-from leakline_server.alerts.rule_fields import NewRule, RuleChanges, new_rules
-from leakline_server.alerts.rules_file import read_rules
-from leakline_server.alerts.signing import make_secret
-from leakline_server.store.tables import deliveries
+from leakline_server.alerts.rules import rules_file
+from leakline_server.alerts.rules.rule_fields import NewRule, RuleChanges, new_rules
+from leakline_server.alerts.rules.rule_presets import PRESETS, SETS
+from leakline_server.alerts.rules.rules_file import read_rules
+from leakline_server.alerts.sending.signing import make_secret
+from leakline_server.store.schema import deliveries
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "rules.md"
 MIB = 2**20

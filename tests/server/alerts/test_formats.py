@@ -23,11 +23,11 @@ from leakline.analysis.results import (
     OomForecast,
     Suspect,
 )
-from leakline_server.alerts import by_apprise
+from leakline_server.alerts.alert_payload import ExaminedRun, incident_facts
 from leakline_server.alerts.formats import FORMATS
 from leakline_server.alerts.formats.chat import escaped, read
 from leakline_server.alerts.formats.message import MAX_BODY_BYTES, Message
-from leakline_server.alerts.payload import ExaminedRun, incident_facts
+from leakline_server.alerts.sending import apprise_sender
 from leaks import FINDING as LEAK
 from leaks import GIB
 from leaks import RUN as LEAKING_RUN
@@ -165,7 +165,7 @@ def test_chat_says_in_words_where_a_bound_comes_from(origin: str, words: str) ->
     facts = {"title": "t", "summary": "s", "what": {"text": "17 Agent"}, "origin": origin}
     message = Message("contract.violated", 1.0, facts, "https://leakline.example")
     assert f"17 Agent ({words})" in FORMATS["slack"](message).decode()
-    assert f"What: 17 Agent ({words})" in by_apprise.parts(message)["body"]
+    assert f"What: 17 Agent ({words})" in apprise_sender.parts(message)["body"]
 
 
 def test_everything_the_contract_asks_for_is_there() -> None:

@@ -13,9 +13,10 @@ import pytest
 from sqlalchemy import select
 
 from leakline.analysis import RunHistory
-from leakline.analysis.history import ProcessHistory, Value
-from leakline.analysis.thinning import thinned
+from leakline.analysis.run_history import ProcessHistory, Value
+from leakline.analysis.snapshot_thinning import thinned
 from leakline.snapshot import RunHeader
+from leakline_server.alerts.alert_payload import ExaminedRun
 from leakline_server.alerts.flapping import (
     HOUR_SECONDS,
     STILL_SECONDS,
@@ -23,17 +24,16 @@ from leakline_server.alerts.flapping import (
     way_to_tell,
 )
 from leakline_server.alerts.incident_alerts import alerts_for, event_for
-from leakline_server.alerts.payload import ExaminedRun
 from leakline_server.paths import MIGRATIONS
-from leakline_server.store import joining
-from leakline_server.store.acknowledgements import Acknowledgement
-from leakline_server.store.alerts import Alert, Telling, Told
+from leakline_server.store.alerts.alert_rows import Alert, Telling, Told
 from leakline_server.store.engine import Engine, open_engine
-from leakline_server.store.findings import IncidentChange
-from leakline_server.store.history import revision
+from leakline_server.store.incidents.acknowledgements import Acknowledgement
+from leakline_server.store.incidents.findings import IncidentChange
 from leakline_server.store.migrate import upgrade
-from leakline_server.store.tables import alerts, incidents
-from leakline_server.workers.examine import Examiner, Wakes
+from leakline_server.store.runs import run_registration
+from leakline_server.store.runs.run_history import revision
+from leakline_server.store.schema import alerts, incidents
+from leakline_server.workers.examination_worker import Examiner, Wakes
 from leaks import FINDING, RUN, VERDICT
 
 NOW = RUN.at
@@ -384,7 +384,9 @@ class Training:
 def engine(tmp_path: Path) -> Engine:
     engine = open_engine(f"sqlite:///{tmp_path}/x.db", "normal")
     upgrade(engine, MIGRATIONS)
-    joining.join_run(engine, RunHeader("r1", "p", "r1", "generation", None, STARTED), STARTED)
+    run_registration.join_run(
+        engine, RunHeader("r1", "p", "r1", "generation", None, STARTED), STARTED
+    )
     return engine
 
 
@@ -392,7 +394,7 @@ def watch(
     engine: Engine, training: Training, monkeypatch: pytest.MonkeyPatch, generations: int
 ) -> list[tuple[str, str, float]]:
     """Examine after each generation. (incident, event, seconds since the start) of what was told of incidents."""
-    at = "leakline_server.workers.looking.load_for_examination"
+    at = "leakline_server.workers.examination.load_for_examination"
     monkeypatch.setattr(at, lambda engine, run_id: (training.history(), revision(engine, run_id)))
     now = STARTED
     examiner = Examiner(engine, 600.0, Wakes(lambda _: None, lambda: None), now=lambda: now)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from leakline.analysis.results import Interval, Moment, OomForecast, Verdict
-from leakline.kills import UNWATCHED
-from leakline_server.alerts.lifecycle import (
+from leakline.transport.oom_inference import UNWATCHED
+from leakline_server.alerts.alert_payload import ExaminedRun
+from leakline_server.alerts.run_alerts import (
     DAY_SECONDS,
     OomTold,
     end_alert,
@@ -19,8 +20,7 @@ from leakline_server.alerts.lifecycle import (
     silent_alert,
     vanished_alert,
 )
-from leakline_server.alerts.payload import ExaminedRun
-from leakline_server.store.alerts import Alert, Telling, Told
+from leakline_server.store.alerts.alert_rows import Alert, Telling, Told
 from leaks import FINDING, GIB, RUN, VERDICT
 
 NOW = RUN.at

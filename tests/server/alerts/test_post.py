@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from leakline_server.alerts.address import CheckedAddress, WebhookUrl, check, networks
-from leakline_server.alerts.post import Delivered, GiveUp, TryAgain, post
+from leakline_server.alerts.sending.address_check import CheckedAddress, WebhookUrl, check, networks
+from leakline_server.alerts.sending.http_post import Delivered, GiveUp, TryAgain, post
 
 LOOPBACK = networks("127.0.0.0/8")
 # For the name hook.example, signed by itself, valid for a hundred years, with the key it is of no use without.

@@ -20,13 +20,13 @@ from typing import IO, Any
 
 import pytest
 
-from leakline_server.alerts import events
-from leakline_server.alerts.address import check, networks
+from leakline_server.alerts import event_names
 from leakline_server.alerts.formats import FORMATS
 from leakline_server.alerts.formats.message import Message
-from leakline_server.alerts.outgoing import Outgoing, send
-from leakline_server.alerts.post import Delivered, Outcome, TryAgain
-from leakline_server.alerts.signing import make_secret, signed_headers
+from leakline_server.alerts.sending.address_check import check, networks
+from leakline_server.alerts.sending.http_post import Delivered, Outcome, TryAgain
+from leakline_server.alerts.sending.send_message import Outgoing, send
+from leakline_server.alerts.sending.signing import make_secret, signed_headers
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "webhook_receiver"
 LOOPBACK = networks("127.0.0.0/8")
@@ -333,7 +333,9 @@ def test_the_receiver_of_the_document_takes_what_is_signed_once_and_refuses_the_
 
 def test_every_event_and_every_format_is_in_the_document() -> None:
     text = DOCUMENT.read_text()
-    told = {value for value in vars(events).values() if isinstance(value, str) and "." in value}
+    told = {
+        value for value in vars(event_names).values() if isinstance(value, str) and "." in value
+    }
     named = {
         value for value in told if re.fullmatch(r"(incident|oom|contract|run|rule)\.[a-z]+", value)
     }

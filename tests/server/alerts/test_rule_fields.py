@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from leakline_server.alerts.presets import PRESETS, SETS
-from leakline_server.alerts.rule_fields import (
+from leakline_server.alerts.rules.rule_fields import (
     NewRule,
     RuleChanges,
     WrongField,
     changed_rule,
     check_fields,
 )
-from leakline_server.alerts.rule_fields import new_rules as rules_from
-from leakline_server.alerts.rules_file import read_rules
+from leakline_server.alerts.rules.rule_fields import new_rules as rules_from
+from leakline_server.alerts.rules.rule_presets import PRESETS, SETS
+from leakline_server.alerts.rules.rules_file import read_rules
 from leakline_server.config import WrongSettings, from_environment
-from leakline_server.store.assertions import Rule, Terms
+from leakline_server.store.alerts.assertions import Rule, Terms
 
 
 def new_rules(given: dict[str, Any]) -> list[Terms]:

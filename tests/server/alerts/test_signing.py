@@ -8,7 +8,7 @@ import time
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from leakline_server.alerts.signing import check_secret, make_secret, signed_headers
+from leakline_server.alerts.sending.signing import check_secret, make_secret, signed_headers
 
 BODY = '{"type":"incident.confirmed","data":{"name":"Füllstand"}}'.encode()
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from leakline.analysis.history import ProcessHistory, RunHistory
 from leakline.analysis.results import Interval, OomForecast, Verdict
-from leakline_server.alerts import readings, thresholds
-from leakline_server.alerts.payload import ExaminedRun
-from leakline_server.alerts.presets import PRESETS, SETS
-from leakline_server.alerts.readings import (
+from leakline.analysis.run_history import ProcessHistory, RunHistory
+from leakline_server.alerts.alert_payload import ExaminedRun
+from leakline_server.alerts.rules import rule_evaluation, rule_readings
+from leakline_server.alerts.rules.rule_evaluation import Outcome, judge, judge_forecast
+from leakline_server.alerts.rules.rule_facts import Crossing, rule_facts, summary
+from leakline_server.alerts.rules.rule_presets import PRESETS, SETS
+from leakline_server.alerts.rules.rule_readings import (
     Reading,
     Track,
     generations_left,
@@ -23,9 +25,7 @@ from leakline_server.alerts.readings import (
     tracks_of,
     unit_of,
 )
-from leakline_server.alerts.rule_facts import Crossing, rule_facts, summary
-from leakline_server.alerts.thresholds import Outcome, judge, judge_forecast
-from leakline_server.store.assertions import Rule, State, Terms
+from leakline_server.store.alerts.assertions import Rule, State, Terms
 
 NOW = 1_760_000_000.0
 NEVER = None
@@ -277,7 +277,7 @@ def run(*processes: ProcessHistory, **given: Any) -> RunHistory:
 
 
 def look(asked: Terms, history: RunHistory, oom: OomForecast | None = None) -> Outcome:
-    return thresholds.look(asked, seen_by(asked, history, oom or OomForecast()), None, NOW)
+    return rule_evaluation.look(asked, seen_by(asked, history, oom or OomForecast()), None, NOW)
 
 
 def values_of(asked: Terms, history: RunHistory) -> dict[tuple[str, str | None], dict[int, float]]:
@@ -385,7 +385,7 @@ def heard(asked: Terms, histories: Iterable[RunHistory], before: float = 1.0) ->
     state = look(asked, resumed([], 0, 0, before)).state
     said: list[str] = []
     for history in histories:
-        outcome = thresholds.look(asked, seen_by(asked, history, OomForecast()), state, NOW)
+        outcome = rule_evaluation.look(asked, seen_by(asked, history, OomForecast()), state, NOW)
         state = outcome.state or state
         said += describe(outcome)
     return said
@@ -473,7 +473,7 @@ def test_a_program_without_generations_is_read_minute_by_minute() -> None:
 
 
 def test_a_rule_reads_so_many_series_by_name_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readings, "MAX_TRACKS", 5)
+    monkeypatch.setattr(rule_readings, "MAX_TRACKS", 5)
     columns: dict[str, Column] = {f"gauge.x{n}": [1.0, 2, 3, 4] for n in range(9)}
     history = run(process(columns), process(columns, rank=1))
     everything = terms("gauge.x*")
@@ -481,7 +481,7 @@ def test_a_rule_reads_so_many_series_by_name_and_no_more(monkeypatch: pytest.Mon
         ("gauge.x0", "rank 0 main"), ("gauge.x0", "rank 1 main"), ("gauge.x1", "rank 0 main"),
         ("gauge.x1", "rank 1 main"), ("gauge.x2", "rank 0 main"),
     ]  # fmt: skip
-    monkeypatch.setattr(readings, "MAX_SLOPES", 25)
+    monkeypatch.setattr(rule_readings, "MAX_SLOPES", 25)
     rate = terms("gauge.x*", measure="rate", hold=2, grace=2)
     assert len(tracks_of(rate, history)) == most_tracks(rate) == 3
 

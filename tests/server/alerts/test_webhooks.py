@@ -19,17 +19,17 @@ from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 from starlette.testclient import TestClient
 
-from leakline_server.alerts.address import networks
-from leakline_server.alerts.signing import make_secret
+from leakline_server.alerts.sending.address_check import networks
+from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.paths import MIGRATIONS
-from leakline_server.store import webhooks
-from leakline_server.store.alerts import Alert, add
+from leakline_server.store.alerts import webhooks
+from leakline_server.store.alerts.alert_rows import Alert, add
 from leakline_server.store.engine import open_engine, writing
 from leakline_server.store.migrate import upgrade
-from leakline_server.store.tables import runs
-from leakline_server.store.tables import webhooks as webhook_table
+from leakline_server.store.schema import runs
+from leakline_server.store.schema import webhooks as webhook_table
 
 HOOKS = "/api/v1/webhooks"
 

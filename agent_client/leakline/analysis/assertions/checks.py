@@ -9,13 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from ...snapshot import LARGEST_INTEGER
-from ..contracts import Readings as CountReadings
-from ..contracts import applicable_readings, find_violation
-from ..history import Expectation, RunHistory
 from ..results import BY_READING, Assertion, AssertionCheck, AssertionState, Deviation, Interval
-from ..series import Lane, lanes_of
-from ..since import Told
-from ..study import LaneStudy
+from ..run_history import Expectation, RunHistory
+from ..timeline import Lane, lanes_of
+from ..timeline_analysis import LaneStudy
+from ..window import Told
 from .declared import (
     KEPT_BY_PHASE,
     Amounts,
@@ -25,6 +23,8 @@ from .declared import (
     kept_amounts,
     readings_of,
 )
+from .declared_counts import Readings as CountReadings
+from .declared_counts import applicable_readings, find_violation
 from .fixes import check_fixes
 from .words import band_sentence, budget_sentence, count_sentence
 

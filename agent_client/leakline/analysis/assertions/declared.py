@@ -8,10 +8,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
-from ..history import RunHistory, Value, amount_of, number_of
 from ..results import Assertion
-from ..series import Lane, lies_within
-from ..study import LaneStudy
+from ..run_history import RunHistory, Value, amount_of, number_of
+from ..timeline import Lane, lies_within
+from ..timeline_analysis import LaneStudy
 
 # The metrics of a budget: bytes that a phase keeps, that a generation adds, and that the run has grown by.
 KEPT_BY_PHASE: Final = "phase.kept_bytes"

@@ -16,9 +16,9 @@ from ...text_format import (
     in_brackets,
     short_name,
 )
-from ..history import RunHistory, amount_of
 from ..results import AssertionCheck, AssertionState, Interval
-from ..since import MIN_GENERATIONS, Since, Told
+from ..run_history import RunHistory, amount_of
+from ..window import MIN_GENERATIONS, Since, Told
 from .declared import (
     COUNT,
     GENERATIONS,

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from ...text_format import capital, count_of, format_bytes, format_number, short_name
-from ..history import RunHistory
 from ..results import BY_READING, Assertion, AssertionState, Deviation
+from ..run_history import RunHistory
 from .declared import (
     GENERATIONS,
     GPU_PEAK,

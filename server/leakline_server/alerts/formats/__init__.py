@@ -1,4 +1,8 @@
-"""One file a format: facts of an alert in, the body of the POST out. Pure."""
+"""Formats of webhook messages, one file each: facts of an alert in, the body of the POST out. Pure.
+
+Imports `leakline.text_format`. Start reading in `message.py`; a new format is a file with `render` and a row of
+`FORMATS`.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ MAX_BODY_BYTES: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """``at`` is Unix seconds of the event; ``facts`` as `payload.py` makes them.
+    """``at`` is Unix seconds of the event; ``facts`` as `alert_payload.py` makes them.
 
     ``server_url`` is the address people use, without a slash at its end.
     """

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ..payload import iso
+from ..alert_payload import iso
 from .message import MAX_BODY_BYTES, Message
 
 # What goes first when names are so long that the message would be too large: (list entries, characters) kept.

@@ -1,0 +1,4 @@
+"""Functions of the program that Leakline calls: callbacks on a changed verdict, and cleanups.
+
+Imports `sampling`, `runtime`, `snapshot`, `errors`; `analysis` lazily. Start reading in `callbacks.py`.
+"""

@@ -1,0 +1,285 @@
+"""The state of one lane at one moment: its causes with their rates, and how much speaks for each.
+
+``assess`` looks only at the first ``upto`` generations, so the same function gives today's answer and the
+answer of any earlier day; the ladder compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from .assertions.declared import KEPT_BY_PHASE, KEPT_BY_RUN, Amounts, declared_budgets, kept_amounts
+from .assertions.declared_counts import Violation
+from .assertions.words import broken_budget_evidence
+from .attribution.candidates import NOWHERE, OF_OTHERS, Candidate, Place, describe, find_candidates
+from .attribution.causes import Cause, find_causes
+from .attribution.declared_containers import grows_while_a_store_fills, is_stored
+from .attribution.growth_split import share_out
+from .attribution.native_handles import with_handles
+from .attribution.sparse_census import with_seldom_counted
+from .attribution.unattributed import native_growth, other_channels, retained, with_garbage
+from .results import Assertion
+from .statistics.count_evidence import WINDOW, CountGrowth, come_together
+from .statistics.memory_evidence import Rise, Scale
+from .statistics.onset import Start
+from .statistics.trend import Slope
+from .timeline import top_level
+from .timeline_analysis import (
+    Assessed,
+    LaneStudy,
+    Moment,
+    first_generation,
+    last_row_of,
+    memory_since,
+    window_since,
+)
+
+_MIN_FOR_NATIVE: Final = 8
+# As what is known of a study.
+MOMENT: Final = "moment"
+# Within the first few generations: a count of tensors this many times larger and memory this much larger,
+# in a phase that had run before.
+_EXPLOSION_COUNT: Final = 5.0
+_EXPLOSION_MEMORY: Final = 0.4
+_YOUNG: Final = 4
+
+
+def moment_of(study: LaneStudy, upto: int) -> Moment:
+    """`assess`, once for each moment that later snapshots leave as it is."""
+    if last_row_of(study, upto) == study.lane.end_rows[upto - 1]:
+        return study.known.once(upto, MOMENT, lambda: assess(study, upto))
+    return assess(study, upto)
+
+
+def assess(study: LaneStudy, upto: int) -> Moment:
+    """1. what grows, 2. how fast memory grows since then, 3. causes and their shares, 4. what the allocator keeps and
+    what waits for the collector, 5. the other channels.
+    """
+    # Of generations in which memory was not read nothing is known: it is judged as it was last read.
+    at = study.read_upto(upto)
+    rise, scale, residual = study.rise(upto), study.scale(at), study.residual(at)
+    filling = tuple(b.name for b in study.facts.bounded if b.is_filling(upto))
+    candidates = find_candidates(study.facts, upto)
+    rises = bool(rise.window) or rise.visible
+    candidates = [c for c in candidates if not _is_stored(study, c, upto, rises=rises)]
+    candidates = with_surplus(study, upto, candidates)
+    candidates += exploded(study, upto, candidates)
+    start = _start(study, candidates, rise, upto)
+    memory = memory_since(study, residual, start[0] if start else None, at)
+    rising = bool(rise.window) or (rise.visible and at >= _MIN_FOR_NATIVE)
+    window = window_since(study, start, at)
+    matters = rising or scale.is_material(memory.total.estimate, window)
+    causes = find_causes(candidates, memory)
+    kept = retained(study, memory, causes, at) if rising else 0.0
+    live = memory.without(kept)
+    causes, left, elsewhere = share_out(causes, live, rising, matters)
+    found = [_assessed(study, cause, rise, scale, start, upto) for cause in causes]
+    left += kept
+    if rising and left > 0 and scale.is_material(left, window):
+        told = replace(memory, phases=elsewhere) if elsewhere else memory
+        found.append(native_growth(study, told, left, kept, rise, scale, start, at))
+    found = with_garbage(study, found, upto)
+    found = with_budgets(study, upto, found)
+    found.extend(other_channels(study, upto, candidates))
+    found = with_seldom_counted(study, found, upto)
+    found = with_handles(study, found, candidates, upto)
+    return Moment(upto, tuple(found), rise, memory.total, scale, filling)
+
+
+def _is_stored(study: LaneStudy, candidate: Candidate, upto: int, *, rises: bool) -> bool:
+    """Return True if a store may keep these: excused only while memory shows no growth but that of the stores, or if
+    these became more only until the store was full, and memory rises still.
+    """
+    if candidate.declared or candidate.role != "type":
+        return False
+    if candidate.family == "plain":
+        return grows_while_a_store_fills(study.facts, candidate.name, upto, full=rises)
+    own = candidate.family == "object" and not rises
+    return own and is_stored(study.facts, candidate.name, upto)
+
+
+def _start(
+    study: LaneStudy,
+    candidates: Sequence[Candidate],
+    rise: Rise,
+    upto: int,
+) -> Start | None:
+    """(estimate, low, high) of the first leaking generation, by counts where they grow, else by memory."""
+    owners = [c for c in candidates if c.family not in OF_OTHERS] or list(candidates)
+    sized = [c for c in owners if c.bytes_rate]
+    best = max(
+        sized or owners, key=lambda c: (c.bytes_rate or 0.0, c.growth.slope, c.name), default=None
+    )
+    if best is not None:
+        return best.growth.start, best.growth.start_low, best.growth.start_high
+    if not (rise.window or rise.visible):
+        return None
+    return study.bend(study.read_upto(upto))
+
+
+def _assessed(
+    study: LaneStudy,
+    cause: Cause,
+    rise: Rise,
+    scale: Scale,
+    start: Start | None,
+    upto: int,
+) -> Assessed:
+    owner = cause.owner
+    begin = start
+    window = window_since(study, start, upto)
+    if owner is not None:
+        g = owner.growth
+        begin, window = (g.start, g.start_low, g.start_high), g.generations
+    witnesses = _witnesses(cause)
+    if "counts" in witnesses and _come_together(study, cause, upto):
+        witnesses |= {"together"}
+    return Assessed(cause, begin, window, rise, witnesses, scale, study.lane.name)
+
+
+def _come_together(study: LaneStudy, cause: Cause, upto: int) -> bool:
+    owner, lane = cause.owner, study.lane
+    if owner is None or not lane.private:
+        return False
+    series = study.counted_in(cause)
+    if series is None:
+        return False
+    at, counts = lane.points(series, upto, newest=WINDOW)
+    first = max(
+        0,
+        upto - WINDOW,
+        *(i for i, g in enumerate(lane.generations[:upto]) if g < owner.growth.start),
+    )
+    x = [float(g) for g in lane.generations[first:upto]]
+    return come_together(x, study.residual(upto)[first:], at, counts)
+
+
+def _witnesses(cause: Cause) -> frozenset[str]:
+    found = set()
+    for c in cause.members:
+        if c.violation is not None and c.violation.above and c.violation.proven:
+            found.add("contract")
+    owner = cause.owner
+    if owner is not None and owner.growth.rises >= 3:
+        found.add("counts")
+        if owner.growth.pattern in ("constant", "periodic"):
+            found.add("steady")
+    if owner is not None and owner.growth.rises == 1 and owner.violation is None:
+        found.add("explosion")
+    if (
+        owner is not None
+        and owner.role == "type"
+        and any(c.role == "container" for c in cause.members)
+    ):
+        found.add("container")
+    if cause.measured is not None and cause.measured >= 0.5 * max(cause.rate.estimate, 1.0):
+        found.add("measured")
+    return frozenset(found)
+
+
+def with_surplus(study: LaneStudy, upto: int, candidates: Sequence[Candidate]) -> list[Candidate]:
+    violations = study.facts.violations(last_row_of(study, upto))
+    found = []
+    for candidate in candidates:
+        broken = violations.pop(candidate.name, None) if candidate.role == "type" else None
+        found.append(replace(candidate, violation=broken) if broken else candidate)
+    for name, violation in violations.items():
+        growth = _growth_since_violation(study, name, violation, upto)
+        found.append(
+            describe(study.facts, f"type.{name}.count", name, "type", growth, upto, violation)
+        )
+    return found
+
+
+def _growth_since_violation(
+    study: LaneStudy, name: str, violation: Violation, upto: int
+) -> CountGrowth:
+    """How a broken count moved, from the last reading that held to the newest: two readings are enough."""
+    lane = study.lane
+    begin = float(lane.generation[violation.first_row] or first_generation(lane))
+    held = None if violation.row_before is None else lane.generation[violation.row_before]
+    until = lane.generation[: last_row_of(study, upto) + 1]
+    newest = float(max((g for g in until if g is not None), default=begin))
+    if violation.count_before is None:
+        # It never held: what it gained since its first reading is all that is known to have grown.
+        gained = violation.count - violation.first_count
+        span = max(1.0, newest - begin)
+    else:
+        gained, span = violation.count - violation.count_before, newest - begin + 1
+    low = begin if held is None else min(begin, float(held))
+    each = gained / span
+    return CountGrowth("irregular", each, each, each, begin, low, begin, 1, span, gained)
+
+
+def exploded(study: LaneStudy, upto: int, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Tensors that multiply within a phase which ran before, while memory leaps: too early for any trend."""
+    lane = study.lane
+    if upto >= _YOUNG or upto < 2 or len(lane.private) < 2 or candidates:
+        return []
+    if lane.private[upto - 1] < (1 + _EXPLOSION_MEMORY) * lane.private[upto - 2]:
+        return []
+    found = []
+    for series, name, role in study.facts.count_series:
+        if name.rsplit(".", 1)[-1] not in ("Tensor", "ndarray"):
+            continue
+        x, counts = lane.points(series, upto)
+        if len(x) < 2 or counts[-2] <= 0 or counts[-1] < _EXPLOSION_COUNT * counts[-2]:
+            continue
+        gained = counts[-1] - counts[-2]
+        growth = CountGrowth(
+            "irregular", gained, gained, gained, x[-1], x[-1], x[-1], 1, 1.0, gained
+        )
+        candidate = describe(study.facts, series, name, role, growth, upto)
+        if candidate.family in ("tensor", "graph"):
+            found.append(candidate)
+    return found
+
+
+def with_budgets(study: LaneStudy, upto: int, found: Sequence[Assessed]) -> list[Assessed]:
+    """Add each broken budget to the cause that explains it, or as a finding of its own."""
+    result = list(found)
+    for budget in declared_budgets(study.history):
+        if budget.leak is None:
+            continue
+        amounts = kept_amounts(study, budget, upto)
+        if not amounts or amounts[-1][1] < budget.leak:
+            continue
+        generation, kept = amounts[-1]
+        if generation != study.lane.generations[upto - 1]:
+            continue
+        said = broken_budget_evidence(budget, study.history.unit, kept)
+        index = _explained_by(budget, result)
+        if index is None:
+            result.append(_alone(study, upto, budget, amounts, said))
+        else:
+            a = result[index]
+            note = f"{a.note} {said}" if a.note else said
+            result[index] = replace(a, witnesses=a.witnesses | {"budget"}, note=note)
+    return result
+
+
+def _explained_by(budget: Assertion, found: Sequence[Assessed]) -> int | None:
+    """Return the position of the first cause that matters, within the phase of the budget if it has one."""
+    for i, a in enumerate(found):
+        theirs = budget.metric != KEPT_BY_PHASE or a.cause.place.phase == budget.name
+        if theirs and a.scale.is_material(a.cause.rate.estimate, a.window):
+            return i
+    return None
+
+
+def _alone(study: LaneStudy, upto: int, budget: Assertion, amounts: Amounts, said: str) -> Assessed:
+    kept, leak = amounts[-1][1], budget.leak or 0.0
+    generation = float(amounts[-1][0])
+    place = NOWHERE
+    if budget.metric == KEPT_BY_PHASE:
+        place = Place(top_level(budget.name), budget.name, 1.0)
+    elif budget.metric == KEPT_BY_RUN:
+        kept /= len(amounts)
+        generation = float(next(g for g, amount in amounts if amount >= leak))
+    cause = Cause("native", place, (), None, Slope(kept, 0.0, kept, 1))
+    start = (generation, generation, generation)
+    return Assessed(
+        cause, start, 1.0, Rise(), frozenset({"budget"}), study.scale(upto), study.lane.name, note=said
+    )  # fmt: skip

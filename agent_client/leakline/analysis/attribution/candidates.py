@@ -1,0 +1,501 @@
+"""What grows: every count series with lasting growth, with its phase and the bytes measured for it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from ...text_format import short_name
+from ..assertions.declared_counts import Violation
+from ..javascript_runs import TENSOR as JS_TENSOR
+from ..javascript_runs import TENSOR_BYTES as JS_TENSOR_BYTES
+from ..memory.memory_by_phase import live_bytes_by_phase, without_give_and_take
+from ..series_facts import ARRAY, FIGURE, TENSOR, Facts, growth_of
+from ..statistics.count_evidence import CountGrowth
+from ..statistics.trend import floor_slope
+from ..timeline import BETWEEN, UNKNOWN_PHASE, Lane, top_level
+from .declared_containers import comes_with_a_store, lies_in_a_store, overshooting
+
+Family = Literal["object", "figure", "graph", "tensor", "array", "container", "library", "plain"]
+# Types that the program has not written: they say little of what it keeps.
+OF_OTHERS: Final[tuple[Family, ...]] = ("plain", "library")
+
+_PARAMETER: Final = "Parameter"
+_TENSORS: Final = (TENSOR, f"torch.nn.parameter.{_PARAMETER}", JS_TENSOR)
+_LIBRARIES: Final = frozenset(
+    {"torch", "numpy", "matplotlib", "pandas", "scipy", "PIL", "leakline", "psutil", "tqdm", "gymnasium",
+     "gym", "jax", "tensorflow", "sklearn", "lightning", "pytorch_lightning", "transformers", "mpl_toolkits",
+     "contourpy", "fontTools", "kiwisolver", "pyparsing", "sympy", "networkx", "triton", "pynvml"}
+)  # fmt: skip
+_PLAIN: Final = frozenset(
+    {"list", "dict", "tuple", "set", "frozenset", "str", "bytes", "int", "float", "complex", "bool", "bytearray",
+     "function", "builtin_function_or_method", "method", "cell", "code", "frame", "traceback", "generator",
+     "module", "type", "object", "slice", "range", "property", "staticmethod", "classmethod", "weakref",
+     "ReferenceType", "getset_descriptor", "wrapper_descriptor", "method-wrapper", "mappingproxy", "deque"}
+)  # fmt: skip
+# Modules of the standard library whose classes stand for what the system or a C library keeps: threads have a stack.
+_OF_THE_SYSTEM: Final = frozenset({
+    "_bz2", "_ctypes", "_elementtree", "_io", "_lzma", "_socket", "_sqlite3", "_ssl", "bz2", "concurrent", "ctypes",
+    "http", "io", "lzma", "mmap", "multiprocessing", "pyexpat", "select", "socket", "sqlite3", "ssl", "tempfile",
+    "threading", "urllib", "zlib",
+})  # fmt: skip
+# Nodes of autograd graphs, which torch names without a module: a program's own functions have one.
+_NODE: Final = re.compile(r"(\w*Backward\d*|AccumulateGrad|CppFunction)\Z")
+# A phase that keeps less of a growth than this does not own it.
+OWNS: Final = 0.60
+_PHASE_WINDOW: Final = 64
+_MIN_READINGS: Final = 3
+# A phase with at least this share of a shared type's rise is a place of its own.
+_PART: Final = 0.25
+# A phase in which fewer of what grows were made than this share has made none.
+BORN: Final = 0.05
+# What was made between phases, as while a program loads, is no part of a growth below this share of it.
+_CHANCE: Final = 0.1
+# With this share of the new tensors holding a graph, graphs are what is kept.
+_GRAPH_SHARE: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a count rises: the top-level phase, the nested path, and the share of the rise that is there."""
+
+    phase: str | None
+    path: str | None
+    share: float | None
+
+
+NOWHERE: Final = Place(None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A count that grows. ``bytes_rate`` is measured bytes per generation; ``deep`` if it includes what is held."""
+
+    name: str
+    role: Literal["type", "container"]
+    family: Family
+    growth: CountGrowth
+    place: Place
+    bytes_rate: float | None
+    deep: bool
+    declared: bool
+    holder: str | None = None
+    violation: Violation | None = None
+    # Holds more than its declared capacity, and ever more.
+    overfull: bool = False
+
+
+def may_hide_memory(c: Candidate) -> bool:
+    """Return True for objects of which the visible bytes are not all: handles of libraries and of the system.
+
+    What was searched for and has no size has a handle in it, or more than could be walked through.
+    """
+    if c.family not in ("object", "library") or c.deep:
+        return False
+    return c.holder is not None or c.name.partition(".")[0] in _OF_THE_SYSTEM
+
+
+def grows_larger(c: Candidate) -> bool:
+    """Return True for a type whose objects are no more than they were, while their bytes rise."""
+    more = c.growth.slope > 0 or c.growth.rises < 2 or c.violation is not None
+    return c.role == "type" and not more and (c.bytes_rate or 0.0) > 0
+
+
+def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
+    """Everything that grows at the end of generation number ``upto`` of the lane."""
+    found: list[Candidate] = []
+    growths = facts.growths(upto)
+    for series, name, role in facts.count_series:
+        if any((c.name, c.role) == (name, role) for c in found):
+            continue
+        growth = growths.get(series)
+        if growth is not None and not _fills_a_store(facts, series, name, role, growth, upto):
+            found.append(describe(facts, series, name, role, growth, upto))
+    found += [
+        replace(
+            describe(facts, f"tracked.{name}.length", name, "container", growth, upto),
+            overfull=True,
+        )
+        for name, growth in overshooting(facts, upto)
+    ]
+    graph = _kept_graphs(facts, found, upto)
+    if graph is not None:
+        graphs = _graphs_by_phase(facts, graph, found, upto)
+        found = [*graphs, *_without_graphs(found, graph)]
+    return [part for candidate in found for part in _by_phase(facts, candidate, upto)]
+
+
+def _fills_a_store(
+    facts: Facts, series: str, name: str, role: str, growth: CountGrowth, upto: int
+) -> bool:
+    """Classes of the program have names of their own: only where they lie excuses them, not their number."""
+    if lies_in_a_store(facts, series, name, role, upto):
+        return True
+    if role != "type" or family_of(name, role) not in ("plain", "array", "tensor"):
+        return False
+    # A count that is rarely read is compared with what the store took in until its newest reading.
+    read = facts.lane.newest_reading(series, upto)
+    return comes_with_a_store(facts, growth, upto if read is None else read + 1)
+
+
+def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candidate | None:
+    """Tensors with a graph as a growth of their own: by their count, or by one look after tensors began to grow.
+
+    A store that fills excuses its tensors, which are not in ``found`` then, but not the graphs that they keep.
+    """
+    lane, series = facts.lane, "tensors.graph_count"
+    if not lane.has(series):
+        return None
+    tensors = next((c for c in found if short_name(c.name) == "Tensor"), None)
+    tensors = tensors or _excused_tensors(facts, upto)
+    growth = growth_of(facts.lane, series, upto)
+    if growth is not None and tensors is None and _has_ended(facts, growth, upto):
+        return None
+    if tensors is not None and (growth is None or growth.pattern != "constant"):
+        share = _share_with_a_graph(lane, tensors.growth, upto)
+        if growth is not None and share > 0:
+            growth = scaled(growth, share * tensors.growth.slope / growth.slope)
+        elif share >= _GRAPH_SHARE:
+            growth = scaled(tensors.growth, share)
+    if growth is None:
+        return None
+    size = gained_since(lane, "tensors.graph_bytes", growth.start, upto)
+    name = tensors.name if tensors is not None else TENSOR
+    place = _graph_place(facts, found, tensors, growth, upto)
+    holder = facts.holders.get(name)
+    return Candidate(name, "type", "graph", growth, place, size or None, bool(size), False, holder)
+
+
+def _excused_tensors(facts: Facts, upto: int) -> Candidate | None:
+    """Return the growth of tensors, whether or not a store excuses it."""
+    growths = facts.growths(upto)
+    for series, name, role in facts.count_series:
+        if short_name(name) == "Tensor" and series in growths:
+            return describe(facts, series, name, role, growths[series], upto)
+    return None
+
+
+def _share_with_a_graph(lane: Lane, growth: CountGrowth, upto: int) -> float:
+    """Return how many of the tensors that are new since a growth of tensors began carry a graph, by two looks, 0 to 1.
+
+    A look in slices reports the state of the previous generation, but it counts both in the same slices. After one look
+    alone nothing is known of the tensors before it: the graphs are compared with what the growth has added until then.
+    """
+    tensors = dict(zip(*lane.points("tensors.count", upto, baseline=True), strict=True))
+    looks = [
+        (x, count, tensors[x])
+        for x, count in zip(*lane.points("tensors.graph_count", upto, baseline=True), strict=True)
+        if x in tensors
+    ]
+    since = [look for look in looks if look[0] >= growth.start]
+    if not since:
+        return 0.0
+    newest, graphs, new = since[-1]
+    earlier = [look for look in looks if look[0] < growth.start][-1:] or since[:-1]
+    if earlier:
+        _, before, least = earlier[0]
+        graphs, new = graphs - before, new - least
+    else:
+        new = min(new, growth.slope * (newest - growth.start + 1))
+    return max(0.0, min(1.0, graphs / new)) if new > 0 else 0.0
+
+
+def _has_ended(facts: Facts, growth: CountGrowth, upto: int) -> bool:
+    """Return True if tensors were counted since graphs were read last, and are not more by what graphs would be."""
+    lane = facts.lane
+    counted = next((s for s, name, _ in facts.count_series if short_name(name) == "Tensor"), None)
+    newest = lane.newest_reading("tensors.graph_count", upto)
+    if counted is None or newest is None:
+        return False
+    read = zip(*lane.points(counted, upto), strict=True)
+    since = [(x, n) for x, n in read if x >= lane.generations[newest]]
+    if len(since) <= _MIN_READINGS:
+        return False
+    (first, before), (last, now) = since[0], since[-1]
+    return now - before < _GRAPH_SHARE * growth.slope * (last - first)
+
+
+def _graph_place(
+    facts: Facts,
+    found: Sequence[Candidate],
+    tensors: Candidate | None,
+    growth: CountGrowth,
+    upto: int,
+) -> Place:
+    """Where graphs are kept: where tensors rise that no growing object of the program holds."""
+    own = place_of(facts.lane, "tensors.graph_count", growth.start, upto)
+    series = next((s for s, n, _ in facts.count_series if tensors and n == tensors.name), None)
+    if own.phase is not None or series is None:
+        return own
+    kept, _ = _kept_by_phase(facts.lane, series, growth.start, upto)
+    owned = {c.place.phase for c in found if c.family == "object" and (c.deep or c.declared)}
+    phases = {p: r for p, r in kept.items() if p not in (BETWEEN, UNKNOWN_PHASE) and r > 0}
+    free = {p: r for p, r in phases.items() if p not in owned} or phases
+    if not free:
+        return NOWHERE
+    best = max(free, key=lambda p: (free[p], p))
+    return Place(best, best, min(1.0, free[best] / sum(free.values())))
+
+
+def _without_graphs(found: Sequence[Candidate], graph: Candidate) -> list[Candidate]:
+    """Tensors less those with a graph; nothing is left of them where the graphs are most of the rise."""
+    rest = []
+    for candidate in found:
+        if candidate.family == "tensor" and candidate.name == graph.name:
+            left = 1 - graph.growth.slope / candidate.growth.slope
+            if left < _PART:
+                continue
+            candidate = replace(candidate, growth=scaled(candidate.growth, left))
+        rest.append(candidate)
+    return rest
+
+
+def scaled(growth: CountGrowth, share: float) -> CountGrowth:
+    """A part of a growth, of the same pattern."""
+    return replace(
+        growth, slope=growth.slope * share, low=growth.low * share, high=growth.high * share,
+        each=growth.each * share,
+    )  # fmt: skip
+
+
+def _by_phase(facts: Facts, candidate: Candidate, upto: int) -> list[Candidate]:
+    """Tensors, arrays and library types serve many owners: one candidate for each phase that keeps its part."""
+    if candidate.role == "container" or candidate.family in ("object", "figure", "graph"):
+        return [candidate]
+    series = series_of(facts, candidate.name, candidate.role)
+    return _parts(facts, candidate, series, upto, frozenset())
+
+
+def _graphs_by_phase(
+    facts: Facts, graph: Candidate, found: Sequence[Candidate], upto: int
+) -> list[Candidate]:
+    """Return the kept graphs of each phase, where nearly all new tensors hold one: then each is made where those are.
+
+    Phases in which growing objects or parameters are made have tensors of those, which no graph brings.
+    """
+    series = next((s for s, n, _ in facts.count_series if n == graph.name), None)
+    tensors = next((c for c in found if (c.name, c.role) == (graph.name, "type")), None)
+    if series is None or tensors is None or graph.growth.slope < (1 - _PART) * tensors.growth.slope:
+        return [graph]
+    owned = {
+        c.place.phase
+        for c in found
+        if (c.family == "object" and (c.deep or c.declared)) or short_name(c.name) == _PARAMETER
+    }
+    whole = replace(graph, growth=tensors.growth)
+    parts = _parts(facts, whole, series, upto, frozenset(p for p in owned if p is not None))
+    return parts if len(parts) > 1 else [graph]
+
+
+def _parts(
+    facts: Facts, candidate: Candidate, series: str, upto: int, without: frozenset[str]
+) -> list[Candidate]:
+    """Return the part of a growth that each phase keeps, of those with a real share of its number or of its bytes."""
+    start = candidate.growth.start
+    kept, _ = _kept_by_phase(facts.lane, series, start, upto)
+    total = sum(rate for rate in kept.values() if rate > 0)
+    elsewhere = sum(max(0.0, kept.get(name, 0.0)) for name in (BETWEEN, UNKNOWN_PHASE))
+    if elsewhere < _CHANCE * total:
+        total -= elsewhere
+    live = live_bytes_by_phase(facts.lane, first_position(facts.lane, start), upto) or {}
+    known = sum(live.get(phase, 0.0) for phase, rate in kept.items() if rate > 0)
+    shares = {
+        phase: (rate / total, live.get(phase, 0.0) / known if known > 0 else rate / total)
+        for phase, rate in sorted(kept.items())
+        if phase not in (BETWEEN, UNKNOWN_PHASE, *without) and rate >= BORN * total > 0
+    }
+    parts = {phase: share for phase, share in shares.items() if max(share) >= _PART}
+    if len(parts) < 2:
+        return [candidate]
+    size = candidate.bytes_rate
+    return [
+        replace(
+            candidate, growth=scaled(candidate.growth, count), place=Place(phase, phase, 1.0),
+            bytes_rate=None if size is None else size * weight,
+        )
+        for phase, (count, weight) in parts.items()
+    ]  # fmt: skip
+
+
+def born_in(facts: Facts, candidate: Candidate, upto: int) -> set[str]:
+    """Return the phases in which some of what a candidate counts were made that are still alive.
+
+    Of a container also those that take items out: it grows because more is put in meanwhile than they take.
+    """
+    series = series_of(facts, candidate.name, candidate.role)
+    if not facts.lane.has(series):
+        return set()
+    kept, change = _kept_by_phase(facts.lane, series, candidate.growth.start, upto)
+    total = sum(rate for rate in kept.values() if rate > 0)
+    if candidate.role == "container":
+        changes: dict[str, float] = {}
+        for path, rate in change.items():
+            changes[top_level(path)] = changes.get(top_level(path), 0.0) + rate
+        kept = {phase: abs(rate) for phase, rate in changes.items()}
+    named = {phase: rate for phase, rate in kept.items() if phase not in (BETWEEN, UNKNOWN_PHASE)}
+    return {phase for phase, rate in named.items() if rate >= BORN * total > 0}
+
+
+def series_of(facts: Facts, name: str, role: str) -> str:
+    """Return the count series of a candidate."""
+    return facts.series_of(name, role) or f"tracked.{name}.length"
+
+
+def describe(
+    facts: Facts,
+    series: str,
+    name: str,
+    role: Literal["type", "container"],
+    growth: CountGrowth,
+    upto: int,
+    violation: Violation | None = None,
+) -> Candidate:
+    """A candidate with its family, its place and its measured bytes."""
+    family = family_of(name, role)
+    rate, deep = _bytes_rate(facts, name, role, family, growth, upto)
+    declared = short_name(name) in facts.watched
+    place = place_of(facts.lane, series, growth.start, upto)
+    return Candidate(
+        name, role, family, growth, place, rate, deep, declared, facts.holders.get(name), violation
+    )  # fmt: skip
+
+
+def family_of(name: str, role: str) -> Family:
+    """What kind of thing a type or container is, by its name alone."""
+    if role == "container":
+        return "container"
+    if name in _TENSORS or name == "Tensor":
+        return "tensor"
+    if name in (ARRAY, "ndarray"):
+        return "array"
+    if name == FIGURE:
+        return "figure"
+    root = name.split(".", 1)[0]
+    if root == "builtins" or short_name(name) in _PLAIN:
+        return "plain"
+    if "." in name and (
+        root in _LIBRARIES or (root in sys.stdlib_module_names and root != "__main__")
+    ):
+        return "library"
+    return "library" if _NODE.match(name) else "object"
+
+
+def is_of_the_program(path: str) -> bool:
+    """Return True for a holder of the program's own, by where its path begins: not in a library that keeps books."""
+    root = re.split(r"[.\[]", path, maxsplit=1)[0]
+    return root == "__main__" or (root not in _LIBRARIES and root not in sys.stdlib_module_names)
+
+
+def _bytes_rate(
+    facts: Facts, name: str, role: str, family: Family, growth: CountGrowth, upto: int
+) -> tuple[float | None, bool]:
+    """(bytes per generation, whether they include what the objects hold)."""
+    each = facts.bytes_each.get(name)
+    if each is not None:
+        return growth.slope * each, True
+    if role == "container":
+        for series in (f"container.{name}.bytes", f"tracked.{name}.bytes"):
+            rate = rate_of(facts.lane, series, growth.start, upto)
+            if rate is not None:
+                return rate, False
+        return None, False
+    rate = rate_of(facts.lane, bytes_series(name, family), growth.start, upto)
+    if family == "tensor" and rate is not None:
+        # What lies on a device explains nothing of the host's memory.
+        on_devices = rate_of(facts.lane, "tensors.device_bytes", growth.start, upto)
+        rate = max(0.0, rate - on_devices) if on_devices else rate
+    return rate, family in ("tensor", "array") and rate is not None
+
+
+def bytes_series(name: str, family: Family) -> str:
+    """Where the bytes of a type are told: those of tensors and arrays with what they hold."""
+    if name == JS_TENSOR:
+        return JS_TENSOR_BYTES
+    return {"tensor": "tensors.bytes", "array": "arrays.bytes"}.get(family, f"type.{name}.bytes")
+
+
+def rate_of(lane: Lane, series: str, start: float, upto: int) -> float | None:
+    """Growth per generation of a series since ``start``; None with fewer than three readings since.
+
+    The baseline does not count: what a program builds up in its first generations is no growth.
+    """
+    if not lane.has(series):
+        return None
+    x, y = lane.points(series, upto)
+    first = next((i for i, at in enumerate(x) if at >= start - 1), len(x))
+    if len(x) - first < _MIN_READINGS:
+        return None
+    return floor_slope(x[first:], y[first:]).estimate
+
+
+def gained_since(lane: Lane, series: str, start: float, upto: int) -> float | None:
+    """Gain per generation since ``start`` by the newest reading alone, against the one before the start.
+
+    For series that begin at zero, such as tensors with a graph, one look after the start is enough.
+    """
+    if not lane.has(series):
+        return None
+    x, y = lane.points(series, upto, baseline=True)
+    if not x or x[-1] < start:
+        return None
+    before = [value for at, value in zip(x, y, strict=True) if at < start]
+    return max(0.0, y[-1] - (before[-1] if before else 0.0)) / (x[-1] - start + 1)
+
+
+def place_of(lane: Lane, series: str, start: float, upto: int) -> Place:
+    """The phase that keeps a count's rise since ``start``, against what it did before."""
+    tops, rates = _kept_by_phase(lane, series, start, upto)
+    total = sum(rate for rate in tops.values() if rate > 0)
+    if total <= 0:
+        return NOWHERE
+    best = max(tops, key=lambda name: (tops[name], name))
+    share = tops[best] / total
+    if best in (BETWEEN, UNKNOWN_PHASE) or share < OWNS:
+        return Place(None, None, share if best == BETWEEN else None)
+    inner = {p: r for p, r in rates.items() if top_level(p) == best and r > 0}
+    path = max(inner, key=lambda p: (inner[p], p), default=best)
+    owns = bool(inner) and inner[path] >= OWNS * sum(inner.values())
+    return Place(best, path if owns else best, share)
+
+
+def _kept_by_phase(
+    lane: Lane, series: str, start: float, upto: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Counts per generation that stay in each top-level phase, and what each path adds or takes."""
+    return lane.known.once(
+        upto, ("phases", series, start), lambda: _by_phases(lane, series, start, upto)
+    )
+
+
+def _by_phases(
+    lane: Lane, series: str, start: float, upto: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    lines = lane.increments(series)[:upto]
+    begin = first_position(lane, start)
+    after = lines[max(begin, upto - _PHASE_WINDOW) :]
+    before = lines[max(0, begin - _PHASE_WINDOW) : begin]
+    rates = _rates_by_path(after)
+    usual = _rates_by_path(before) if sum(bool(line) for line in before) >= 3 else {}
+    # Where it grew as fast before, the start is not where it began, and there is nothing to set against.
+    if 2 * sum(usual.values()) <= sum(rates.values()):
+        rates = {p: rates.get(p, 0.0) - usual.get(p, 0.0) for p in {**rates, **usual}}
+    tops: dict[str, float] = {}
+    for path, rate in rates.items():
+        tops[top_level(path)] = tops.get(top_level(path), 0.0) + rate
+    return without_give_and_take(tops), rates
+
+
+def first_position(lane: Lane, start: float) -> int:
+    """Return the position of the first generation from ``start`` on."""
+    return next((i for i, g in enumerate(lane.generations) if g >= start), 0)
+
+
+def _rates_by_path(lines: tuple[Mapping[str, float], ...]) -> dict[str, float]:
+    rates: dict[str, float] = {}
+    for line in lines:
+        for path, change in line.items():
+            rates[path] = rates.get(path, 0.0) + change / max(1, len(lines))
+    return rates

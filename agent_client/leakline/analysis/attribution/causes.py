@@ -1,0 +1,431 @@
+"""From everything that grows to causes: one leak is one cause, whatever it drags along.
+
+Candidates that rise in the same phase are one cause unless their measured bytes say otherwise. The cause is
+named after its owner: the program's own class rather than the arrays it holds. Rates are given in ``growth_split.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from ...text_format import short_name
+from ..memory.memory_by_phase import BETWEEN_LINE, OTHER_THREADS_LINE
+from ..results import Kind
+from ..series_facts import leads_into
+from ..statistics.trend import NO_GROWTH, Slope
+from .candidates import NOWHERE, OWNS, Candidate, Place, is_of_the_program, may_hide_memory
+
+# A candidate explains a growth when its measured bytes are at least this share of it.
+EXPLAINS: Final = 0.30
+_EXPLAINS_MOST: Final = 0.60
+_COVERS: Final = 0.70
+SECOND: Final = 0.20
+_SAME_SLOPE: Final = 0.10
+# Tensors or arrays that come with one entry of the container that keeps them.
+_NESTED: Final = 16
+# Objects that come with one entry of a container.
+_SOME: Final = range(2, _NESTED + 1)
+# A container with less than this share of the growth is a story of its own, or none.
+SMALL: Final = 0.05
+_OVERSHOOT: Final = 1.30
+# What was seen growing nowhere in particular comes after all others.
+_LAST: Final = 10
+_KINDS: Final[Mapping[str, Kind]] = {
+    "object": "objects", "figure": "objects", "library": "objects", "plain": "objects",
+    "graph": "graph", "tensor": "tensors", "array": "arrays", "container": "container",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How fast memory grows: in all, and what stays in each phase (give and take settled), bytes per generation.
+
+    ``living``: the phases are those in which memory was allocated that is still in use.
+    """
+
+    total: Slope
+    phases: Mapping[str, float] = field(default_factory=dict)
+    living: bool = False
+
+    def at(self, place: Place) -> float | None:
+        """Growth that stays at a place; None when nothing is known of it."""
+        if not self.phases or place == NOWHERE:
+            return None
+        if place.phase is not None and place.phase not in self.phases:
+            # Only phases of the training thread have a line; another thread's share one.
+            return self.phases.get(OTHER_THREADS_LINE, 0.0)
+        return self.phases.get(place.phase or BETWEEN_LINE, 0.0)
+
+    def without(self, kept: float) -> Memory:
+        """What is left when ``kept`` bytes per generation are accounted for, wherever they were gained."""
+        if kept <= 0 or self.total.estimate <= 0:
+            return self
+        share = max(0.0, 1 - kept / self.total.estimate)
+        phases = {name: size * share for name, size in self.phases.items()}
+        return replace(self, total=self.total.scaled(share), phases=phases)
+
+    def place(self) -> Place:
+        """The phase that keeps most of the growth, if one does."""
+        kept = {name: size for name, size in self.phases.items() if size > 0}
+        total = sum(kept.values())
+        if total <= 0:
+            return NOWHERE
+        best = max(kept, key=lambda name: (kept[name], name))
+        share = kept[best] / total
+        owns = best not in (BETWEEN_LINE, OTHER_THREADS_LINE) and share >= OWNS
+        return Place(best if owns else None, best if owns else None, share)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One leak: its members in order of suspicion (none for growth outside Python) and its rate."""
+
+    kind: Kind
+    place: Place
+    members: tuple[Candidate, ...]
+    measured: float | None
+    rate: Slope = NO_GROWTH
+    # What most of the growth is, where the members are only seen to rise with it.
+    behind: Kind | None = None
+
+    @property
+    def owner(self) -> Candidate | None:
+        return self.members[0] if self.members else None
+
+    def with_rate(self, rate: Slope) -> Cause:
+        return replace(self, rate=rate)
+
+
+def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
+    """Group candidates into causes; rates are still to be shared out."""
+    groups: dict[str | None, list[Candidate]] = {}
+    homeless: list[Candidate] = []
+    for candidate in candidates:
+        if candidate.place.phase is None and candidate.place.share is None:
+            homeless.append(candidate)
+        else:
+            groups.setdefault(candidate.place.phase, []).append(candidate)
+    _house(homeless, groups)
+    _join_containers(groups)
+    _join_held(groups, memory)
+    _join_tensors(groups)
+    causes: list[Cause] = []
+    for phase in sorted(groups, key=lambda p: p or ""):
+        place = next(c.place for c in groups[phase])
+        found = _split(groups[phase], _growth_at(place, memory))
+        causes.extend(replace(c, place=memory.place()) if c.place == NOWHERE else c for c in found)
+    return sorted(causes, key=lambda c: -(c.measured or 0.0))
+
+
+def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidate]]) -> None:
+    """Rarely read types join the group whose owner is known best and began to grow nearest to them."""
+    if not homeless:
+        return
+    owners = {
+        phase: [c for c in members if c.family in ("object", "figure", "graph", "container")]
+        for phase, members in groups.items()
+    }
+    for candidate in homeless:
+        own_kind = candidate.violation is not None or (
+            candidate.deep and candidate.family == "object"
+        )
+        near = [
+            (
+                not (owner.declared or owner.deep),
+                abs(owner.growth.start - candidate.growth.start),
+                -(owner.bytes_rate or 0.0),
+                phase or "",
+            )
+            for phase, members in owners.items()
+            for owner in members
+            if _may_hold(owner, candidate)
+        ]
+        if own_kind or not near:
+            groups.setdefault(None, []).append(candidate)
+        else:
+            groups[min(near)[3] or None].append(candidate)
+
+
+def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
+    """Whether the measured bytes of an owner leave room for the candidate's, where both were measured."""
+    whole = owner.deep or owner.role == "container"
+    if not whole or owner.bytes_rate is None or candidate.bytes_rate is None:
+        return True
+    return owner.bytes_rate >= EXPLAINS * candidate.bytes_rate
+
+
+def _join_held(groups: dict[str | None, list[Candidate]], memory: Memory) -> None:
+    """Tensors and arrays that are seen to hang below another growth are part of it, wherever their number rose.
+
+    They are counted by type, all of the program's together, and rarely: those that come and go in one phase hide where
+    the others are kept. Objects that are made in one phase and filled in another keep what memory gains in that one.
+    """
+    parts: dict[str, list[tuple[str | None, Candidate]]] = {}
+    for phase, members in groups.items():
+        for candidate in members:
+            if candidate.family in ("tensor", "array") and candidate.holder is not None:
+                parts.setdefault(candidate.name, []).append((phase, candidate))
+    for found in parts.values():
+        alike = [candidate for _, candidate in found]
+        homes = [
+            phase
+            for phase, members in groups.items()
+            if any(_keeps(owner, alike, memory) for owner in members)
+        ]
+        for phase, candidate in found:
+            if homes and phase not in homes:
+                groups[phase].remove(candidate)
+                groups[homes[0]].append(candidate)
+    for phase in [p for p, members in groups.items() if not members]:
+        del groups[phase]
+
+
+def _is_filled(held: Candidate, owner: Candidate, memory: Memory) -> bool:
+    """Return True if memory gains the bytes of what is held where that is made, and not where its owner is made."""
+    size, inside, made = held.bytes_rate, memory.at(held.place), memory.at(owner.place)
+    if size is None or inside is None or made is None or held.place.phase == owner.place.phase:
+        return False
+    return inside >= _COVERS * size > 0 and made < EXPLAINS * size
+
+
+def _join_containers(groups: dict[str | None, list[Candidate]]) -> None:
+    """A container that gains one entry for each new object which it holds is part of that growth, in the phase in which
+    the objects are made, also where another phase puts them into it.
+    """
+    for phase, members in list(groups.items()):
+        for container in [c for c in members if c.role == "container"]:
+            made = [
+                home
+                for home, others in groups.items()
+                if home is not None and home != phase
+                if any(_is_item_of(c, container) for c in others)
+            ]
+            if made and not any(_is_item_of(c, container) for c in members):
+                groups[phase].remove(container)
+                groups[made[0]].append(container)
+    for phase in [p for p, members in groups.items() if not members]:
+        del groups[phase]
+
+
+def _is_item_of(c: Candidate, container: Candidate) -> bool:
+    held = c.holder is not None and leads_into(c.holder, container.name)
+    return c.family == "object" and c.role == "type" and held and is_like(c, container)
+
+
+def _keeps(owner: Candidate, alike: Sequence[Candidate], memory: Memory) -> bool:
+    """Return True if an object or container may be all that keeps ``alike``, parts of one type by phase.
+
+    Its bytes have to be about theirs, or most of what memory gains; where nothing is measured, a type that rises in
+    several phases has no holder of its own in each, and one that is filled in another phase keeps what that gains.
+    """
+    holder = alike[0].holder
+    if owner.family not in ("object", "container") or holder is None:
+        return False
+    if not leads_into(holder, owner.name):
+        return False
+    sizes = [c.bytes_rate for c in alike if c.bytes_rate is not None]
+    whole = owner.bytes_rate if owner.deep or owner.role == "container" else None
+    if whole is None or not sizes:
+        return len(alike) == 1 and not (whole is None and _is_filled(alike[0], owner, memory))
+    return sum(sizes) <= _OVERSHOOT * whole or whole >= _COVERS * memory.total.estimate
+
+
+def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
+    """Tensors without an owner that rise in several phases are one growth, where most of them are made.
+
+    A kept graph holds the weights of agents replaced elsewhere: their number rises there, and says nothing.
+    """
+    loose = {phase: members for phase, members in groups.items() if _is_loose(members)}
+    if len(loose) < 2:
+        return
+
+    def weight(phase: str | None) -> tuple[bool, float, str]:
+        has_graph = any(c.family == "graph" for c in loose[phase])
+        return has_graph, max(c.growth.slope for c in loose[phase]), phase or ""
+
+    most = max(loose, key=weight)
+    for phase, members in loose.items():
+        # Graphs were told apart by where they are made.
+        if phase != most and not any(c.family == "graph" for c in members):
+            groups[most].extend(groups.pop(phase))
+
+
+def _is_loose(members: Sequence[Candidate]) -> bool:
+    """Tensors that no object of the program owns. The container that keeps graphs may be among them."""
+    families = {c.family for c in members}
+    anonymous = {"tensor", "graph", "library", "plain"}
+    if "graph" in families:
+        anonymous.add("container")
+    return bool(families & {"tensor", "graph"}) and families <= anonymous
+
+
+def _growth_at(place: Place, memory: Memory) -> float:
+    kept = memory.at(place)
+    return max(kept if kept is not None else memory.total.estimate, 1.0)
+
+
+def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
+    """The causes in one phase: the likeliest owner, and others only where its measured bytes leave room."""
+    left = _ranked(members, growth)
+    causes: list[Cause] = []
+    explained = 0.0
+    while left:
+        owner, beside = left[0], _beside(left, growth)
+        rest = [c for c in left[1:] if c not in beside]
+        # What two containers keep is a total of neither.
+        sized = [c for c in rest if c.role == "container"] if beside else rest
+        measured = _measured(owner, sized, growth)
+        explains = explained + (measured or 0.0)
+        others = [c for c in left[1:] if c in beside or _stands_alone(c, owner, explains, growth)]
+        mine = [c for c in rest if c not in others]
+        causes.append(
+            Cause(kind_of(owner, mine, growth), _place(owner, mine), (owner, *mine), measured)
+        )
+        if measured is None:
+            break
+        explained += measured
+        left = others
+    return causes
+
+
+def _beside(ranked: Sequence[Candidate], growth: float) -> list[Candidate]:
+    """Containers behind a first one that keep a real share of their own: one in the other would be counted twice."""
+    containers = [c for c in ranked if c.role == "container" and c.bytes_rate is not None]
+    total = sum(c.bytes_rate or 0.0 for c in containers)
+    if ranked[0] not in containers or total > _OVERSHOOT * growth:
+        return []
+    return [c for c in containers if c != ranked[0] and (c.bytes_rate or 0.0) >= SECOND * growth]
+
+
+def _stands_alone(candidate: Candidate, owner: Candidate, explained: float, growth: float) -> bool:
+    size = candidate.bytes_rate
+    if size is None or candidate.family not in ("object", "container", "graph", "figure"):
+        return False
+    if candidate.role == "container" and holds(candidate, owner):
+        return False
+    if candidate.family == "object" and is_like(candidate, owner):
+        return False
+    if candidate.role == "container" and size < SMALL * growth:
+        return True
+    room = explained < _COVERS * growth and explained + size <= _OVERSHOOT * growth
+    return room and size >= SECOND * growth
+
+
+def holds(container: Candidate, owner: Candidate) -> bool:
+    """Whether a growing container is part of the owner's story: it keeps it, or is kept by it."""
+    if short_name(owner.name) in container.name.split("."):
+        return True
+    if owner.holder is not None and owner.holder.startswith(container.name):
+        return True
+    if owner.family in ("graph", "tensor", "array"):
+        return container.growth.slope * _NESTED >= owner.growth.slope
+    return is_like(container, owner)
+
+
+def brings_some(container: Candidate, owner: Candidate) -> bool:
+    """Return True if each entry of a container of the program comes with some of the objects, as a pool with its
+    workers, where at most a library is known to hold these.
+    """
+    known = owner.holder is not None and is_of_the_program(owner.holder)
+    if known or owner.role != "type" or not is_of_the_program(container.name):
+        return False
+    more = container.growth.slope
+    alike = container.growth.pattern == owner.growth.pattern == "constant"
+    same_phase = container.place.phase == owner.place.phase is not None
+    return alike and same_phase and more > 0 and round(owner.growth.slope / more) in _SOME
+
+
+def is_like(a: Candidate, b: Candidate) -> bool:
+    """A container that gains one entry for each new object is how the object is held, not a second leak."""
+    larger = max(a.growth.slope, b.growth.slope)
+    return abs(a.growth.slope - b.growth.slope) <= _SAME_SLOPE * larger
+
+
+def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
+    containers = [c for c in members if c.role == "container"]
+
+    def rank(c: Candidate) -> tuple[float, float, float, str]:
+        share = None if c.bytes_rate is None else c.bytes_rate / growth
+        held = any(is_like(c, container) for container in containers)
+        size = -(c.bytes_rate or 0.0) if c.deep or c.role == "container" else 0.0
+        # Counted at censuses alone, it has no phase; it is where the container grows that holds it.
+        inside = any(
+            is_like(c, one) and c.holder is not None and leads_into(c.holder, one.name)
+            for one in containers
+        )
+        nowhere = c.place == NOWHERE and not inside
+        unknown = _LAST if nowhere and not (c.deep or c.declared or c.violation) else 0
+        # Of objects the fewest own the others; of tensors and arrays the most are the ones kept.
+        few = c.family in ("object", "figure", "library")
+        owns = c.growth.slope if few else -c.growth.slope
+        return _rank(c, share, held) + unknown, size, owns, c.name
+
+    return sorted(members, key=rank)
+
+
+def _rank(c: Candidate, share: float | None, held: bool) -> float:
+    """Smaller is likelier to be the owner of a growth of which it explains ``share``."""
+    if c.violation is not None:
+        return 0
+    explains = share is not None and share >= EXPLAINS
+    if c.family in ("object", "figure"):
+        if c.deep:
+            return 1 if explains else 6
+        return 2 if c.declared else 2.5 if held else 4
+    if c.family == "graph":
+        return 2.2 if share is not None and share >= _EXPLAINS_MOST else 3
+    if c.family == "container":
+        return 3.5 if explains else 5.5
+    if c.family in ("tensor", "array"):
+        return 4.5 if explains or share is None else 5
+    if c.family == "library":
+        return 5.1 if may_hide_memory(c) else 5.2
+    # Bytes, say, are no larger than they are themselves: those that are the growth go before what is as many.
+    return 6.5 if explains else 7
+
+
+def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> float | None:
+    """Bytes per generation measured for a cause: its owner's, or what it holds.
+
+    Containers add up, since each counts its own items; arrays and tensors are totals and do not.
+    """
+    if owner.deep:
+        return owner.bytes_rate
+    containers = [
+        c.bytes_rate for c in (owner, *rest) if c.role == "container" and c.bytes_rate is not None
+    ]
+    # Totals of arrays and tensors are the owner's only if something says that they belong together.
+    near = owner.declared or owner.role == "container" or owner.place == NOWHERE
+    totals = [
+        c.bytes_rate
+        for c in rest
+        if c.deep and c.bytes_rate is not None and (near or c.place.phase == owner.place.phase)
+    ]
+    known = [*totals, sum(containers)] if containers else totals
+    if owner.bytes_rate is not None:
+        known.append(owner.bytes_rate)
+    if not known:
+        return None
+    size = max(known)
+    # Shallow bytes say nothing of what hangs below; only a real share of the growth is an answer.
+    return size if size >= EXPLAINS * growth or owner.role == "container" else None
+
+
+def kind_of(owner: Candidate, rest: Iterable[Candidate], growth: float) -> Kind:
+    if owner.family == "container":
+        for c in rest:
+            if c.family == "graph":
+                return "graph"
+            if c.family == "array" and (c.bytes_rate or 0.0) >= 0.5 * max(
+                owner.bytes_rate or 0.0, growth
+            ):
+                return "arrays"
+    return _KINDS[owner.family]
+
+
+def _place(owner: Candidate, rest: Iterable[Candidate]) -> Place:
+    if owner.place.phase is not None:
+        return owner.place
+    return next((c.place for c in rest if c.place.phase is not None), owner.place)

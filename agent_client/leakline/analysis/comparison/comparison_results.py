@@ -1,0 +1,151 @@
+"""What the comparison of two runs says: frozen results, with the fields that the contract names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ..results import AssertionCheck, Finding, FixEffect, Interval
+
+Outcome = Literal["fixed", "improved", "no_effect", "worse", "undecided"]
+# A change of growth smaller than this is within what two runs of the same program differ by.
+SAME: Final = 0.20
+_NO_PERCENT: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A measured quantity in both runs. ``change_percent`` is None when the first is zero or unknown."""
+
+    before: Any
+    after: Any
+    change_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthChange:
+    """Bytes per generation in both runs. ``difference`` is after less before with its own 90 % interval."""
+
+    before: Interval | None
+    after: Interval | None
+    change_percent: float | None
+    difference: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAfter:
+    """Resident bytes, the processes added up, at the end of ``generation``: the newest that both runs have.
+
+    ``generations``: how many both have gone through by then. A side is None where it was not read there.
+    """
+
+    generation: int
+    generations: int
+    before: float | None
+    after: float | None
+    change_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    phase: str
+    before: Interval | None
+    after: Interval | None
+    change_percent: float | None
+    difference: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeChange:
+    """Over the generations both runs have; the last counts are those of the last of them."""
+
+    type: str
+    before_per_generation: float | None
+    after_per_generation: float | None
+    before_last: int | None
+    after_last: int | None
+    change_percent: float | None = None
+    difference: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeChange:
+    """A number of the program beside memory: its median over the generations both runs have.
+
+    ``same``: it differs by less than what two runs differ by.
+    """
+
+    gauge: str
+    before: float | None
+    after: float | None
+    change_percent: float | None
+    same: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """How far one run came: its last generation, and where memory runs out as it went at last, if anything says so."""
+
+    last_generation: int | None
+    ended: bool
+    runs_out_at_generation: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivalChange:
+    before: Survival
+    after: Survival
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindingChanges:
+    gone: tuple[Finding, ...] = ()
+    still: tuple[Finding, ...] = ()
+    new: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    before: str
+    after: str
+    outcome: Outcome
+    summary: str
+    generations_compared: int
+    growth_bytes_per_generation: GrowthChange
+    peak_bytes: Change
+    seconds_per_generation: Change
+    by_phase: tuple[PhaseChange, ...] = ()
+    by_type: tuple[TypeChange, ...] = ()
+    findings: FindingChanges = field(default_factory=FindingChanges)
+    environment_changes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    # Of the run after.
+    assertions: tuple[AssertionCheck, ...] = ()
+    by_gauge: tuple[GaugeChange, ...] = ()
+    survival: SurvivalChange | None = None
+    # What each fix of the run after has done, against the run before.
+    effects: tuple[FixEffect, ...] = ()
+    # None where the runs have no generation in common.
+    memory_after: MemoryAfter | None = None
+    # As that of a verdict.
+    generations_passed: int | None = None
+
+
+def change_of(
+    before: Interval | None, after: Interval | None
+) -> tuple[float | None, Interval | None]:
+    """(percent, difference). Both err independently, so their intervals add up as squares."""
+    if before is None or after is None:
+        return None, None
+    middle = after.estimate - before.estimate
+    down = math.hypot(after.estimate - after.low, before.high - before.estimate)
+    up = math.hypot(after.high - after.estimate, before.estimate - before.low)
+    difference = Interval(middle, middle - down, middle + up)
+    return percent_of(before.estimate, after.estimate), difference
+
+
+def percent_of(before: float | None, after: float | None) -> float | None:
+    if before is None or after is None or abs(before) < _NO_PERCENT:
+        return None
+    return round(100 * (after - before) / abs(before), 1)

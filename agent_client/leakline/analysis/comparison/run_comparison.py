@@ -1,0 +1,416 @@
+"""Did the fix work? Two runs on one generation axis, phase by phase and type by type."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
+from statistics import median
+from typing import Final
+
+from ...text_format import format_bytes, format_change, format_interval, seen_of
+from ..attribution.candidates import family_of
+from ..examination import examine
+from ..findings import gauges
+from ..findings.growth_tables import type_growth, with_verdict
+from ..findings.priority import DEFAULTS, Priorities
+from ..findings.process_growth import of_how_many
+from ..generation_ranges import Spans, union
+from ..generation_unit import passed
+from ..javascript_runs import TENSOR_BYTES, is_page
+from ..memory.memory_by_phase import NO_PHASE
+from ..range_window import Stretch
+from ..results import Finding, Interval, Status, TypeGrowth, Verdict, to_json
+from ..run_history import ProcessHistory, RunHistory
+from ..statistics.memory_evidence import MATERIAL, Scale
+from ..status import ACTIVE, GROWING
+from ..timeline import Lane, lanes_of
+from ..timeline_analysis import LaneStudy
+from .comparison_results import (
+    SAME,
+    Change,
+    Comparison,
+    FindingChanges,
+    GrowthChange,
+    MemoryAfter,
+    Outcome,
+    PhaseChange,
+    Survival,
+    SurvivalChange,
+    TypeChange,
+    change_of,
+    percent_of,
+)
+from .fix_effects import effects_of_comparison
+
+_MIN_GENERATIONS: Final = 4
+# Generations at the start that are warm-up in both runs: left out where enough remain.
+_WARM_UP: Final = 2
+# Share of memory by which two runs without a leak must end up apart to be told as different.
+_APART: Final = 2 * MATERIAL
+_FIXED: Final = 0.80
+_MAX_TYPES: Final = 20
+# Verdicts that say that a run does not leak. Too few generations, growth to watch and a leak that stopped do not.
+CLEAN: Final[tuple[Status, ...]] = ("ok", "filling")
+# Status of the second run -> why it grows less and is not called fixed.
+_NOT_CLEAN: Final[dict[Status, str]] = {
+    "watch": "but the second run still has growth to watch",
+    "recovered": "but the second run leaked too, before that stopped",
+    "learning": "but the second run was too short for a verdict",
+}
+RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
+
+
+def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFAULTS) -> Comparison:
+    """Compare ``after`` with ``before`` over the generations both have.
+
+    Growth is private memory without what declared containers gained, after the first generations. Runs that are
+    counted in different units have nothing in common: the tenth second is no tenth generation.
+    """
+    alike = before.unit == after.unit
+    shared = _shared_generations(before, after) if alike else []
+    a, b = _Side(before, shared, priorities), _Side(after, shared, priorities)
+    changes = _finding_changes(a.verdict.findings, b.verdict.findings)
+    if not alike:
+        # A place that one of them cannot name has not become clean.
+        changes = replace(changes, gone=())
+    both = _both_have(before, after, shared) if alike else 0
+    went_by = passed(after.unit, Spans.of(shared))
+    # Of very long runs some are not read that were seen.
+    went_by = None if went_by == both else went_by
+    outcome = _outcome(a, b, changes, both)
+    return Comparison(
+        before=before.run,
+        after=after.run,
+        outcome=outcome,
+        summary=_summary(outcome, a, b, both, went_by)
+        + (of_how_many(before) or of_how_many(after)),
+        generations_compared=len(shared),
+        growth_bytes_per_generation=GrowthChange(
+            a.growth, b.growth, *change_of(a.growth, b.growth)
+        ),
+        peak_bytes=Change(a.peak, b.peak, percent_of(a.peak, b.peak)),
+        seconds_per_generation=Change(a.seconds, b.seconds, percent_of(a.seconds, b.seconds)),
+        by_phase=_by_phase(a, b),
+        by_type=_by_type(
+            _types(_upto(before, shared), a.verdict),
+            _types(_upto(after, shared), b.verdict),
+            changes,
+        )
+        if alike
+        else (),
+        findings=changes,
+        environment_changes=environment_changes(before.environment, after.environment),
+        assertions=b.verdict.assertions,
+        by_gauge=gauges.compared(a.lanes, b.lanes, a.shared),
+        effects=effects_of_comparison(before, after, a.stretch, b.stretch),
+        memory_after=_memory_after(a, b, shared, both),
+        generations_passed=went_by,
+        survival=survival_change(
+            survival_of(before, a.verdict),
+            survival_of(after, b.verdict),
+            before.unit,
+            after.unit,
+        ),
+    )
+
+
+def warm_up(generations: int) -> int:
+    """How many of the first that both runs have are left out of growth and seconds."""
+    return min(_WARM_UP, max(0, generations - _MIN_GENERATIONS))
+
+
+class _Side:
+    """What is measured of one run over the shared generations."""
+
+    def __init__(self, history: RunHistory, shared: Sequence[int], priorities: Priorities) -> None:
+        self.history = history
+        self.verdict: Verdict = examine(history, priorities=priorities)
+        self.studies = [LaneStudy(history, lane) for lane in lanes_of(history)]
+        self.shared = frozenset(shared[warm_up(len(shared)) :])
+        self.stretch = Stretch(self.studies, [self._positions(study) for study in self.studies])
+        self.growth = self.stretch.growth()
+        self.phases = self.stretch.kept()
+        self.peak = self._peak(shared)
+        self.seconds = self._seconds()
+
+    def _positions(self, study: LaneStudy) -> list[int]:
+        return [i for i, g in enumerate(study.lane.generations) if g in self.shared]
+
+    def _peak(self, shared: Sequence[int]) -> float | None:
+        """The highest resident size seen in the shared generations, of a page its tensors; the processes added up."""
+        upto = max(shared, default=None)
+        total, seen = 0.0, False
+        for study in self.studies:
+            lane = study.lane
+            known = [
+                float(value)
+                for name in ((TENSOR_BYTES,) if is_page(lane.series) else RESIDENT)
+                for value, generation in zip(
+                    lane.series.get(name, ()), lane.generation, strict=False
+                )
+                if value is not None and (upto is None or generation is None or generation <= upto)
+            ]
+            if known:
+                total, seen = total + max(known), True
+        return total if seen else None
+
+    def memory_at(self, generation: int) -> float | None:
+        """Resident bytes at its end, of a page its tensors; None where a process that has ended it was not read."""
+        total, seen = 0.0, False
+        for lane in self.lanes:
+            name = TENSOR_BYTES if is_page(lane.series) else RESIDENT[0]
+            if generation not in lane.generations or not lane.has(name):
+                continue
+            value = lane.values(name)[lane.generations.index(generation)]
+            if value is None:
+                return None
+            total, seen = total + value, True
+        return total if seen else None
+
+    def _seconds(self) -> float | None:
+        known = []
+        for study in self.studies:
+            if study.lane.has("generation.seconds"):
+                values = study.lane.values("generation.seconds")
+                known += [float(v) for i in self._positions(study) if (v := values[i]) is not None]
+        return median(known) if known else None
+
+    @property
+    def lanes(self) -> list[Lane]:
+        return [study.lane for study in self.studies]
+
+    @property
+    def leaks(self) -> bool:
+        return any(f.status in ACTIVE for f in self.verdict.findings)
+
+    @property
+    def is_clean(self) -> bool:
+        """Return True if the verdict of the whole run is that it does not leak: only then can a leak be fixed."""
+        return self.verdict.status in CLEAN
+
+    @property
+    def baseline(self) -> float:
+        return sum(study.scale(1).baseline_bytes for study in self.studies if len(study.lane))
+
+    def matters(self, rate: float, generations: int) -> bool:
+        spacing = self.stretch.spacing
+        return Scale(self.baseline, spacing=spacing).is_material(rate, generations * spacing)
+
+
+def _memory_after(
+    a: _Side, b: _Side, shared: Sequence[int], generations: int
+) -> MemoryAfter | None:
+    if not shared:
+        return None
+    newest = shared[-1]
+    old, new = a.memory_at(newest), b.memory_at(newest)
+    return MemoryAfter(newest, generations, old, new, percent_of(old, new))
+
+
+def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:
+    sides = [
+        {g for lane in lanes_of(history) for g in lane.generations} for history in (before, after)
+    ]
+    return sorted(sides[0] & sides[1])
+
+
+def _both_have(before: RunHistory, after: RunHistory, shared: Sequence[int]) -> int:
+    """How many generations both went through: of very long runs, more than were read of both."""
+    lanes = [lanes_of(history) for history in (before, after)]
+    if not any(lane.left_out.generations for side in lanes for lane in side):
+        return len(shared)
+    sides = [union(lane.lived for lane in side) for side in lanes]
+    return sum(map(len, sides)) - len(union(sides))
+
+
+def _upto(history: RunHistory, shared: Sequence[int]) -> RunHistory:
+    """The run without the generations that only it went on to."""
+    last = max(shared, default=None)
+    if last is None:
+        return history
+    return replace(history, processes=tuple(_cut(process, last) for process in history.processes))
+
+
+def _cut(process: ProcessHistory, last: int) -> ProcessHistory:
+    kept = [g is None or g <= last for g in process.generation]
+    if all(kept):
+        return process
+    return process.picked(lambda column: list(compress(column, kept)))
+
+
+def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> Outcome:
+    """Return the outcome: by the findings where there are any, else by the two growth intervals.
+
+    "fixed" also needs a verdict of the second run that it does not leak, so that both say the same.
+    """
+    old, new = a.growth, b.growth
+    if old is None or new is None or generations < _MIN_GENERATIONS:
+        return "undecided"
+    grew, grows = a.matters(old.estimate, generations), b.matters(new.estimate, generations)
+    if not a.leaks and not b.leaks and not _shows(a, b, new.estimate - old.estimate, generations):
+        return "no_effect"
+    apart_down, apart_up = new.high < old.low, new.low > old.high
+    smaller = new.estimate < (1 - SAME) * old.estimate and apart_down
+    larger = new.estimate > (1 + SAME) * max(old.estimate, 0.0) and apart_up
+    if larger and grows:
+        return "worse"
+    if a.leaks and not b.leaks and (smaller or not grew):
+        enough = new.estimate <= (1 - _FIXED) * old.estimate or not grows
+        return "fixed" if enough and b.is_clean else "improved"
+    if smaller:
+        return "fixed" if not grows and not b.leaks and b.is_clean else "improved"
+    if b.leaks and not a.leaks:
+        return "worse" if any(f.status in ACTIVE for f in changes.new) else "undecided"
+    decided = apart_down or apart_up or _overlap(old, new)
+    return "no_effect" if decided and a.leaks == b.leaks else "undecided"
+
+
+def _shows(a: _Side, b: _Side, difference: float, generations: int) -> bool:
+    """Whether two runs that do not leak have ended up apart: an allocator that settles is neither harm nor merit."""
+    passed_by = generations * b.stretch.spacing
+    return abs(difference) * passed_by >= _APART * max(a.baseline, b.baseline, 1.0)
+
+
+def _overlap(a: Interval, b: Interval) -> bool:
+    return a.low <= b.high and b.low <= a.high
+
+
+def _less(percent: float | None) -> str:
+    """``99.6``: all of it, ``100``, is said only where nothing is left."""
+    less = min(100.0, max(0.0, -(percent or 0.0)))
+    return f"{less:.0f}" if less == 100.0 or less < 99.5 else f"{min(less, 99.9):.1f}"
+
+
+def _summary(
+    outcome: Outcome, a: _Side, b: _Side, generations: int, went_by: int | None = None
+) -> str:
+    unit = b.history.unit
+    seen = seen_of(generations, went_by, unit)
+    if a.history.unit != unit:
+        return (
+            f"Undecided: one run counts {a.history.unit}s, the other {unit}s; record both alike "
+            "(both by leakline run, or both with generations)"
+        )
+    if a.growth is None or b.growth is None or generations < _MIN_GENERATIONS:
+        return f"Undecided: only {seen} to compare"
+    was, now = a.growth.estimate, b.growth.estimate
+    change = f"{format_bytes(was)} per {unit} before, {format_bytes(now)} after"
+    percent = percent_of(was, now)
+    if outcome == "fixed":
+        return f"Fixed: {change}: {_less(percent)} % less growth over {seen}"
+    if outcome == "improved":
+        less = "" if percent is None else f" ({percent:+.0f} %)"
+        return f"Improved: {change}{less}, {_NOT_CLEAN.get(b.verdict.status, 'but memory still grows')}"
+    if outcome == "worse":
+        more = "" if percent is None or was <= 0 else f" ({percent:+.0f} %)"
+        return f"Worse: {change}{more}"
+    if outcome == "no_effect":
+        if a.is_clean and b.is_clean:
+            return f"No effect: neither run leaks ({change})"
+        return f"No effect: {change}, within what two runs differ by"
+    return f"Undecided: {format_change(now - was)} per {unit} is not clear of the noise over {seen}"
+
+
+def _by_phase(a: _Side, b: _Side) -> tuple[PhaseChange, ...]:
+    names = sorted({*a.phases, *b.phases}, key=lambda name: (name in NO_PHASE, name))
+    pairs = [(name, a.phases.get(name), b.phases.get(name)) for name in names]
+    rows = [PhaseChange(name, old, new, *change_of(old, new)) for name, old, new in pairs]
+    return tuple(sorted(rows, key=_largest))
+
+
+def _largest(row: PhaseChange) -> float:
+    return -max(abs(i.estimate) for i in (row.before, row.after) if i is not None)
+
+
+def _types(history: RunHistory, verdict: Verdict) -> dict[str, TypeGrowth]:
+    return {row.name: row for row in with_verdict(type_growth(history), to_json(verdict))}
+
+
+def _by_type(
+    old: Mapping[str, TypeGrowth], new: Mapping[str, TypeGrowth], changes: FindingChanges
+) -> tuple[TypeChange, ...]:
+    """What findings name, then the classes of the program, then what grows along with them; each by its growth."""
+    found = (*changes.gone, *changes.still, *changes.new)
+    named = {suspect.name for finding in found for suspect in finding.suspects[:1]}
+    rows = [_type_change(name, old.get(name), new.get(name)) for name in sorted({*old, *new})]
+    rows.sort(key=lambda row: (_rank(row, named), -_rate(row)))
+    return tuple(rows[:_MAX_TYPES])
+
+
+def _rate(row: TypeChange) -> float:
+    return max(abs(row.before_per_generation or 0), abs(row.after_per_generation or 0))
+
+
+def _rank(row: TypeChange, named: Collection[str]) -> int:
+    """Dicts, lists and what libraries make follow the objects that own them, and are many more."""
+    if not _rate(row):
+        return 3
+    if row.type in named:
+        return 0
+    return 2 if family_of(row.type, "type") in ("plain", "library") else 1
+
+
+def _type_change(name: str, old: TypeGrowth | None, new: TypeGrowth | None) -> TypeChange:
+    was, now = (None if row is None else row.count_per_generation for row in (old, new))
+    return TypeChange(
+        name, None if was is None else was.estimate, None if now is None else now.estimate,
+        old.last_count if old else None, new.last_count if new else None, *change_of(was, now),
+    )  # fmt: skip
+
+
+def _finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> FindingChanges:
+    """By fingerprint, over the findings that matter in either run."""
+    old = {f.fingerprint: f for f in before if f.status in GROWING}
+    new = {f.fingerprint: f for f in after if f.status in GROWING}
+    return FindingChanges(
+        gone=tuple(f for p, f in old.items() if p not in new),
+        still=tuple(f for p, f in new.items() if p in old),
+        new=tuple(f for p, f in new.items() if p not in old),
+    )
+
+
+def environment_changes(
+    before: Mapping[str, object], after: Mapping[str, object]
+) -> dict[str, tuple[object, object]]:
+    """What differs: package by package, commit, Python, command line; None where one side says nothing."""
+    old, new = _flat(before), _flat(after)
+    return {
+        name: (old.get(name), new.get(name))
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    }
+
+
+def _flat(environment: Mapping[str, object]) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in environment.items():
+        if name == "packages" and isinstance(value, Mapping):
+            flat.update({str(package): version for package, version in value.items()})
+        else:
+            flat[name] = value
+    return flat
+
+
+def survival_of(history: RunHistory, verdict: Verdict) -> Survival:
+    known = [lane.generations[-1] for lane in lanes_of(history) if lane.generations]
+    return Survival(max(known, default=None), history.ended, verdict.oom.generation)
+
+
+def survival_change(
+    before: Survival, after: Survival, unit: str, unit_after: str
+) -> SurvivalChange:
+    told = f"Before: {_told(before, unit)}. After: {_told(after, unit_after)}."
+    return SurvivalChange(before, after, told)
+
+
+def _told(side: Survival, unit: str) -> str:
+    """``memory runs out about episode 1,004 (990 to 1,020); it ended at episode 998``"""
+    if side.last_generation is None:
+        return f"no {unit} was seen"
+    stands = f"{'ended' if side.ended else 'has come'} {'at' if side.ended else 'to'} {unit} {side.last_generation:,}"
+    out = side.runs_out_at_generation
+    if out is None:
+        return f"nothing says that memory runs out; it {stands}"
+    when = format_interval(out.estimate, out.low, out.high, lambda value: f"{round(value):,}")
+    return f"memory runs out about {unit} {when}; it {stands}"

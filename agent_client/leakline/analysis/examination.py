@@ -1,0 +1,451 @@
+"""``examine``: the verdict of a run. Pure: the same history gives the same verdict, any prefix has one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median, quantiles
+from typing import Final
+
+from ..text_format import (
+    format_bytes,
+    format_count,
+    format_estimated_seconds,
+    format_interval,
+    format_share,
+)
+from .assertions.checks import check_assertions
+from .attribution.candidates import BORN, OF_OTHERS, born_in
+from .comparison.fix_checklist import check_list
+from .comparison.fix_effects import effects_within
+from .comparison.resume_attempts import Told, judged
+from .findings.advice import with_counters
+from .findings.code_locations import located
+from .findings.finding_builder import build_finding, merge_alike, worth_telling
+from .findings.gauges import with_companions
+from .findings.priority import DEFAULTS, Priorities, raised
+from .findings.process_growth import measured, of_how_many, process_growth
+from .findings.unit_change import active_by_seconds, minutes_carried, studies_by_seconds
+from .findings.verdict_sentence import nothing_yet, summary_sentence
+from .forecast.forecast_score import score_of
+from .forecast.oom_forecast import ahead, first_end, forecast, of_devices, unread
+from .forecast.settling import settled
+from .generation_ranges import union
+from .generation_unit import UNITS_OF_TIME, passed
+from .incremental_cache import Kept
+from .memory.memory_by_phase import (
+    NO_PHASE,
+    live_bytes_by_phase,
+    phase_executions,
+    phase_slopes,
+    unread_phases,
+)
+from .memory.memory_kinds import CHILDREN, SHARED
+from .results import (
+    SEVERITY,
+    AttemptGrowth,
+    Finding,
+    GenerationSpan,
+    Interval,
+    RuledOut,
+    RunDuration,
+    Status,
+    Verdict,
+)
+from .run_history import RunHistory
+from .snapshot_thinning import PLANS, thinned
+from .statistics.trend import theil_sen
+from .status import ACTIVE, GROWING, MIN_GENERATIONS, walk
+from .timeline import END, MAIN, Lane, lanes_of, top_level, with_its_generations
+from .timeline_analysis import LaneStudy, Moment, memory_since
+from .window import added
+
+_MAX_FINDINGS: Final = 20
+_MAX_HARMLESS: Final = 5
+_UNKNOWN: Final = 0.20
+_SAME: Final = "memory stays the same after it"
+_FREES: Final = "it gives back more memory than it takes"
+_SECONDS: Final = "generation.seconds"
+# Readings before anything is said; and the newest that say how long the next ones take.
+_FIRST: Final = 3
+_RECENT: Final = 16
+# At most so many attempts are reported, the newest.
+MAX_ATTEMPTS: Final = 50
+
+
+def examine(
+    history: RunHistory, kept: Kept | None = None, priorities: Priorities = DEFAULTS
+) -> Verdict:
+    """The verdict of a run at its newest snapshot.
+
+    ``kept``: what examinations of the same run before have left for this one. It saves most of the work and changes
+    nothing of the answer.
+
+    ``priorities``: from when on a finding is major, and critical.
+
+    1. Each process place is walked on its own; 2. what stands after the walk becomes findings, alike ones
+    merged; 3. the worst of them, or what else is known, is the status of the run.
+    """
+    verdict = _examine(history, kept, priorities)
+    rest = of_how_many(history)
+    return replace(verdict, summary=f"{verdict.summary}{rest}") if rest else verdict
+
+
+def _examine(history: RunHistory, kept: Kept | None, priorities: Priorities) -> Verdict:
+    read = thinned(history)
+    studies = _studies(read)
+    # What is planned and promised is held against every generation there is.
+    every = studies if read is history or not _is_planned(history) else _studies(history)
+    early = studies_by_seconds(read, studies)
+    if kept is None:
+        return _verdict(read, studies, every, early, priorities)
+    for study in (*studies, *early):
+        kept.give(study)
+    verdict = _verdict(read, studies, every, early, priorities)
+    kept.take((*studies, *early))
+    return verdict
+
+
+def _studies(history: RunHistory) -> list[LaneStudy]:
+    return [LaneStudy(history, lane) for lane in lanes_of(history)]
+
+
+def _is_planned(history: RunHistory) -> bool:
+    return any(event.kind in PLANS for event in history.events)
+
+
+def _verdict(
+    history: RunHistory, studies: Sequence[LaneStudy], every: Sequence[LaneStudy],
+    early: Sequence[LaneStudy], priorities: Priorities,
+) -> Verdict:  # fmt: skip
+    carried = active_by_seconds(early)
+    walks = [
+        walk(s, carried=carried.get(s.lane.name, ()), carried_at=minutes_carried(s))
+        for s in studies
+    ]
+    told = [
+        (s, m, standings) for s, (m, standings) in zip(studies, walks, strict=True) if m is not None
+    ]
+    lanes = with_its_generations([study.lane for study in studies])
+    lived = union(lane.lived for lane in lanes)
+    generations, went_by = len(lived), passed(history.unit, lived)
+    if not told:
+        verdict = Verdict(
+            history.run, history.unit, generations, "learning",
+            nothing_yet(history.unit, ended=history.ended), None, None,
+            ruled_out=_never_ran(history, studies) if generations else (),
+            effects=effects_within(history, every),
+            assertions=check_assertions(history, [(s, None) for s in every]),
+            processes=process_growth([s.lane for s in studies], (), ()), generations_passed=went_by,
+            oom=unread(ended=history.ended),
+        )  # fmt: skip
+        unjudged = [(s, None) for s in studies]
+        return replace(verdict, checklist=check_list(history, verdict, unjudged))
+    judgements = [judged(each) for each in told]
+    told = [first for first, *_ in judgements]
+    said = [each for judgement in judgements for each in judgement]
+    findings = located(_findings(said, len(told) > 1, priorities), history)
+    memory, device = forecast(told), of_devices(told)
+    oom = first_end(memory, device)
+    findings = raised(
+        findings, ahead(told, memory, priorities.hours),
+        None if device is None else ahead(told, device, priorities.hours), priorities,
+    )  # fmt: skip
+    moments = [m for _, m, _ in told]
+    growth = _growth(moments)
+    status = _status(findings, told, generations)
+    filling = [line for study, moment, _ in told for line in _filling_lines(study, moment)]
+    summary = summary_sentence(
+        status, findings, unit=history.unit, generations=generations, growth=growth, filling=filling,
+        visible=any(m.rise.visible for m in moments), periods=_periods(told), passed=went_by,
+        ended=history.ended,
+    )  # fmt: skip
+    # Children and shared memory that may grow are memory too.
+    rising = any(f.status in GROWING for f in findings)
+    verdict = Verdict(
+        history.run, history.unit, generations, status, summary, growth,
+        _explained_share([s for s, _, _ in told], moments), tuple(findings),
+        _ruled_out(history, told, findings), oom,
+        check_assertions(history, [(s, m) for s, (m, _) in zip(every, walks, strict=True)]),
+        settled_at_generation=settled([(s, m) for s, m, _ in told], rising),
+        forecast_score=score_of([s for s, _, _ in told], history.unit),
+        processes=process_growth([s.lane for s in studies], said, findings),
+        duration=duration_of(history, [s.lane for s in studies]),
+        effects=effects_within(history, every),
+        attempts=attempt_growth(history),
+        generations_passed=went_by,
+    )  # fmt: skip
+    read = [(s, m) for s, m, _ in told]
+    return replace(verdict, checklist=check_list(history, verdict, read))
+
+
+def _findings(told: Sequence[Told], several: bool, priorities: Priorities) -> list[Finding]:
+    found = [
+        with_companions(
+            with_counters(
+                build_finding(study, standing, several, priorities), study.history, study.lane
+            ),
+            study.lane,
+        )
+        for study, _, standings in told
+        for standing in standings
+        if worth_telling(standing)
+    ]
+    merged = merge_alike(found, priorities)
+    harmless = [f for f in merged if f.status == "ok"][_MAX_HARMLESS:]
+    return [f for f in merged if f not in harmless][:_MAX_FINDINGS]
+
+
+def _status(findings: Sequence[Finding], told: Sequence[Told], generations: int) -> Status:
+    worst = max((f.status for f in findings), key=SEVERITY.index, default="ok")
+    if worst in ("watch", *ACTIVE):
+        return worst
+    filling = any(_is_filling(study, moment) for study, moment, _ in told)
+    if filling:
+        return "filling"
+    if generations < MIN_GENERATIONS:
+        return "learning"
+    if worst == "recovered":
+        return "recovered"
+    return "watch" if any(m.rise.visible for _, m, _ in told) else "ok"
+
+
+def _is_filling(study: LaneStudy, moment: Moment) -> bool:
+    return bool(moment.filling)
+
+
+def _filling_lines(study: LaneStudy, moment: Moment) -> list[str]:
+    lines = []
+    for container in study.facts.bounded:
+        if container.name not in moment.filling:
+            continue
+        at = moment.upto - 1
+        share = container.length[at] / container.capacity
+        held, room = format_count(container.length[at]), format_count(container.capacity)
+        line = f"{container.name} holds {held} of {room} ({format_share(share)})"
+        speed = container.per_generation(moment.upto)
+        if speed > 0:
+            left = (container.capacity - container.length[at]) / speed
+            line += f", full about {study.history.unit} {round(study.lane.generations[at] + left)}"
+        if container.bytes and container.length[at] > 0:
+            ceiling = container.bytes[at] * container.capacity / container.length[at]
+            line += f" with {format_bytes(ceiling)}"
+        lines.append(line)
+    return lines
+
+
+def _growth(moments: Sequence[Moment]) -> Interval | None:
+    each = [growth for m in moments if (growth := measured(m.growth)) is not None]
+    if not each:
+        return None
+    return Interval(
+        sum(g.estimate for g in each), sum(g.low for g in each), sum(g.high for g in each)
+    )
+
+
+def _periods(told: Sequence[Told]) -> dict[str, int]:
+    found = {}
+    for _, _, standings in told:
+        for standing in standings:
+            owner = standing.assessed.cause.owner
+            if owner is not None and owner.growth.period:
+                found[standing.fingerprint] = owner.growth.period
+    return found
+
+
+def _explained_share(studies: Sequence[LaneStudy], moments: Sequence[Moment]) -> float | None:
+    """Growth of what was measured (objects, arrays, tensors, bounded containers) over growth of memory."""
+    grown = known = 0.0
+    for study, moment in zip(studies, moments, strict=True):
+        private, upto = study.lane.private, moment.upto
+        if len(private) < 2 or upto < MIN_GENERATIONS:
+            continue
+        x = [float(g) for g in study.lane.generations[:upto]][-64:]
+        total = theil_sen(x[::4] + x[-1:], private[:upto][-64:][::4] + private[upto - 1 : upto])
+        if not moment.scale.is_material(total.estimate, upto * moment.scale.spacing):
+            continue
+        bounded = study.facts.bounded_bytes[:upto][-64:]
+        filled = (bounded[-1] - bounded[0]) / max(1.0, x[-1] - x[0]) if bounded else 0.0
+        causes = [a.cause for a in moment.causes if a.channel == "private"]
+        measured = [c.measured for c in causes]
+        unsized = sum(c.rate.estimate for c in causes if c.members and c.measured is None)
+        # What nobody sized is unknown, which is not the same as unexplained.
+        if unsized > _UNKNOWN * total.estimate or not (
+            bounded or any(m is not None for m in measured)
+        ):
+            continue
+        grown += total.estimate
+        known += min(total.estimate, max(0.0, filled) + sum(m for m in measured if m))
+    return round(known / grown, 3) if grown > 0 else None
+
+
+def _never_ran(history: RunHistory, studies: Sequence[LaneStudy]) -> tuple[RuledOut, ...]:
+    ran = {
+        part
+        for study in studies
+        for path, times in phase_executions(study.lane).items()
+        if times
+        for part in (path, top_level(path), path.rsplit("/", 1)[-1])
+    }
+    return tuple(RuledOut(phase, "never ran") for phase in history.phases if phase not in ran)
+
+
+def _attempts_without(history: RunHistory, studies: Sequence[LaneStudy]) -> dict[str, str]:
+    """Phase -> that it never ran in the newest attempt, of those that ran in an earlier one."""
+    newest = {study.lane.instance for study in studies if study.lane.role == MAIN}
+    now: set[str] = set()
+    before: set[str] = set()
+    number = 0
+    for process in history.processes:
+        if process.role != MAIN:
+            continue
+        ran = {top_level(path) for path, times in phase_executions(process).items() if times}
+        (now if process.instance in newest else before).update(ran)
+        if process.instance in newest and END in process.kind:
+            number = max(number, process.attempt)
+    if not number:
+        return {}
+    # Attempts that all tell the same number are told apart by their processes alone.
+    which = f"attempt {number}" if number > 1 else "the newest attempt"
+    return dict.fromkeys(sorted(before - now), f"never ran in {which}")
+
+
+def _ruled_out(
+    history: RunHistory, told: Sequence[Told], findings: Sequence[Finding]
+) -> tuple[RuledOut, ...]:
+    found = list(_never_ran(history, [s for s, _, _ in told]))
+    blamed = {f.phase for f in findings if f.status in GROWING}
+    ceased = _attempts_without(history, [s for s, _, _ in told])
+    found += [RuledOut(phase, why) for phase, why in ceased.items() if phase not in blamed]
+    of_others = any(
+        standing.status in GROWING and standing.assessed.channel in (*CHILDREN, SHARED)
+        for _, _, standings in told
+        for standing in standings
+    )
+    if not blamed or of_others:
+        # The memory of the training process says nothing of what a child keeps.
+        return tuple(found)
+    for study, moment, _ in told:
+        if moment.upto < 3:
+            continue
+        upto, first = moment.upto, max(0, min(moment.upto // 4, moment.upto - 3))
+        slopes = phase_slopes(study.booked, study.lane.generations, first, upto)
+        born = _phases_with_births(study, moment, first)
+        unread = unread_phases(study.lane, study.booked, first, upto)
+        for phase, slope in slopes.items():
+            if phase in blamed or phase in NO_PHASE or phase in born or phase in unread:
+                continue
+            generations = upto * moment.scale.spacing
+            known = {r.phase for r in found}
+            if not moment.scale.is_material(slope.estimate, generations) and phase not in known:
+                frees = moment.scale.is_material(-slope.estimate, generations)
+                found.append(RuledOut(phase, _FREES if frees else _SAME))
+    return tuple(found)
+
+
+def _phases_with_births(study: LaneStudy, moment: Moment, first: int) -> set[str]:
+    """Return the phases in which something was made that is still alive: counted objects that grow, or memory in use.
+
+    They are not ruled out, whatever the books charge to them.
+    """
+    found: set[str] = set()
+    for cause in moment.causes:
+        for member in cause.cause.members:
+            if member is cause.cause.owner or member.family not in OF_OTHERS:
+                found |= born_in(study.facts, member, moment.upto)
+    live = live_bytes_by_phase(study.lane, first, moment.upto) or {}
+    total = sum(live.values())
+    return found | {phase for phase, size in live.items() if size >= BORN * total > 0}
+
+
+def duration_of(history: RunHistory, lanes: Sequence[Lane]) -> RunDuration | None:
+    """None of a run that has ended, or come to its end, or says no ``total``, and before three generations were timed.
+
+    Of several processes the slowest counts: the others wait for it, or will.
+    """
+    if history.ended or not history.total:
+        return None
+    each = [found for lane in lanes if (found := _of_lane(lane, history.total)) is not None]
+    if not each:
+        return None
+    if max(whole.estimate for _, _, whole in each) < 1:
+        # "All 8 take about 0 s" says nothing.
+        return None
+    of_one, left, whole = max(each, key=lambda found: found[2].estimate)
+    return RunDuration(of_one, left, whole, _duration_sentence(left, whole, history))
+
+
+def _of_lane(lane: Lane, total: int) -> tuple[Interval, Interval, Interval] | None:
+    """Seconds of a generation, of all to come, and of the whole run."""
+    read = (
+        [float(v) for v in lane.readings(_SECONDS) if v is not None] if lane.has(_SECONDS) else []
+    )
+    done = len(lane.generations) + len(lane.left_out.generations)
+    if len(read) < _FIRST or done >= total:
+        return None
+    newest = read[-_RECENT:]
+    usual = median(newest)
+    # Nine in ten generations lie between; so does the mean of those to come, be it that all are fast or all slow.
+    cuts = quantiles(newest, n=20, method="inclusive")
+    of_one = Interval(usual, min(cuts[0], usual), max(cuts[-1], usual))
+    # A generation without a reading took as long as usual, for all that is known.
+    passed, to_come = sum(read) + median(read) * (done - len(read)), total - done
+    ends = (of_one.estimate, of_one.low, of_one.high)
+    left = Interval(*(to_come * seconds for seconds in ends))
+    return of_one, left, Interval(*(passed + to_come * seconds for seconds in ends))
+
+
+def _duration_sentence(left: Interval, whole: Interval, history: RunHistory) -> str:
+    write = format_estimated_seconds
+    whole_time = format_interval(whole.estimate, whole.low, whole.high, write)
+    return f"All {history.total:,} {history.unit}s take about {whole_time}, {write(left.estimate)} of them to come."
+
+
+def attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
+    """One for each attempt that ended a generation, in order; none where there is but one, or where time is counted."""
+    numbers = sorted({process.attempt for process in history.processes if len(process)})
+    if len(numbers) < 2 or history.unit in UNITS_OF_TIME:
+        return ()
+    found: list[AttemptGrowth] = []
+    before: GenerationSpan | None = None
+    for number in numbers:
+        mine = tuple(p for p in history.processes if p.attempt == number)
+        own = replace(history, processes=mine)
+        lanes = [lane for lane in with_its_generations(lanes_of(own)) if len(lane)]
+        if not lanes:
+            continue
+        did = _generations(lanes)
+        growth = _growth_of_attempt(own, lanes) if number in numbers[-MAX_ATTEMPTS:] else None
+        found.append(AttemptGrowth(number, did, growth, _both(before, did)))
+        before = did if before is None else _together(before, did)
+    return tuple(found[-MAX_ATTEMPTS:])
+
+
+def _generations(lanes: Sequence[Lane]) -> GenerationSpan:
+    """Of lanes that have ended some each."""
+    # What is left out of a very long one it has ended as well.
+    ended = union(lane.lived for lane in lanes).spans
+    return GenerationSpan(ended[0][0], ended[-1][1])
+
+
+def _growth_of_attempt(history: RunHistory, lanes: Sequence[Lane]) -> Interval | None:
+    """Of all processes together; a part of the sum would be taken for it."""
+    each = [_growth_of_lane(LaneStudy(history, lane)) for lane in lanes]
+    known = [growth for growth in each if growth is not None]
+    return added(known) if len(known) == len(each) else None
+
+
+def _growth_of_lane(study: LaneStudy) -> Interval | None:
+    upto = len(study.lane)
+    return measured(memory_since(study, study.residual(upto), None, upto).total)
+
+
+def _together(a: GenerationSpan, b: GenerationSpan) -> GenerationSpan:
+    return GenerationSpan(min(a.first, b.first), max(a.last, b.last))
+
+
+def _both(a: GenerationSpan | None, b: GenerationSpan) -> GenerationSpan | None:
+    """The generations that are in both."""
+    if a is None or a.last < b.first or b.last < a.first:
+        return None
+    return GenerationSpan(max(a.first, b.first), min(a.last, b.last))

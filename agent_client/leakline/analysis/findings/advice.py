@@ -1,0 +1,409 @@
+"""What to do about a finding. A line of advice is given only when the finding shows what it speaks of.
+
+Three tables: by what grows and what holds it, by the kind of memory, and by counters of the process that rise with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ...snapshot import CYCLIC_GARBAGE
+from ...text_format import format_bytes, short_name
+from ..attribution.candidates import Family, grows_larger
+from ..attribution.causes import Cause, holds
+from ..attribution.declared_capacities import tracked_names
+from ..generation_unit import UNITS_OF_TIME
+from ..memory.memory_kinds import idle_in_cache
+from ..results import Finding, Kind
+from ..run_history import RunHistory
+from ..series_facts import FIGURE
+from ..statistics.count_evidence import LOOK_BACK, count_growth
+from ..timeline import Lane
+from ..timeline_analysis import Assessed
+from .cleanup_effects import rare_cleanup, vain_cleanup
+
+MAX_LINES: Final = 6
+# Where no object was ever counted, memory outside Python is a guess like any other.
+_FROM_OUTSIDE: Final = (
+    "Start it with `leakline run -- ...` or put `leakline.init` into it: then types and holders are named.",
+)
+# Native code is blamed once objects have been counted.
+_NEXT_LOOK: Final = (
+    "The next looks at the heap come by themselves, and tell more; run.census() asks for one."
+)
+_TOO_FEW_LOOKS: Final = (
+    "The heap was scanned too rarely before the run ended: run it longer, or call run.census()."
+)
+_CACHE: Final = "<cache>"
+_CHILDREN: Final = "children.count"
+# With these a program says what is to be counted.
+_DECLARES: Final = ("watch", "track", "expect")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``text`` is given when all that is set holds; ``{what}`` is the first name that matched, ``{path}`` the path.
+
+    ``names``: of something that grows. ``paths``: of what holds it, or of a container that grows. ``beside``: families
+    of which one grows along with the owner. ``keeps``: it says already who keeps the objects.
+    """
+
+    text: str
+    kinds: tuple[Kind, ...] = ()
+    owner: tuple[Family, ...] = ()
+    names: str = ""
+    paths: str = ""
+    beside: tuple[str, ...] = ()
+    keeps: bool = False
+
+
+RULES: Final = (
+    Rule(
+        "Close each figure once it is saved: plt.close(figure), not the current one.",
+        names=rf"^{re.escape(FIGURE)}$",
+        keeps=True,
+    ),
+    Rule(
+        "Detach before storing: keep loss.item() or loss.detach() instead of the loss, which holds its graph.",
+        kinds=("graph",),
+    ),
+    Rule(
+        "Give a logger numbers, not tensors: call .item() before {path} takes them.",
+        kinds=("graph", "tensors"),
+        paths=r"\b(wandb|tensorboardX?|SummaryWriter|[Ll]ogger)\b",
+    ),
+    Rule(
+        "Set gradients to None between steps: optimizer.zero_grad(set_to_none=True); where gradients of gradients are "
+        "needed, torch.autograd.grad frees what backward(create_graph=True) keeps.",
+        paths=r"\.grad\b",
+    ),
+    Rule(
+        "Drop batch and result tensors at the end of the phase; keep numbers, not tensors.",
+        kinds=("tensors",),
+    ),
+    Rule(
+        "Save tensors with ctx.save_for_backward: what {what} keeps as attributes outlives the backward pass.",
+        names=r"Backward$",
+        owner=("object",),
+    ),
+    Rule(
+        "{path} is a cache that keeps every argument, self included: give it a bound (functools.lru_cache(maxsize=…)), "
+        "or cache in the object itself.",
+        paths=r"\.<cache>|lru_cache",
+        keeps=True,
+    ),
+    Rule(
+        "A hook keeps it: register it once, and call remove() on the handle when it is done.",
+        paths=r"_hooks\b",
+        keeps=True,
+    ),
+    Rule(
+        "Hooks are registered again and again: keep the handle, and call remove() on it.",
+        names=r"\bRemovableHandle$",
+    ),
+    Rule(
+        "A logging handler is added each time: add it once, or removeHandler() and close() the old one.",
+        paths=r"(?i)(?:^|\.)(?!logging\.handlers\.)(_?log|_?logger|logging|root)\.handlers\b",
+        keeps=True,
+    ),
+    Rule(
+        "Log records are kept: bound what the handler collects, and remove the handlers of former trials.",
+        names=r"^logging\.LogRecord$",
+    ),
+    Rule(
+        "A logging handler is made each time: make it once, or removeHandler() and close() the old one.",
+        names=r"^logging\.(.*\.)?\w*Handler$",
+    ),
+    Rule(
+        "{path} keeps the records and all that was logged with them: flush it, and log text, not objects.",
+        paths=r"MemoryHandler\.buffer|\.records\[\*\]\.args\b",
+        keeps=True,
+    ),
+    Rule(
+        "A kept exception holds every local of the calls it passed: keep str(error), or error.with_traceback(None), "
+        "and clear sys.last_value.",
+        paths=r"<traceback>|^sys\.last_",
+        keeps=True,
+    ),
+    Rule(
+        "Exceptions are kept with their frames: keep str(error), or error.with_traceback(None).",
+        names=r"(^|\.)traceback$",
+    ),
+    Rule(
+        "A function that is still registered somewhere keeps it ({path}): remove the callback, or hand it a weakref.",
+        paths=r"^(?!.*_hooks\b).*\.<(?:closure|defaults)>",
+        keeps=True,
+    ),
+    Rule(
+        "{path} is a local of a call that goes on: empty it, or let the function return.",
+        paths=r"^(?!.*<(?:closure|cache|traceback)>).*\.<locals>\.",
+        keeps=True,
+    ),
+    Rule(
+        "weakref.finalize keeps what its callback and arguments refer to: hand it neither the object nor its methods.",
+        paths=r"\bfinalize\._registry\b",
+        keeps=True,
+    ),
+    Rule(
+        "Parameters are added to the optimizer again: make a new optimizer, or remove the old param_groups.",
+        paths=r"\.param_groups\b",
+        keeps=True,
+    ),
+    Rule(
+        "Threads pile up: join them, or hand the work to one ThreadPoolExecutor.",
+        names=r"^(threading|concurrent\.futures\.thread)\.(Thread|Timer|ThreadPoolExecutor)$",
+    ),
+    Rule(
+        "A thread holds it: let the thread end, or bound the queue it works on.",
+        paths=r"^(threading|_threading_local)\.",
+        keeps=True,
+    ),
+    Rule(
+        "Finished tasks and futures are kept with their results: drop each after result(), or in add_done_callback.",
+        names=r"^(_?asyncio|concurrent)\.(.*\.)?(Task|Future)$",
+    ),
+    Rule(
+        "Files stay open: use with open(…), or close() them.",
+        names=r"^_?io\.\w+$|^_?tempfile\.\w+$",
+    ),
+    Rule(
+        "Connections stay open: close() them, or reuse one.",
+        names=r"^_?(socket|ssl|sqlite3|requests|aiohttp|httpx|psycopg2?|sqlalchemy)\."
+        r"(.*\.)?(socket|SSLSocket|Connection|Session|ClientSession|Client)$",
+    ),
+    Rule("Mapped files stay open: close() each map.", names=r"^mmap\.mmap$|(^|\.)SharedMemory$"),
+    Rule(
+        "Helper processes are kept: wait() for each, and drop it once it is done.",
+        names=r"^(subprocess\.Popen|multiprocessing\.(.*\.)?(\w*Process|Pool)|concurrent\..*ProcessPoolExecutor)$",
+    ),
+    Rule(
+        "Functions are traced anew for each Python value: pass tensors, and fix the input signature.",
+        names=r"ConcreteFunction$",
+    ),
+    Rule(
+        "Each {owner} kept brings parameters of its own: copy weights into one that exists with "
+        "load_state_dict(other.state_dict()), without deepcopy, and drop the replaced population.",
+        owner=("object",),
+        names=r"^torch\.nn\.parameter\.Parameter$",
+    ),
+    Rule(
+        "Drop arrays at the end of the phase; keep numbers of them, or write them to disk.",
+        kinds=("arrays",),
+    ),
+)  # fmt: skip
+
+_BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
+    "native": (
+        "Look for memory outside Python: C extensions, open handles, data loader workers; compare library versions.",
+    ),
+    "allocator_retained": (
+        "Freed memory stays with the C allocator: try MALLOC_ARENA_MAX=2, or malloc_trim(0) once a generation.",
+        "Tensors that come and go may leave holes that glibc never fills: start with MALLOC_MMAP_THRESHOLD_=131072.",
+    ),
+    "children": ("Look at the worker processes: they grow, not this one.",),
+    "gpu_fragmentation": (
+        "Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; allocated memory itself does not grow.",
+    ),
+    # The driver maps pinned memory as shared.
+    "shared_memory": (
+        "Unlink shared memory and files in /dev/shm once they are read; drop pinned tensors.",
+    ),
+    "cyclic_garbage": (
+        "Break reference cycles (weakref, explicit None), or collect once a generation to lower the peaks.",
+    ),
+}
+
+# (kinds of finding it belongs to, or none for all; series that rises; advice)
+_BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = (
+    ((), "process.open_files", ("Files stay open, more each generation: use with open(…), or close() them.",)),
+    (("native", "allocator_retained"), "process.threads",
+     ("Threads pile up, and each has a stack: join them, or use one ThreadPoolExecutor.",)),
+    (("children", "shared_memory", "external"), _CHILDREN,
+     ("Helper processes pile up: join or terminate each before the next is started.",)),
+    ((), "tfjs.tensors",
+     ("Scope temporary tensors with tf.tidy(), and dispose() what it returns, clipped gradients too.",
+      "Dispose variables only between sessions: tf.disposeVariables() also kills those of a model that lives.")),
+)  # fmt: skip
+
+
+def advice_for(
+    a: Assessed, holder: str | None, lane: Lane | None = None, from_outside: bool = False
+) -> tuple[str, ...]:
+    """Lines in order of how exactly they name the cause, at most MAX_LINES. ``lane``: what else was read of it."""
+    cause, owner = a.cause, a.cause.owner
+    paths = _paths(a, holder)
+    larger = owner is not None and grows_larger(owner)
+    rules = () if larger else RULES
+    told = [(rule, text) for rule in rules if (text := _applied(rule, a, paths)) is not None]
+    lines = [text for _, text in told]
+    if a.waiting is not None and a.waiting.collector_off:
+        lines.append(
+            "The collector is switched off: gc.enable(), or gc.collect() once a generation."
+        )
+    if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
+        lines.append(
+            "These are no tensors: end process groups with destroy_process_group(), and reuse contexts and streams."
+        )
+    if owner is not None and larger:
+        what = holder or f"One {short_name(owner.name)}, or a few of them,"
+        lines.append(
+            f"{what} grows with what is appended to it: keep the newest part alone, or write the rest to disk."
+        )
+    elif owner is not None and cause.kind != "cyclic_garbage":
+        if not any(rule.keeps for rule, _ in told):
+            lines += _for_objects(a, holder)
+        lines += _bounds(a, lane)
+    if lane is not None and cause.kind == "gpu_fragmentation":
+        lines += _for_a_cache(lane, a.channel)
+    from_here = from_outside and cause.kind == "native"
+    lines.extend(_FROM_OUTSIDE if from_here else _BY_KIND.get(_freed(cause), ()))
+    return tuple(dict.fromkeys(lines))[:MAX_LINES]
+
+
+def _freed(cause: Cause) -> Kind:
+    """Return the kind to give advice for: freed memory where objects only keep freed memory from going back."""
+    return "allocator_retained" if cause.behind == "allocator_retained" else cause.kind
+
+
+def _paths(a: Assessed, holder: str | None) -> list[str]:
+    """What is known to hold something of this cause, the owner's holder first."""
+    members = a.cause.members
+    found = [holder, *(member.holder for member in members)]
+    found += [member.name for member in members if member.role == "container"]
+    return [path for path in dict.fromkeys(found) if path and path != CYCLIC_GARBAGE]
+
+
+def _applied(rule: Rule, a: Assessed, paths: Sequence[str]) -> str | None:
+    """The text of a rule, or None where its evidence is missing."""
+    owner = a.cause.owner
+    if rule.kinds and a.cause.kind not in rule.kinds:
+        return None
+    if rule.owner and (owner is None or owner.family not in rule.owner):
+        return None
+    types = [member.name for member in a.cause.members if member.role == "type"]
+    name = next((each for each in types if re.search(rule.names, each)), None)
+    path = next((each for each in paths if re.search(rule.paths, each)), None)
+    if (rule.names and name is None) or (rule.paths and path is None):
+        return None
+    known = {
+        "{what}": short_name(name or ""),
+        "{path}": path or "",
+        "{owner}": short_name(owner.name if owner else ""),
+    }
+    text = rule.text
+    for place, value in known.items():
+        text = text.replace(place, value)
+    return text
+
+
+def _for_objects(a: Assessed, holder: str | None) -> list[str]:
+    """Who keeps them, or, of a class of the program, that somebody does."""
+    owner = a.cause.owner
+    if owner is None or owner.family == "container":
+        return []
+    name = short_name(owner.name)
+    if holder and holder != CYCLIC_GARBAGE:
+        return [
+            f"{holder} keeps {name} alive: remove the entry once the object is no longer needed."
+        ]
+    if owner.family != "object":
+        return []
+    if owner.growth.each >= 1:
+        return [f"Reuse one {name}, or drop the last reference to it at the end of the phase."]
+    return [f"Drop the last reference to {name} once it is no longer needed."]
+
+
+def _bounds(a: Assessed, lane: Lane | None) -> list[str]:
+    owner = a.cause.owner
+    if owner is None:
+        return []
+    # What a cache of a function holds is bounded by its decorator.
+    kept = [
+        m.name
+        for m in a.cause.members
+        if m.role == "container" and holds(m, owner) and _CACHE not in m.name
+    ]
+    lines = [
+        f"Bound {path}: collections.deque(maxlen=…), or clear it each {_where(a)}."
+        for path in kept[:1]
+    ]
+    undeclared = owner.role == "container" and _CACHE not in owner.name and not owner.overfull
+    if undeclared and path_is_bounded_by_design(a):
+        tracked = lane is not None and owner.name in tracked_names(lane)
+        what = "its capacity" if tracked else "it"
+        lines.append(
+            f"If it is meant to fill up to a size, declare {what}: run.track(name, it, capacity=…)."
+        )
+    return lines
+
+
+def _for_a_cache(lane: Lane, series: str) -> list[str]:
+    """Of this kind alone: where tensors grow, torch uses its cache before it asks the driver for more."""
+    idle = idle_in_cache(lane, series)
+    if idle is None:
+        return []
+    kept = f"torch keeps at least {format_bytes(idle.bytes)} of {idle.device} that no tensor uses"
+    gives = "gives it back" if idle.whole else "gives back what of it is not split"
+    return [f"{kept}: torch.cuda.empty_cache() once a generation {gives}."]
+
+
+def _where(a: Assessed) -> str:
+    return "time " + a.cause.place.phase + " ends" if a.cause.place.phase else "generation"
+
+
+def path_is_bounded_by_design(a: Assessed) -> bool:
+    """A container that alone carries a growth that matters may be a buffer nobody declared."""
+    return "counts" in a.witnesses and a.scale.is_material(a.cause.rate.estimate, a.window)
+
+
+def with_counters(finding: Finding, history: RunHistory, lane: Lane) -> Finding:
+    """The finding with what counters of the process and recorded cleanups advise beside it."""
+    if finding.status in ("ok", "recovered"):
+        return finding
+    more = [
+        line
+        for kinds, series, lines in _BY_COUNTER
+        if (not kinds or finding.kind in kinds) and _rises(lane, series)
+        for line in lines
+    ]
+    vain = vain_cleanup(finding, history.events_of("cleanup"))
+    more += [vain.told] if vain is not None else []
+    rare = rare_cleanup(finding, history.events_of("cleanup"), lane)
+    more += [rare.told(history.unit)] if rare is not None else []
+    more += _to_be_counted(finding, history, lane)
+    known = finding.advice
+    if finding.kind == "children" and _rises(lane, _CHILDREN):
+        # There are more of them, which says nothing of each.
+        known = tuple(line for line in known if line not in _BY_KIND["children"])
+    if finding.unknown == "seldom":
+        known = (_TOO_FEW_LOOKS if history.ended else _NEXT_LOOK,)
+    lines = tuple(dict.fromkeys((*known, *more)))
+    return replace(finding, advice=lines[: MAX_LINES + len(more)])
+
+
+def _to_be_counted(finding: Finding, history: RunHistory, lane: Lane) -> list[str]:
+    """Which calls would tell, where types were counted, none explains the growth, and nothing was declared."""
+    counted = any(name.startswith("type.") and name.endswith(".count") for name in lane.series)
+    declared = any(history.events_of(kind) for kind in _DECLARES) or history.expectations
+    if finding.kind != "native" or not counted or declared or tracked_names(lane):
+        return []
+    if history.unit in UNITS_OF_TIME:
+        return [
+            "Nothing is watched that could tell: put leakline.init(watch=[…]) into the program with the classes that "
+            "may grow, and run.track(name, it) for the items of a container or of a C object."
+        ]
+    where = f"in {finding.phase_path or finding.phase}" if finding.phase else "in the loop"
+    return [
+        f"Nothing is watched that could tell: run.census() {where} counts all types at the next phase end, "
+        "leakline.init(watch=[…]) a class at each, run.track(name, it) the items of a container or of a C object."
+    ]
+
+
+def _rises(lane: Lane, series: str) -> bool:
+    if not lane.has(series) or not lane.generations:
+        return False
+    points = lane.points(series, newest=LOOK_BACK)
+    return count_growth(*points, lane.generations[0], lane.spacing(len(lane))) is not None

@@ -1,0 +1,81 @@
+"""Where in the code a finding is, as people said it, and where on a forge that line can be read. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from ..assertions.fixes import declared_fixes
+from ..results import Finding
+from ..run_history import RunHistory
+from ..timeline import top_level
+
+# Host -> where a commit lies below a repository, and where a line of a file.
+_FORGES: Final = {
+    "github.com": ("commit/", "blob/{commit}/{path}#L{line}"),
+    "gitlab.com": ("-/commit/", "-/blob/{commit}/{path}#L{line}"),
+    "bitbucket.org": ("commits/", "src/{commit}/{path}#lines-{line}"),
+    "codeberg.org": ("commit/", "src/commit/{commit}/{path}#L{line}"),
+}  # fmt: skip
+_COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
+_REPOSITORY: Final = re.compile(
+    r"(?:https://(?:[^/@\s]*@)?|ssh://(?:git@)?|git@)(?P<host>[\w.-]+)(?::\d+)?[:/](?P<path>[\w.~-]+(?:/[\w.~-]+)+)/?"
+)
+_LOCATION: Final = re.compile(r"(?P<path>[\w.~-]+(?:/[\w.~-]+)*):(?P<line>\d{1,7})")
+
+
+def located(findings: Sequence[Finding], history: RunHistory) -> list[Finding]:
+    """Each finding with the location that the newest fix of its phase names, and its link where one is known."""
+    places: dict[str | None, str] = {
+        fix.phase: fix.location for fix in declared_fixes(history) if fix.phase and fix.location
+    }
+    return [_at(each, _of_phase(each, places), history.environment) for each in findings]
+
+
+def _at(finding: Finding, location: str | None, environment: Mapping[str, Any]) -> Finding:
+    if location is None:
+        return finding
+    return replace(finding, location=location, location_link=code_link(environment, location))
+
+
+def _of_phase(finding: Finding, places: Mapping[str | None, str]) -> str | None:
+    """A fix of the nested phase says more than one of the phase around it."""
+    path = finding.phase_path or finding.phase
+    if path is None:
+        return None
+    return places.get(path) or places.get(finding.phase) or places.get(top_level(path))
+
+
+def commit_link(environment: Mapping[str, Any]) -> str | None:
+    """Where the commit of an attempt can be read; None where its repository is on no forge that is known."""
+    place = _place(environment)
+    return f"{place[0]}/{_FORGES[place[1]][0]}{environment['commit']}" if place else None
+
+
+def code_link(environment: Mapping[str, Any], location: object) -> str | None:
+    """Where ``training/trainer.py:281`` can be read at that commit."""
+    place = _place(environment)
+    found = _LOCATION.fullmatch(location) if isinstance(location, str) else None
+    if place is None or found is None or ".." in found["path"].split("/"):
+        return None
+    below = _FORGES[place[1]][1].format(
+        commit=environment["commit"], path=quote(found["path"]), line=found["line"]
+    )
+    return f"{place[0]}/{below}"
+
+
+def _place(environment: Mapping[str, Any]) -> tuple[str, str] | None:
+    """(https address of the repository, its forge)"""
+    repository, commit = environment.get("repository"), environment.get("commit")
+    if not isinstance(repository, str) or not isinstance(commit, str):
+        return None
+    found = _REPOSITORY.fullmatch(repository)
+    if not found or found["host"] not in _FORGES or not _COMMIT.fullmatch(commit):
+        return None
+    path = found["path"].removesuffix(".git")
+    if ".." in path.split("/"):
+        return None
+    return f"https://{found['host']}/{path}", found["host"]

@@ -1,0 +1,512 @@
+"""From where a cause stands to the finding people read: suspects in order, evidence, priority."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from ...text_format import (
+    format_bytes,
+    format_change,
+    format_count,
+    format_range,
+    format_rate,
+    format_share,
+    format_times,
+    in_brackets,
+    ordinal,
+    short_name,
+)
+from ..assertions.declared_counts import expected_text
+from ..attribution.candidates import (
+    OF_OTHERS,
+    Candidate,
+    born_in,
+    first_position,
+    grows_larger,
+    is_of_the_program,
+)
+from ..attribution.causes import SMALL, Cause, brings_some, holds
+from ..javascript_runs import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
+from ..memory.child_processes import GrowingChildren, growing_children, growing_lines
+from ..memory.memory_by_phase import NO_PHASE, executions_each, phase_slopes, without_give_and_take
+from ..results import SEVERITY, Finding, Interval, Kind, Role, Status, Suspect, Unknown
+from ..statistics.trend import Slope
+from ..status import ACTIVE, Standing
+from ..timeline import Lane, top_level
+from ..timeline_analysis import Assessed, LaneStudy
+from .advice import advice_for
+from .cleanup_effects import deeper, is_deeper
+from .priority import Priorities, one_worse, priority
+
+_MAX_SUSPECTS: Final = 8
+# Of the growth of the process that grows most, what another one has to grow by to be named beside it.
+_NAMED: Final = 0.05
+# Read at each census; two of them show what has grown in between.
+_COUNTED: Final = "python.objects"
+_LOOKS_THAT_TELL: Final = 2
+# A phase is charged with a growth from this share of it on.
+_CHARGED: Final = 0.5
+_HARDLY_CHARGED: Final = 0.1
+_CONFIDENCE: Final[dict[Status, float]] = {
+    "confirmed": 0.99, "suspected": 0.90, "recovered": 0.90, "watch": 0.60, "filling": 0.60,
+    "ok": 0.90, "learning": 0.30,
+}  # fmt: skip
+_UNKNOWN: Final[dict[Unknown, str]] = {
+    "outside": "No Python object was counted: from outside nobody can tell what it is.",
+    "seldom": "Objects were counted too seldom since it began: what it is, is not known yet.",
+}
+
+
+_BEHIND: Final[dict[Kind, str]] = {
+    "native": "Native memory behind it: its own size is not visible to Python.",
+    "allocator_retained": "The C allocator keeps the memory freed around what is kept: it grows alike.",
+}
+
+
+def interval(slope: Slope) -> Interval:
+    return Interval(slope.estimate, slope.low, slope.high)
+
+
+def build_finding(
+    study: LaneStudy, standing: Standing, several: bool, limits: Priorities
+) -> Finding:
+    """The finding of one standing; ``several`` when the run has more than one process."""
+    a = standing.assessed
+    cause = a.cause
+    holder = _holder(study, cause)
+    children = _children(study, a)
+    suspects = (*children.suspects, *_suspects(study, cause))[:_MAX_SUSPECTS]
+    finding = Finding(
+        fingerprint=standing.fingerprint,
+        status=standing.status,
+        kind="count_contract" if only_contract(a) else cause.kind,
+        phase=cause.place.phase,
+        phase_share=_rounded(cause.place.share),
+        suspects=suspects,
+        growth_bytes_per_generation=interval(cause.rate),
+        started_at_generation=None if a.start is None else Interval(*a.start),
+        confidence=_confidence(standing),
+        evidence=_evidence(study, standing, children),
+        advice=advice_for(a, holder, study.lane, study.facts.from_outside)
+        if standing.status != "ok"
+        else (),
+        phase_path=cause.place.path,
+        priority=priority(cause.rate.estimate, limits),
+        process=a.process if several else None,
+        unknown=_unknown(study, a),
+    )
+    if finding.status in ACTIVE and a.scale.is_material(cause.rate.estimate, a.window):
+        return deeper(finding, study.history.events_of("cleanup"))
+    return finding
+
+
+def only_contract(a: Assessed) -> bool:
+    """A broken count that neither rises nor brings memory with it."""
+    owner = a.cause.owner
+    if owner is None or owner.violation is None or "counts" in a.witnesses:
+        return False
+    return not (owner.growth.slope > 0 and a.cause.rate.estimate > 0)
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(min(1.0, share), 3)
+
+
+def _holder(study: LaneStudy, cause: Cause) -> str | None:
+    """Return what holds the owner: where that is a library, the container of the program that grows with it."""
+    owner = cause.owner
+    path = None if owner is None else study.facts.holders.get(owner.name)
+    if owner is None or path is None or is_of_the_program(path):
+        return path
+    kept = [m.name for m in cause.members if m.role == "container" and _is_of(m, owner)]
+    return next((name for name in kept if is_of_the_program(name)), path)
+
+
+def _suspects(study: LaneStudy, cause: Cause) -> tuple[Suspect, ...]:
+    found: list[Suspect] = []
+    for position, member in enumerate(_of_note(cause)):
+        if position and member.role == "container" and not _is_of(member, cause.members[0]):
+            continue
+        if any(s.name == member.name for s in found):
+            continue
+        found.append(
+            Suspect(
+                member.name,
+                member.role,
+                _count_rate(member),
+                _rate_of_member(cause, member, position),
+            )
+        )
+        path = study.facts.holders.get(member.name) or member.holder
+        if position == 0 and path is not None:
+            found.append(Suspect(path, "holder", _count_rate(member), None))
+    found += _kept_in(study, cause)
+    # A container right behind what it holds reads as the answer to "and where is it kept?".
+    head, tail = found[:1], found[1:]
+    tail.sort(key=_order_behind)
+    return tuple((head + tail)[:_MAX_SUSPECTS])
+
+
+def _is_of(container: Candidate, owner: Candidate) -> bool:
+    return holds(container, owner) or brings_some(container, owner)
+
+
+def _order_behind(suspect: Suspect) -> int:
+    """The holder, then containers; what a library keeps its books in comes behind a container of the program."""
+    if suspect.role == "holder":
+        return 0 if is_of_the_program(suspect.name) else 2
+    if suspect.role == "container":
+        return 1 if is_of_the_program(suspect.name) else 3
+    return 4
+
+
+def _children(study: LaneStudy, a: Assessed) -> GrowingChildren:
+    if a.cause.kind != "children":
+        return GrowingChildren()
+    since = None if a.start is None else a.start[0]
+    return growing_children(study.lane, since, a.cause.rate.estimate)
+
+
+def _of_note(cause: Cause) -> list[Candidate]:
+    """Without plain types behind another owner that were measured and are next to nothing of the growth: the numbers
+    and strings that every program makes, and our own client with it.
+    """
+    least = SMALL * cause.rate.estimate
+    return [
+        member
+        for position, member in enumerate(cause.members)
+        if not position
+        or member.family != "plain"
+        or member.declared
+        or member.violation is not None
+        or member.bytes_rate is None
+        or member.bytes_rate >= least
+    ]
+
+
+def _kept_in(study: LaneStudy, cause: Cause) -> list[Suspect]:
+    """What a growing container keeps, when nothing but a search for holders has said so."""
+    owner = cause.owner
+    if owner is None or owner.role != "container" or any(m.role == "type" for m in cause.members):
+        return []
+    return [Suspect(name, "type") for name in study.facts.types_in(owner.name)]
+
+
+def _count_rate(member: Candidate) -> float:
+    return round(member.growth.slope, 3)
+
+
+def _rate_of_member(cause: Cause, member: Candidate, position: int) -> float | None:
+    """The owner carries the whole finding; what it brings along shows its own measured bytes."""
+    if position == 0 and cause.rate.estimate > 0:
+        return round(cause.rate.estimate, 1)
+    return None if member.bytes_rate is None else round(member.bytes_rate, 1)
+
+
+def _confidence(standing: Standing) -> float:
+    base = _CONFIDENCE[standing.status]
+    if standing.status == "suspected":
+        base = min(0.98, 0.85 + 0.03 * len(standing.assessed.witnesses))
+    return round(base, 2)
+
+
+def _evidence(study: LaneStudy, standing: Standing, children: GrowingChildren) -> tuple[str, ...]:
+    a, unit = standing.assessed, study.history.unit
+    lines = [a.note] if a.note else []
+    if a.waiting is not None:
+        lines.append(a.waiting.told(unit))
+    lines += [*_contract_lines(a), *_count_lines(study, a)]
+    lines += [*_memory_lines(a, standing.confirmations, unit), *_explained_lines(study, a, unit)]
+    lines += [*growing_lines(children, unit), *_phase_lines(a), *_charged_lines(study, a)]
+    lines += _upper_bound_lines(study, a)
+    if standing.status == "ok" and a.cause.members:
+        lines.append(_harmless(a, unit))
+    if standing.status == "recovered":
+        lines.append("It has stopped growing.")
+    return tuple(lines)
+
+
+def _upper_bound_lines(study: LaneStudy, a: Assessed) -> list[str]:
+    owner = a.cause.owner
+    if owner is None or owner.name != TENSOR:
+        return []
+    # Told only where it changes: a change in either direction leaves a part of the run unreliable.
+    changes = [
+        e for e in study.history.events_of("mark") if isinstance(e.data.get(UNRELIABLE), bool)
+    ]
+    if changes:
+        when = "In a part of this run"
+    elif study.history.environment.get(UNRELIABLE) is True:
+        when = "On this backend"
+    else:
+        return []
+    return [
+        f"{when} TensorFlow.js calls its bytes an upper bound: the collector may have freed some already."
+    ]
+
+
+def _contract_lines(a: Assessed) -> list[str]:
+    found = []
+    for member in a.cause.members:
+        v = member.violation
+        if v is not None:
+            lasting = v.proven and a.cause.kind != "cyclic_garbage"
+            outlived = "; the surplus outlived a collection or was there again" if lasting else ""
+            how = "accepted as" if v.expectation.accepted else "declared"
+            bound = f"{how} {expected_text(v.expectation)}"
+            found.append(f"{short_name(v.type)} is {format_count(v.count)}, {bound}{outlived}.")
+    return found
+
+
+def _count_lines(study: LaneStudy, a: Assessed) -> list[str]:
+    found, unit = [], study.history.unit
+    for member in _of_note(a.cause)[:3]:
+        g = member.growth
+        if grows_larger(member):
+            found.append(f"There are no more {short_name(member.name)} objects: they grow larger.")
+            continue
+        named = _named(member, a.cause.members)
+        what = f"{named} grows by {format_rate(g.slope, unit)}"
+        if g.pattern == "constant":
+            each = _per_execution(study.lane, member)
+            found.append(f"{what}, the same in each of the last {g.rises} {unit}s{each}.")
+        elif g.pattern == "periodic":
+            beat = f"every {ordinal(g.period or 0)} {unit}, {format_times(g.rises)}"
+            found.append(f"{named} grows by {format_count(g.each)} {beat}.")
+        elif g.pattern == "irregular" and g.rises >= 3:
+            found.append(f"{what} on average: {g.rises} rises, never taken back.")
+        elif g.pattern == "noisy":
+            found.append(f"{what}, through noise.")
+        elif g.rises == 1 and g.slope > 0:
+            found.append(f"{named} rose by {format_count(g.each)}.")
+    return found
+
+
+def _per_execution(lane: Lane, member: Candidate) -> str:
+    """Of a phase that runs several times in a generation, and as often in each, what one of them adds."""
+    path, growth = member.place.path or member.place.phase, member.growth
+    times = None if path is None else executions_each(lane, path, growth.start, len(lane))
+    if times is None or times < 2:
+        return ""
+    each = format_count(growth.slope / times)
+    return f": {each} per execution of {path}, which ran {format_times(times)} in each"
+
+
+def _named(member: Candidate, members: Sequence[Candidate]) -> str:
+    if member.role == "container":
+        return f"The length of {member.name}"
+    graph = ""
+    if member.family == "graph":
+        graph = " with a graph"
+    elif any(m.family == "graph" and m.name == member.name for m in members):
+        graph = " without a graph"
+    return f"The number of {short_name(member.name)}{graph}"
+
+
+def _memory_lines(a: Assessed, in_a_row: int, unit: str) -> list[str]:
+    rate = a.cause.rate
+    if a.garbage is not None:
+        return [
+            f"The collector frees {format_count(a.garbage)} objects per {unit} that only it could free, "
+            "and memory swings with it."
+        ]
+    if rate.points < 2 or rate.estimate <= 0:
+        return []
+    spread = format_range(rate.low, rate.high)
+    spread = in_brackets(f"{spread}, 90 %" if spread else "")
+    found = [f"Memory grows by {format_change(rate.estimate)} per {unit}{spread}."]
+    if a.rise.window:
+        times = ", seen once" if in_a_row == 1 else f", seen {format_times(in_a_row)} in a row"
+        # One that only just began to be watched has not been seen again.
+        found.append(
+            f"The rise holds over {a.rise.generations} {unit}s{times if in_a_row else ''}."
+        )
+    return found
+
+
+def _explained_lines(study: LaneStudy, a: Assessed, unit: str) -> list[str]:
+    cause = a.cause
+    if cause.kind == "native":
+        unknown = _unknown(study, a)
+        return [_UNKNOWN[unknown] if unknown else "No Python object that was counted explains it."]
+    if cause.kind == "tensors" and cause.owner is None:
+        return ["The number of tensors does not grow with it: they grow larger."]
+    if a.channel == HEAP_BYTES:
+        return ["It is the heap of JavaScript: objects that are no tensors."]
+    if a.channel == KEPT:
+        return ["It is what V8 keeps when it collects: objects and buffers that are no tensors."]
+    if a.channel == RESIDENT_BYTES:
+        return ["It is resident memory without the tensors."]
+    if cause.kind == "allocator_retained":
+        return ["The C allocator keeps freed memory: what it holds unused grows alike."]
+    if cause.kind == "gpu_fragmentation":
+        return ["Reserved device memory grows while live tensors do not."]
+    if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
+        return [
+            "The driver counts it, torch's allocator does not: contexts, NCCL, other libraries."
+        ]
+    behind = [_BEHIND[cause.behind]] if cause.behind is not None else []
+    if cause.measured is None or cause.rate.estimate <= 0:
+        return behind
+    share = min(1.0, cause.measured / cause.rate.estimate)
+    return [
+        *behind,
+        f"Measured objects explain {format_share(share)}: {format_bytes(cause.measured)} per {unit}.",
+    ]
+
+
+def _unknown(study: LaneStudy, a: Assessed) -> Unknown | None:
+    if a.cause.kind != "native":
+        return None
+    if study.facts.from_outside:
+        return "outside"
+    return "seldom" if _counted_too_seldom(study.lane, a) else None
+
+
+def _counted_too_seldom(lane: Lane, a: Assessed) -> bool:
+    """Whether fewer than two looks at the heap have seen it grow, of a program that is looked at."""
+    if not lane.has(_COUNTED):
+        return False
+    at, _ = lane.points(_COUNTED)
+    return sum(a.start is None or x >= a.start[0] - 1 for x in at) < _LOOKS_THAT_TELL
+
+
+def _phase_lines(a: Assessed) -> list[str]:
+    place = a.cause.place
+    if place.phase is None:
+        return []
+    if place.share is None:
+        return [f"It stays in {place.phase}."]
+    return [f"{format_share(place.share)} of it stays in {place.phase}."]
+
+
+def _charged_lines(study: LaneStudy, a: Assessed) -> list[str]:
+    """Say why the books charge most of the growth to a phase in which none of what grows was made."""
+    owner, phase, upto = a.cause.owner, a.cause.place.phase, len(study.lane)
+    if owner is None or phase is None or a.channel != "private" or a.cause.rate.estimate <= 0:
+        return []
+    first = max(0, min(first_position(study.lane, owner.growth.start), upto - 2))
+    slopes = phase_slopes(study.booked, study.lane.generations, first, upto)
+    booked = without_give_and_take({name: slope.estimate for name, slope in slopes.items()})
+    charged = {name: size for name, size in booked.items() if size > 0}
+    most = max(charged, key=lambda name: (charged[name], name), default=phase)
+    mostly = charged.get(most, 0.0) >= _CHARGED * sum(charged.values())
+    elsewhere = most not in {phase, top_level(phase), *NO_PHASE}
+    # Where both phases make some, a phase that is charged next to nothing still has to be explained.
+    free = charged.get(phase, 0.0) < _HARDLY_CHARGED * a.cause.rate.estimate
+    if not (elsewhere and mostly) or (most in born_in(study.facts, owner, upto) and not free):
+        return []
+    return [f"Created in {phase}; memory is charged to {most} because freed memory was reused."]
+
+
+def _harmless(a: Assessed, unit: str) -> str:
+    size = a.cause.measured if a.cause.measured is not None else max(a.cause.rate.estimate, 0.0)
+    share = a.scale.share(size, a.window)
+    return (
+        f"It grows, but does not matter: {format_bytes(size)} per {unit}, {share:.2%} of memory within "
+        f"the next {round(a.scale.horizon(a.window))} {unit}s."
+    )
+
+
+def worth_telling(standing: Standing) -> bool:
+    """Plain types and those of libraries come and go by the hundred: without a byte of growth they tell of nothing.
+
+    Growth that does not matter is told when it is a container or class of the program, and measured, or tensors of
+    TensorFlow.js.
+    """
+    if standing.status == "watch" and _is_idle(standing.assessed):
+        return False
+    if standing.status != "ok":
+        return True
+    owner = standing.assessed.cause.owner
+    if owner is None:
+        return False
+    # In a page nothing frees a tensor but the program, however small: its texture and its entry stay.
+    if owner.name != TENSOR and owner.family not in ("container", "object", "figure"):
+        return False
+    return (standing.assessed.cause.measured or 0.0) >= 1024 or owner.growth.slope >= 16
+
+
+def _is_idle(a: Assessed) -> bool:
+    """Counts alone, of types that are neither the program's nor declared, and memory does not follow."""
+    members = a.cause.members
+    return (
+        bool(members)
+        and a.garbage is None
+        and round(a.cause.rate.estimate) <= 0
+        and all(
+            m.role == "type" and m.family in OF_OTHERS and not m.declared and m.violation is None
+            for m in members
+        )
+    )
+
+
+def rank_key(finding: Finding) -> tuple[bool, bool, float, str]:
+    """Active findings first, then by measured size."""
+    return (
+        finding.status not in ACTIVE, finding.status in ("ok", "recovered"),
+        -finding.growth_bytes_per_generation.estimate, finding.fingerprint,
+    )  # fmt: skip
+
+
+def merge_alike(findings: Sequence[Finding], limits: Priorities) -> list[Finding]:
+    """Return one finding for the processes that leak alike, with their numbers added up."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.fingerprint, []).append(finding)
+    return sorted((_merge(found, limits) for found in groups.values()), key=rank_key)
+
+
+def _merge(found: Sequence[Finding], limits: Priorities) -> Finding:
+    """Merge the findings of several processes: all numbers are sums over the processes that are named."""
+    if len(found) == 1:
+        return found[0]
+    worst = max(found, key=lambda f: SEVERITY.index(f.status))
+    least = _NAMED * max(f.growth_bytes_per_generation.estimate for f in found)
+    growing = [f for f in found if f.growth_bytes_per_generation.estimate >= least] or list(found)
+    lead = max(
+        growing, key=lambda f: (f.status == worst.status, f.growth_bytes_per_generation.estimate)
+    )
+    growths = [f.growth_bytes_per_generation for f in growing]
+    total = Interval(
+        sum(g.estimate for g in growths), sum(g.low for g in growths), sum(g.high for g in growths)
+    )
+    grade = priority(total.estimate, limits)
+    if any(is_deeper(f, limits) for f in growing):
+        grade = one_worse(grade)
+    evidence = lead.evidence
+    if len(growing) > 1:
+        evidence = tuple(f"{lead.process}: {line}" for line in evidence)
+    return replace(
+        lead,
+        status=worst.status,
+        confidence=worst.confidence,
+        suspects=_added_up(lead, growing),
+        growth_bytes_per_generation=total,
+        evidence=evidence,
+        priority=grade,
+        process=", ".join(f.process for f in growing if f.process) or None,
+    )
+
+
+def _added_up(lead: Finding, findings: Sequence[Finding]) -> tuple[Suspect, ...]:
+    """Return the suspects of all findings, those of ``lead`` first, each with the sum of its rates."""
+    counts: dict[tuple[str, Role], list[float]] = {}
+    sizes: dict[tuple[str, Role], list[float]] = {}
+    order = [s for f in (lead, *findings) for s in f.suspects]
+    for suspect in (s for f in findings for s in f.suspects):
+        key = suspect.name, suspect.role
+        if suspect.count_per_generation is not None:
+            counts.setdefault(key, []).append(suspect.count_per_generation)
+        if suspect.bytes_per_generation is not None:
+            sizes.setdefault(key, []).append(suspect.bytes_per_generation)
+    return tuple(
+        Suspect(*key, _sum(counts.get(key), 3), _sum(sizes.get(key), 1))
+        for key in dict.fromkeys((s.name, s.role) for s in order)
+    )[:_MAX_SUSPECTS]
+
+
+def _sum(rates: Sequence[float] | None, digits: int) -> float | None:
+    return None if rates is None else round(sum(rates), digits)

@@ -1,0 +1,325 @@
+"""Tables beside the verdict: types and how they grow, tracked containers and their fill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from ..assertions.declared_counts import expected_text, find_violation, types_of
+from ..attribution.candidates import family_of, place_of, rate_of
+from ..attribution.causes import SMALL
+from ..attribution.declared_capacities import capacity_of, tracked_names
+from ..javascript_runs import TENSOR as JS_TENSOR
+from ..javascript_runs import TENSOR_BYTES as JS_TENSOR_BYTES
+from ..javascript_runs import TENSORS as JS_TENSORS
+from ..results import ChangeRating, Interval, StoreFill, TypeGrowth
+from ..run_history import RunHistory
+from ..series_facts import Facts
+from ..statistics.count_evidence import CountGrowth, count_growth
+from ..statistics.trend import floor_slope, theil_sen
+from ..status import GROWING
+from ..timeline import Lane, fill_gaps, lanes_of
+
+_WINDOW: Final = 64
+# Readings that tell a count that grows from one that rose: with fewer no growth is ever seen.
+_TELLING: Final = 4
+_FEW: Final = 3
+
+
+def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
+    """One row per type with a count series, those that grow most bytes first. Processes are added up."""
+    rows: dict[str, list[TypeGrowth]] = {}
+    for lane in lanes_of(history):
+        facts = Facts(history, lane)
+        for name in sorted(types_of(lane) | ({JS_TENSOR} if lane.has(JS_TENSORS) else set())):
+            row = _type_row(facts, name)
+            if row is not None:
+                rows.setdefault(name, []).append(row)
+    return tuple(sorted((_added(found) for found in rows.values()), key=_order))
+
+
+def with_verdict(
+    rows: Iterable[TypeGrowth], verdict: Mapping[str, Any] | None
+) -> tuple[TypeGrowth, ...]:
+    """Return the rows with the rating of their change, and the rates of those that a finding names.
+
+    ``verdict``: that of the run as in the JSON, None before there is one. A type has one rate: that of its finding.
+    """
+    told = verdict or {}
+    findings = [f for f in told.get("findings", ()) if f["status"] in GROWING]
+    named = [_with_rate_of_findings(row, findings) for row in rows]
+    blamed = blamed_types(named, findings)
+    return tuple(
+        replace(
+            row,
+            change_rating=change_rating(
+                row.rating, row.difference or 0, row.readings, told.get("status"),
+                is_blamed=row.name in blamed,
+            ),
+        )
+        for row in named
+    )  # fmt: skip
+
+
+def blamed_types(
+    rows: Iterable[TypeGrowth], findings: Sequence[Mapping[str, Any]]
+) -> frozenset[str]:
+    """Return the types that explain bytes of a finding: those it names first, and those with a real part of it.
+
+    Of a class that is not a plain one the bytes it holds need not be known, so its name in a finding is enough.
+    """
+    own = {row.name: row.bytes_per_generation for row in rows}
+    total = sum(max(0.0, f["growth_bytes_per_generation"]["estimate"]) for f in findings)
+    blamed = {name for name, rate in own.items() if rate is not None and rate >= SMALL * total > 0}
+    for finding in findings:
+        least = SMALL * finding["growth_bytes_per_generation"]["estimate"]
+        for place, suspect in enumerate(finding["suspects"]):
+            name, rate = suspect["name"], suspect["bytes_per_generation"]
+            rate = own.get(name) if rate is None else rate
+            is_plain = family_of(name, suspect["role"]) == "plain"
+            if not place or (rate is None and not is_plain) or (rate or 0.0) >= least > 0:
+                blamed.add(name)
+    return frozenset(blamed)
+
+
+def _with_rate_of_findings(row: TypeGrowth, findings: Sequence[Mapping[str, Any]]) -> TypeGrowth:
+    named = [
+        suspect
+        for finding in findings
+        for place, suspect in enumerate(finding["suspects"])
+        # Tensors with a graph are a part of all tensors, which the row counts.
+        if suspect["name"] == row.name
+        and suspect["role"] == "type"
+        and not (finding["kind"] == "graph" and not place)
+    ]
+    counts = [s["count_per_generation"] for s in named if s["count_per_generation"] is not None]
+    sizes = [s["bytes_per_generation"] for s in named if s["bytes_per_generation"] is not None]
+    if counts:
+        rate, known = sum(counts), row.count_per_generation
+        low, high = (rate, rate) if known is None else (known.low, known.high)
+        row = replace(row, count_per_generation=Interval(rate, min(low, rate), max(high, rate)))
+    return replace(row, bytes_per_generation=sum(sizes)) if sizes else row
+
+
+def change_rating(
+    rating: str, difference: int, readings: int, status: str | None, *, is_blamed: bool
+) -> ChangeRating:
+    """Rate the change of a count.
+
+    A declared count is as expected, or a problem. In a run that leaks, or may, a type that explains bytes of a finding
+    is a problem; any other that grows is expected, and unknown in a run that has leaked or has no verdict yet. Any
+    other count is good: a rise once there is a verdict, and readings enough to tell that it does not go on.
+    """
+    if rating in ("expected", "problem"):
+        return "expected" if rating == "expected" else "problem"
+    if is_blamed and status in GROWING:
+        return "problem"
+    if rating == "steady" and difference <= 0:
+        return "good"
+    if status is None or status == "learning":
+        return "unknown"
+    if rating == "steady":
+        return "good" if readings >= _TELLING else "unknown"
+    return "unknown" if status == "recovered" else "expected"
+
+
+def _order(row: TypeGrowth) -> tuple[bool, float, float, str]:
+    rate = row.count_per_generation.estimate if row.count_per_generation else 0.0
+    rank = {"problem": 0, "grows": 1, "expected": 2, "steady": 3}[row.rating]
+    return rank > 1, -(row.bytes_per_generation or 0.0), -rate, row.name
+
+
+def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
+    lane, (series, size) = facts.lane, _series_of(name)
+    x, counts = lane.points(series, baseline=True)
+    if not counts:
+        column = [v for v in lane.series[series] if v is not None]
+        x, counts = [0.0] * len(column), [float(v) for v in column]
+    if not counts:
+        return None
+    first = lane.generations[0] if lane.generations else None
+    growth = count_growth(x, counts, first, lane.spacing(len(lane)))
+    rate = _bytes_rate(
+        facts, name, growth.slope if growth else None, growth.start if growth else None
+    )
+    place = place_of(lane, series, growth.start, len(lane)) if growth else None
+    return TypeGrowth(
+        name=name,
+        first_count=int(counts[0]),
+        last_count=int(counts[-1]),
+        count_per_generation=_count_rate(growth, x, counts),
+        bytes=_last(lane, size),
+        bytes_per_generation=rate,
+        holder=facts.holders.get(name),
+        phase=place.phase if place else None,
+        expected=_expected(facts, name),
+        rating=_rating(facts, name, growth is not None),
+        difference=int(counts[-1]) - int(counts[0]),
+        readings=len(counts),
+        last_generation=int(x[-1]) if x[-1] >= 0 and lane.generations else None,
+        created_at_least=_last(lane, f"type.{name}.created"),
+        freed_at_least=_last(lane, f"type.{name}.freed"),
+    )
+
+
+def _count_rate(
+    growth: CountGrowth | None, x: Sequence[float], counts: Sequence[float]
+) -> Interval | None:
+    """Return the rate since the growth began, as findings do; of a count that does not grow, its newest rate."""
+    if growth is not None:
+        return Interval(growth.slope, growth.low, growth.high)
+    if len(x) < _FEW:
+        return None
+    slope = theil_sen(x[-_WINDOW:], counts[-_WINDOW:])
+    return Interval(slope.estimate, slope.low, slope.high)
+
+
+def _bytes_rate(facts: Facts, name: str, slope: float | None, start: float | None) -> float | None:
+    if slope is None or start is None:
+        return _rising_bytes(facts.lane, _series_of(name)[1])
+    each = facts.bytes_each.get(name)
+    if each is not None:
+        return slope * each
+    return rate_of(facts.lane, _series_of(name)[1], start, len(facts.lane))
+
+
+def _rising_bytes(lane: Lane, series: str) -> float | None:
+    """Return the rate of bytes that rise while their objects stay as many; None where they do not."""
+    if not lane.has(series):
+        return None
+    x, sizes = lane.points(series, newest=_WINDOW)
+    if len(x) < _TELLING:
+        return None
+    slope = floor_slope(x, sizes)
+    return slope.estimate if slope.rises else None
+
+
+def _series_of(name: str) -> tuple[str, str]:
+    """Where instances of a type are counted, and their bytes."""
+    if name == JS_TENSOR:
+        return JS_TENSORS, JS_TENSOR_BYTES
+    return f"type.{name}.count", f"type.{name}.bytes"
+
+
+def _last(lane: Lane, series: str) -> int | None:
+    known = [v for v in lane.series.get(series, ()) if v is not None]
+    return int(known[-1]) if known else None
+
+
+def _expected(facts: Facts, name: str) -> str | None:
+    texts = [expected_text(r.expectation) for r in facts.readings if r.type == name]
+    return "; ".join(texts) or None
+
+
+def _rating(
+    facts: Facts, name: str, grows: bool
+) -> Literal["steady", "expected", "grows", "problem"]:
+    last_row = len(facts.lane.kind) - 1
+    declared = [r for r in facts.readings if r.type == name]
+    if any(find_violation(facts.lane, r, last_row) is not None for r in declared):
+        return "problem"
+    if grows:
+        return "grows"
+    return "expected" if declared else "steady"
+
+
+def _added(rows: list[TypeGrowth]) -> TypeGrowth:
+    if len(rows) == 1:
+        return rows[0]
+    rates = [r.count_per_generation for r in rows if r.count_per_generation is not None]
+    sizes = [r.bytes for r in rows if r.bytes is not None]
+    bytes_rates = [r.bytes_per_generation for r in rows if r.bytes_per_generation is not None]
+    worst = min(rows, key=lambda r: ("problem", "grows", "expected", "steady").index(r.rating))
+    return TypeGrowth(
+        name=worst.name,
+        first_count=sum(r.first_count for r in rows),
+        last_count=sum(r.last_count for r in rows),
+        count_per_generation=Interval(
+            sum(r.estimate for r in rates), sum(r.low for r in rates), sum(r.high for r in rates)
+        ) if rates else None,
+        bytes=sum(sizes) if sizes else None,
+        bytes_per_generation=sum(bytes_rates) if bytes_rates else None,
+        holder=worst.holder,
+        phase=worst.phase,
+        expected=worst.expected,
+        rating=worst.rating,
+        difference=sum(r.difference or 0 for r in rows),
+        readings=min(r.readings for r in rows),
+        last_generation=min((r.last_generation for r in rows if r.last_generation is not None), default=None),
+        created_at_least=_sum(r.created_at_least for r in rows),
+        freed_at_least=_sum(r.freed_at_least for r in rows),
+    )  # fmt: skip
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Of what is told; the least of some is the least of all."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def store_fill(history: RunHistory) -> tuple[StoreFill, ...]:
+    """One row per tracked container and process, by name."""
+    rows = []
+    for lane in lanes_of(history):
+        for name in sorted(tracked_names(lane)):
+            row = _fill_row(lane, name, history.capacities)
+            if row is not None:
+                rows.append(row)
+    return tuple(sorted(rows, key=lambda row: row.name))
+
+
+def _fill_row(lane: Lane, name: str, capacities: Mapping[str, int | None]) -> StoreFill | None:
+    length = [v for v in lane.series[f"tracked.{name}.length"] if v is not None]
+    if not length:
+        return None
+    capacity = capacity_of(lane, name, capacities)
+    size = _last(lane, f"tracked.{name}.bytes")
+    beside = _on_devices(lane, name)
+    now = int(length[-1])
+    ceiling = None if size is None or not capacity or not now else round(size * capacity / now)
+    per_generation = _items_per_generation(lane, name)
+    return StoreFill(
+        name=name,
+        length=now,
+        capacity=None if capacity is None else int(capacity),
+        bytes=size,
+        ceiling_bytes=ceiling,
+        full_at_generation=_full_at(lane, now, capacity, per_generation),
+        state=_state(now, capacity, per_generation),
+        host_bytes=None if size is None or beside is None else max(0, size - beside),
+        device_bytes=beside,
+    )
+
+
+def _on_devices(lane: Lane, name: str) -> int | None:
+    """Of the newest reading of its bytes the part on devices: told where there is any, so not told later is none."""
+    beside = lane.series.get(f"tracked.{name}.device_bytes", ())
+    if all(value is None for value in beside):
+        return None
+    pairs = zip(lane.series.get(f"tracked.{name}.bytes", ()), beside, strict=True)
+    newest = [part for size, part in pairs if size is not None]
+    return int(newest[-1] or 0) if newest else None
+
+
+def _items_per_generation(lane: Lane, name: str) -> float:
+    values = fill_gaps(lane.readings(f"tracked.{name}.length"))[-4:]
+    return (values[-1] - values[0]) / (len(values) - 1) if len(values) > 1 else 0.0
+
+
+def _full_at(lane: Lane, now: int, capacity: float | None, speed: float) -> float | None:
+    if capacity is None or not lane.generations or now >= capacity or speed <= 0:
+        return None
+    return round(lane.generations[-1] + (capacity - now) / speed, 1)
+
+
+def _state(
+    now: int, capacity: float | None, speed: float
+) -> Literal["filling", "full", "over", "unbounded", "steady"]:
+    if capacity is None:
+        return "unbounded" if speed > 0 else "steady"
+    if now > capacity:
+        return "over"
+    if now == capacity:
+        return "full"
+    return "filling" if speed > 0 else "steady"

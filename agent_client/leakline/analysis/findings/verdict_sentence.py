@@ -1,0 +1,269 @@
+"""The verdict in one sentence a tired person understands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ...text_format import (
+    count_of,
+    entries_in,
+    format_bytes,
+    format_change,
+    format_count,
+    format_range,
+    format_rate,
+    in_brackets,
+    join_processes,
+    ordinal,
+    seen_of,
+    short_name,
+)
+from ..generation_unit import UNITS_OF_TIME
+from ..results import Finding, Interval, Status
+
+# Generations that a verdict needs.
+MIN_GENERATIONS: Final = 5
+# Over fewer generations than these a change says little; where it may as well be none, how far it reaches is told.
+_FEW: Final = 8
+
+_OUTSIDE: Final = {
+    "native": "memory that no counted Python object explains",
+    "allocator_retained": "freed memory in the C allocator",
+    "children": "memory of child processes",
+    "gpu": "GPU memory",
+    "gpu_fragmentation": "reserved but unused GPU memory",
+    "shared_memory": "shared memory",
+    "external": "memory outside this process",
+}
+
+# Of TensorFlow.js, where nothing tells which objects they are.
+_UNNAMED: Final = {"objects": "memory beside its tensors", "tensors": "ever larger tensors"}
+
+# How the effect of a fix is told to people.
+EFFECT_WORDS: Final = {
+    "helped": "helped", "no_effect": "no effect", "worse": "worse", "undecided": "not decidable",
+}  # fmt: skip
+
+# The questions of the checklist, and how their answers are told: a mark for a terminal and a word.
+CHECK_QUESTIONS: Final = {
+    "gpu": "GPU memory stays within its pattern",
+    "memory": "Memory does not keep growing",
+    "passed": "The run passes the point where it died before",
+    "cleanups": "Cleanups run and free something",
+}
+CHECK_WORDS: Final = {
+    "done": ("[x]", "done"), "failed": ("[!]", "failed"), "not_yet": ("[ ]", "not yet"),
+    "not_measured": ("[-]", "not measured"),
+}  # fmt: skip
+
+
+def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each question with its mark, and indented beneath it the evidence; ``checklist`` as in the JSON."""
+    for item in checklist:
+        mark, word = CHECK_WORDS[item["outcome"]]
+        yield f"{mark} {check_question(item)}: {word}"
+        yield f"       {item['sentence']}"
+
+
+def check_question(item: Mapping[str, Any]) -> str:
+    """Of a first run nobody knows where one died: it is asked for what was planned."""
+    if item.get("against") == "plan":
+        return "Every planned generation has run"
+    return CHECK_QUESTIONS[item["check"]]
+
+
+def effect_lines(effects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each fix with its place, and beneath it what was rejected and what it has done; ``effects`` as in the JSON."""
+    told = None
+    for effect in effects:
+        if effect["fix"] != told:
+            yield fix_title(effect)
+            if effect["rejected"]:
+                yield f"   rejected: {' '.join(effect['rejected'].split())}"
+        told = effect["fix"]
+        yield f"   {EFFECT_WORDS[effect['outcome']]}: {effect['sentence']}"
+
+
+def fix_title(told: Mapping[str, Any]) -> str:
+    """Return the fix of an effect with its place."""
+    places = [told[name] for name in ("phase", "location") if told[name]]
+    return f"{told['fix']} ({', '.join(places)})" if places else str(told["fix"])
+
+
+def course_lines(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
+    """How long the run takes, since when memory is flat, and how right its forecasts were; nothing that is unknown.
+
+    ``verdict`` as in the JSON; that of an older server knows less.
+    """
+    told = (verdict.get(name) for name in ("duration", "settled_at_generation", "forecast_score"))
+    duration, settled, score = told
+    if duration is not None:
+        yield str(duration["sentence"])
+    if settled is not None:
+        low, high = round(settled["low"]), round(settled["high"])
+        between = "" if low == high else f" (between {low} and {high})"
+        yield f"Memory is flat from {unit} {round(settled['estimate'])} on{between}."
+    if score is not None:
+        yield str(score["sentence"])
+
+
+def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> str:
+    """``train keeps 16 Env per generation: 7.10 GiB per generation since generation 1``."""
+    rate = finding.growth_bytes_per_generation.estimate
+    size = f"{format_bytes(max(rate, 0.0))} per {unit}"
+    since = _since(finding, unit)
+    where = finding.phase_path.split("/")[0] if finding.phase_path else finding.phase
+    if finding.kind == "count_contract":
+        what = short_name(finding.suspects[0].name) if finding.suspects else "a count"
+        broken = (
+            finding.evidence[0].rstrip(".").split(";")[0]
+            if finding.evidence
+            else f"{what} broke its bound"
+        )
+        return f"{broken}{f', after {where}' if where and ' after ' not in broken else ''}{since}"
+    if finding.kind == "cyclic_garbage" and rate <= 0:
+        return "Reference cycles wait for the collector, and memory swings with them"
+    subject = where or "The run"
+    if finding.kind == "cyclic_garbage":
+        of = f" of {short_name(finding.suspects[0].name)}" if finding.suspects else ""
+        return f"{subject} leaves cycles{of} that only the collector can free: {size}{since}"
+    if finding.unknown == "outside":
+        grows = "Memory" if subject == "The run" else f"Memory of {subject}"
+        return f"{grows} grows by {size}{since}; from outside nobody can tell what it is"
+    if finding.unknown == "seldom":
+        keeps = "keeps" if finding.phase else "gains"
+        return f"{subject} {keeps} memory, of what is not known yet: {size}{since}"
+    if finding.kind in _OUTSIDE or not finding.suspects:
+        what = _OUTSIDE.get(finding.kind) or _UNNAMED.get(finding.kind, "memory")
+        keeps = "keeps" if finding.phase else "gains"
+        who = ", ".join(s.name for s in finding.suspects if s.role == "process")
+        if who:
+            what = f"{what} ({who})"
+        return f"{subject} {keeps} {what}: {size}{since}"
+    return f"{subject} keeps {_amount(finding, unit, period)}: {size}{since}"
+
+
+def _amount(finding: Finding, unit: str, period: int | None) -> str:
+    first = finding.suspects[0]
+    count = first.count_per_generation or 0.0
+    if first.role == "container":
+        return entries_in(count, first.name, unit)
+    name = short_name(first.name)
+    if finding.kind == "graph":
+        name += " with their graphs"
+    if count <= 0 and finding.kind != "graph":
+        return f"{name} objects that grow larger"
+    if period is not None:
+        return f"{format_count(count * period)} {name} every {ordinal(period)} {unit}"
+    return format_rate(count, unit, f"more {name}" if count < 0.95 else name)
+
+
+def _since(finding: Finding, unit: str) -> str:
+    start = finding.started_at_generation
+    return "" if start is None else f" since {unit} {round(start.estimate)}"
+
+
+def summary_sentence(
+    status: Status,
+    findings: Sequence[Finding],
+    *,
+    unit: str,
+    generations: int,
+    growth: Interval | None,
+    filling: Sequence[str],
+    visible: bool,
+    periods: dict[str, int],
+    passed: int | None = None,
+    ended: bool = False,
+) -> str:
+    """Return the sentence of the whole run. ``passed``: as in `Verdict`. ``ended``: nothing more is to come."""
+    active = [f for f in findings if f.status in ("suspected", "confirmed")]
+    if active:
+        more = len(active) - 1
+        tail = f"; and {count_of(more, 'more finding')}" if more else ""
+        return _of_whom(active[0], unit, periods) + tail
+    change = "" if growth is None else f"{format_change(growth.estimate)} per {unit}"
+    seen = seen_of(generations, passed, unit)
+    # The only minute there is goes on, or was cut short by the end.
+    if status == "learning" and unit in UNITS_OF_TIME and generations < 2:
+        return nothing_yet(unit, ended=ended)
+    if status == "learning" and ended:
+        return f"Not judged: the run ended after {seen}, and a verdict needs {count_of(MIN_GENERATIONS, unit)}"
+    if status == "learning":
+        return f"Learning: {seen}{' seen' if passed is None else ''}, too few to judge"
+    if status == "recovered":
+        stopped = next(f for f in findings if f.status == "recovered")
+        return f"Recovered: it no longer grows ({_of_whom(stopped, unit, {})})"
+    if status == "filling":
+        return f"Filling, not leaking: {'; '.join(filling)}"
+    if status == "watch":
+        watched = next((f for f in findings if f.status == "watch"), None)
+        if watched is not None:
+            return f"Worth watching: {_of_whom(watched, unit, periods)}"
+        return f"Memory grows by {change}, too short or too unsteady to call it a leak"
+    note = _harmless_note(findings, unit)
+    if growth is not None and generations < _FEW and growth.low <= 0 < growth.high:
+        between = in_brackets(format_range(growth.low, growth.high, format_change))
+        so_far = "seen" if ended else "so far"
+        return f"No leak {so_far}: memory changes by {change}{between} over only {seen}{note}"
+    told = f": memory changes by {change} over {seen}" if change else ""
+    return f"No leak{told}{note}"
+
+
+def ended_summary(
+    summary: str,
+    status: str,
+    how: str,
+    detail: str = "",
+    *,
+    for_memory: bool,
+    seen: str,
+    unit: str,
+    growth: float | None,
+    is_named: bool,
+) -> str:
+    """Return the sentence of a run that did not finish. A kill is never described by what is missing for a verdict.
+
+    ``how``: "Killed for memory", "Failed (ValueError)". ``seen``: "4 generations", empty before the first has ended.
+    ``is_named``: a finding says what grows. Of an end that has nothing to do with memory a settled ``summary`` stays.
+    """
+    ended = f"{how} after {seen}" if seen else f"{how} before the first {unit} ended"
+    if detail:
+        ended += f" ({detail})"
+    change = None if growth is None else f"{format_change(growth)} per {unit}"
+    if status == "learning" or (status == "watch" and not is_named):
+        if change is not None:
+            return f"{ended}; until then memory changed by {change}"
+        return f"{ended}, before growth per {unit} could be measured" if seen else ended
+    if not for_memory:
+        return summary
+    if status == "ok" and change is not None:
+        return (
+            f"{ended}. From one {unit} to the next memory changed by {change}: look for what fills it within a {unit}, "
+            "or for another process"
+        )
+    return f"{ended}. {summary}"
+
+
+def nothing_yet(unit: str, *, ended: bool = False) -> str:
+    """Return the sentence of a run of which there is too little for even a number."""
+    if ended:
+        return f"Nothing to say: the run ended before its first {unit} did"
+    return f"Nothing to say yet: no {unit} has ended"
+
+
+def _of_whom(finding: Finding, unit: str, periods: Mapping[str, int]) -> str:
+    """The sentence of a finding, with the process that it is of where the run has several."""
+    told = finding_sentence(finding, unit, periods.get(finding.fingerprint))
+    return f"{told} ({join_processes(finding.process)})" if finding.process else told
+
+
+def _harmless_note(findings: Sequence[Finding], unit: str) -> str:
+    small = next((f for f in findings if f.suspects), None)
+    if small is None:
+        return ""
+    first = small.suspects[0]
+    name = first.name if first.role == "container" else short_name(first.name)
+    size = format_bytes(max(0.0, small.growth_bytes_per_generation.estimate))
+    return f"; {name} grows by {size} per {unit}, which does not matter"

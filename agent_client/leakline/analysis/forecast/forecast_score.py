@@ -1,0 +1,154 @@
+"""How right earlier forecasts of a run were: the memory that its growth foretold, and the memory that came.
+
+A forecast is what the outlook of an earlier moment says of the memory half as far ahead as had been seen by then. Only
+moments at which memory rose, or a declared container filled, foretold anything; the newest whose time has come count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final
+
+from ...text_format import format_share
+from ..results import ForecastScore, Interval, LeadError, PastForecast
+from ..statistics.trend import Z_90
+from ..timeline_analysis import LaneStudy
+from .memory_outlook import Outlook, level_of, outlook_of
+from .oom_forecast import widened
+
+MAX_FORECASTS: Final = 8
+# Generations seen before a forecast is scored, and moments in each doubling from there.
+_FIRST: Final = 8
+_IN_A_DOUBLING: Final = 4
+_AHEAD: Final = 0.5
+# Beside that, to tell how the error grows with how far ahead it is.
+_LEADS: Final = (0.25, _AHEAD, 1.0)
+
+
+def score_of(studies: Sequence[LaneStudy], unit: str) -> ForecastScore | None:
+    """None where nothing was forecast, or no forecast's time has come."""
+    known = [s for s in studies if s.lane.private]
+    if not known:
+        return None
+    longest = max(known, key=lambda s: len(s.lane))
+    generations = longest.lane.generations
+    past: list[PastForecast] = []
+    others: list[PastForecast] = []
+    for upto, target in reversed(list(grid(len(longest.lane)))):
+        made = _forecast(known, generations[upto - 1], generations[target - 1])
+        if made is None:
+            continue
+        past.append(made)
+        targets = (upto + int(share * upto) for share in _LEADS if share != _AHEAD)
+        there = (
+            _forecast(known, generations[upto - 1], generations[at - 1])
+            for at in targets
+            if at <= len(generations)
+        )
+        others += [each for each in there if each is not None]
+        if len(past) == MAX_FORECASTS:
+            break
+    return _score(tuple(reversed(past)), (*past, *others), unit) if past else None
+
+
+def grid(generations: int) -> Iterator[tuple[int, int]]:
+    """(generations seen, generations by which the forecast's time has come): the same ones however long the run."""
+    start = _FIRST
+    while start < generations:
+        for quarter in range(_IN_A_DOUBLING):
+            upto = start + quarter * start // _IN_A_DOUBLING
+            target = upto + int(_AHEAD * upto)
+            if target <= generations:
+                yield upto, target
+        start *= 2
+
+
+def _forecast(studies: Sequence[LaneStudy], made_at: int, generation: int) -> PastForecast | None:
+    """What was foretold at a generation's end for a later one, over the processes that were there at both."""
+    there = [
+        (s, s.lane.position[made_at] + 1, s.lane.position[generation] + 1)
+        for s in studies
+        if made_at in s.lane.position and generation in s.lane.position
+    ]
+    rising = any((rise := s.rise(upto)).window or rise.visible for s, upto, _ in there)
+    filling = any(b.is_filling(upto) for s, upto, _ in there for b in s.facts.bounded)
+    if not rising and not filling:
+        return None
+    span = float(generation - made_at)
+    low = estimate = high = came = 0.0
+    for study, upto, target in there:
+        level = level_of(study, upto) + _filled(study, upto, span)
+        outlook = outlook_of(study, upto)
+        ends = _ahead(outlook if rising else Outlook(spread=outlook.spread), span)
+        low, estimate, high = (
+            level + low + ends[0],
+            level + estimate + ends[1],
+            level + high + ends[2],
+        )
+        came += level_of(study, target)
+    return (
+        PastForecast(made_at, generation, Interval(estimate, low, high), came) if came > 0 else None
+    )
+
+
+def _ahead(outlook: Outlook, span: float) -> tuple[float, float, float]:
+    """(low, estimate, high) of what memory gains in so many generations."""
+    rate, gains, scatter = outlook.rate, outlook.gains * span * span / 2, Z_90 * outlook.spread
+    low, high = widened(rate)
+    return low * span - scatter, rate.estimate * span + gains, high * span + gains + scatter
+
+
+def _filled(study: LaneStudy, upto: int, span: float) -> float:
+    """Bytes that bounded containers go on to take, as fast as lately and no further than to their capacity."""
+    return sum(
+        min(each.remaining_bytes(upto), span * each.fill_rate(upto)) for each in study.facts.bounded
+    )
+
+
+def _score(
+    past: tuple[PastForecast, ...], every: Sequence[PastForecast], unit: str
+) -> ForecastScore:
+    # The same forecasts as in the table: its rows add up to the sentence.
+    error, within = _right(every)
+    sentence = _told(every, error, within, unit)
+    return ForecastScore(len(every), error, within, past, sentence, tuple(_by_lead(every)))
+
+
+def _right(past: Sequence[PastForecast]) -> tuple[float, int]:
+    """The median error, as a share of what came; and how many came within their interval."""
+    return round(median(map(error_of, past)), 4), sum(map(came_within, past))
+
+
+def error_of(one: PastForecast) -> float:
+    return abs(one.forecast.estimate - one.came) / one.came
+
+
+def came_within(one: PastForecast) -> bool:
+    return one.forecast.low <= one.came <= one.forecast.high
+
+
+def _by_lead(every: Sequence[PastForecast]) -> Iterator[LeadError]:
+    """The shortest first."""
+    by_doubling: dict[int, list[PastForecast]] = {}
+    for each in every:
+        by_doubling.setdefault((each.generation - each.made_at).bit_length(), []).append(each)
+    for bits, those in sorted(by_doubling.items()):
+        error, within = _right(those)
+        told = tuple(sorted(those, key=lambda one: (one.made_at, one.generation)))
+        yield LeadError(2 ** (bits - 1), 2**bits - 1, len(told), error, within, told)
+
+
+def _told(past: Sequence[PastForecast], error: float, within: int, unit: str) -> str:
+    size = "less than 1 %" if error < 0.01 else format_share(error)
+    if len(past) == 1:
+        one = past[0]
+        inside = "inside" if within else "outside"
+        return (
+            f"The one forecast of this run whose time has come, made at {unit} {one.made_at} for "
+            f"{one.generation}, was off by {size}, {inside} its interval."
+        )
+    return (
+        f"{len(past)} forecasts could be checked: typically off by {size} of the memory that came; "
+        f"{'all ' if within == len(past) else ''}{within} within their interval"
+    )

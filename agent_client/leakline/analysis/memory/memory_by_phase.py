@@ -1,0 +1,245 @@
+"""The books: every byte of a generation is booked to a phase, to the time between phases, to phases of other threads
+in that time, or to ourselves.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect, bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Final
+
+from ..generation_ranges import Spans, union
+from ..results import BookLine, Books
+from ..run_history import ProcessHistory, RunHistory, Value
+from ..statistics.trend import Slope, floor_slope
+from ..timeline import (
+    BETWEEN,
+    UNKNOWN_PHASE,
+    Lane,
+    lanes_of,
+    top_level,
+    with_its_generations,
+)
+
+BETWEEN_LINE: Final = "between"
+OTHER_THREADS_LINE: Final = "other_threads"
+LEAKLINE_LINE: Final = "leakline"
+# Lines that are no phase of the training thread's, in the order they are shown after those.
+NO_PHASE: Final = (OTHER_THREADS_LINE, BETWEEN_LINE, LEAKLINE_LINE)
+_PREFIX: Final = "phase."
+_PHASES_KEPT: Final = 256
+IN_USE: Final = "allocator.in_use_bytes"
+# Generations in which it was read after each phase, at least.
+_MIN_KNOWN: Final = 4
+
+
+def book_names(lane: Lane) -> list[str]:
+    """Paths that have a line of their own in the recorded books."""
+    return sorted(
+        name[len(_PREFIX) : -len(".bytes")]
+        for name in lane.series
+        if name.startswith(_PREFIX) and name.endswith(".bytes")
+    )
+
+
+def booked_bytes(lane: Lane) -> tuple[Mapping[str, float], ...]:
+    """Per generation: bytes by phase path, ``between``, ``other_threads`` and ``leakline``.
+
+    Taken from the recorded books, or, where there are none, from the readings after each phase.
+    """
+    names = book_names(lane)
+    if not names:
+        return tuple(
+            {_line_name(path): change for path, change in line.items()}
+            for line in lane.private_increments
+        )
+    columns = [(name, lane.series[f"{_PREFIX}{name}.bytes"]) for name in names]
+    lines = []
+    for row in lane.end_rows:
+        line = {name: float(v) for name, column in columns if (v := column[row]) is not None}
+        lines.append(line)
+    return tuple(lines)
+
+
+def _line_name(path: str) -> str:
+    return BETWEEN_LINE if path in (BETWEEN, UNKNOWN_PHASE) else path
+
+
+def phase_slopes(
+    booked: Sequence[Mapping[str, float]], generations: Sequence[int], first: int, upto: int
+) -> dict[str, Slope]:
+    """Bytes per generation that stay in each top-level phase, from its running total over the window."""
+    first = max(first, upto - _PHASES_KEPT)
+    lines = booked[first:upto]
+    x = [float(g) for g in generations[first:upto]]
+    paths: dict[str, list[str]] = {}
+    for path in sorted({path for line in lines for path in line}):
+        paths.setdefault(top_level(path), []).append(path)
+    slopes = {}
+    for top, within in sorted(paths.items()):
+        changes = (sum(line[path] for path in line if path in within) for line in lines)
+        slopes[top] = floor_slope(x, list(accumulate(changes)))
+    return slopes
+
+
+def unread_phases(
+    lane: Lane, booked: Sequence[Mapping[str, float]], first: int, upto: int
+) -> set[str]:
+    """Return the top-level phases that ran without a reading of memory in the newest or in most of the generations."""
+    ran: dict[str, set[int]] = {}
+    for path, generation in _executions_by_generation(lane):
+        position = lane.position.get(generation)
+        if position is not None and first <= position < upto:
+            ran.setdefault(top_level(path), set()).add(position)
+    read: dict[str, set[int]] = {}
+    for position in range(first, upto):
+        for path in booked[position]:
+            read.setdefault(top_level(path), set()).add(position)
+    found = set()
+    for phase, positions in ran.items():
+        known = positions & read.get(phase, set())
+        if 2 * len(known) < len(positions) or max(positions) - max(known, default=-1) > _MIN_KNOWN:
+            found.add(phase)
+    return found
+
+
+def live_bytes_by_phase(lane: Lane, first: int, upto: int) -> dict[str, float] | None:
+    """Return the bytes per generation that were allocated in each top-level phase and are still in use.
+
+    The books charge memory to the phase in which the process grew: one that reuses freed memory is charged nothing,
+    whatever it keeps. What the C allocator has handed out rises where it is allocated. None where that was not read
+    after each phase of enough generations. Give and take between phases is settled.
+    """
+    if not lane.has(IN_USE):
+        return None
+    lines = lane.increments(IN_USE)[max(first, upto - _PHASES_KEPT) : upto]
+    known = [line for line in lines if line and UNKNOWN_PHASE not in line]
+    if len(known) < _MIN_KNOWN:
+        return None
+    found: dict[str, float] = {}
+    for line in known:
+        for path, change in line.items():
+            top = _line_name(top_level(path))
+            found[top] = found.get(top, 0.0) + change / len(known)
+    return without_give_and_take(found)
+
+
+def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
+    """What stays where: a phase that gives memory back is set against the one that takes most.
+
+    A phase that allocates and a later one that frees are both innocent, so neither keeps a share.
+    """
+    left = dict(amounts)
+    for _ in range(2 * len(left)):
+        giver = min(left, key=lambda name: (left[name], name), default=None)
+        if giver is None or left[giver] >= 0:
+            break
+        taker = max(left, key=lambda name: (left[name], name))
+        if left[taker] <= 0:
+            break
+        moved = min(left[taker], -left[giver])
+        left[taker] -= moved
+        left[giver] += moved
+    return left
+
+
+def phase_executions(lane: Lane | ProcessHistory) -> dict[str, int]:
+    """How often each phase path ran, by the recorded counts or the snapshots after it; what is left out adds one."""
+    found = dict.fromkeys(lane.left_out.phases, 1)
+    for kind, phase in zip(lane.kind, lane.phase, strict=True):
+        if kind == "phase_end" and phase:
+            found[phase] = found.get(phase, 0) + 1
+    for name, column in lane.series.items():
+        if name.startswith(_PREFIX) and name.endswith(".executions"):
+            path = name[len(_PREFIX) : -len(".executions")]
+            found[path] = max(found.get(path, 0), int(sum(v for v in column if v is not None)))
+    return found
+
+
+def executions_each(lane: Lane, path: str, since: float, upto: int) -> int | None:
+    """How often a phase ran in each generation from that one on; None where that is not the same number in all."""
+    column = lane.series.get(f"{_PREFIX}{path}.executions")
+    if column is None:
+        return None
+    ended = zip(lane.generations[:upto], lane.end_rows[:upto], strict=True)
+    times = {column[row] for generation, row in ended if generation >= since}
+    (first, *others) = times or {None}
+    return None if others or not first else int(first)
+
+
+def books(history: RunHistory) -> Books:
+    """The books of a run; several processes are added up, generation by generation.
+
+    Of a history that was read in part, what was booked in generations that were left out is expected with the next one
+    that was not; here it stands with the next one that no process leaves out.
+    """
+    lanes = with_its_generations(lanes_of(history))
+    left_out = union(lane.left_out.generations for lane in lanes)
+    seen = {g for lane in lanes for g in lane.generations}
+    generations = tuple(sorted(g for g in seen if g not in left_out))
+    at = {g: bisect_left(generations, g) for g in seen}
+    amounts: dict[str, list[float]] = {}
+    seconds: dict[str, list[Value]] = {}
+    executions: dict[str, list[int]] = {}
+    for lane in lanes:
+        counts = _executions_by_generation(lane)
+        for i, (generation, line) in enumerate(
+            zip(lane.generations, booked_bytes(lane), strict=True)
+        ):
+            position = at[generation]
+            for name, change in line.items():
+                amounts.setdefault(name, [0.0] * len(generations))[position] += change
+                column = seconds.setdefault(name, [None] * len(generations))
+                if generation not in left_out:
+                    spent = _reading(lane, f"{_PREFIX}{name}.seconds", lane.end_rows[i])
+                    column[position] = _longer(column[position], spent)
+                ran = executions.setdefault(name, [0] * len(generations))
+                ran[position] += counts.get((name, generation), 0)
+    order = sorted(amounts, key=_place)
+    lines = tuple(
+        BookLine(name, tuple(amounts[name]), tuple(seconds[name]), tuple(executions[name]))
+        for name in order
+    )
+    total = tuple(sum(line.bytes[i] for line in lines) for i in range(len(generations)))
+    return Books(generations, lines, total, _spans(generations, left_out))
+
+
+def _spans(generations: Sequence[int], left_out: Spans) -> tuple[int, ...]:
+    """How many generations each of these stands for: itself, and those left out before it."""
+    if not left_out:
+        return ()
+    starts = [first for first, _ in left_out.spans]
+    gone = list(accumulate((last - first + 1 for first, last in left_out.spans), initial=0))
+    upto = [gone[bisect(starts, generation)] for generation in generations]
+    return tuple(1 + now - before for before, now in pairwise((0, *upto)))
+
+
+def _place(name: str) -> tuple[int, str]:
+    return (NO_PHASE.index(name) if name in NO_PHASE else -1, name)
+
+
+def _executions_by_generation(lane: Lane) -> dict[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+    for kind, phase, generation in zip(lane.kind, lane.phase, lane.generation, strict=True):
+        if kind == "phase_end" and phase and generation is not None:
+            found[phase, generation] = found.get((phase, generation), 0) + 1
+    for name in book_names(lane):
+        column = lane.series.get(f"{_PREFIX}{name}.executions")
+        for generation, row in zip(lane.generations, lane.end_rows, strict=True):
+            value = None if column is None else column[row]
+            if value is not None:
+                found[name, generation] = int(value)
+    return found
+
+
+def _reading(lane: Lane, name: str, row: int) -> Value:
+    column = lane.series.get(name)
+    return None if column is None else column[row]
+
+
+def _longer(a: Value, b: Value) -> Value:
+    """Processes of a run work side by side: the slowest is the time that passed."""
+    if a is None or b is None:
+        return b if a is None else a
+    return max(a, b)

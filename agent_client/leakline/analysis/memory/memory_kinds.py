@@ -1,0 +1,324 @@
+"""Memory that is not the process's own heap: each kind is a series of its own, judged like private memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from ..javascript_runs import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR_BYTES, is_javascript
+from ..results import Kind
+from ..statistics.memory_evidence import Scale, baseline_of
+from ..statistics.trend import theil_sen
+from ..timeline import Lane, bridge_gaps, can_bridge
+from .v8_heap import YOUNG, beside_tensors, is_told, told_for_good
+
+# Cyclic garbage: objects a generation that only the collector could free, and memory that swings with them.
+_GARBAGE_PER_GENERATION: Final = 1000
+_SWING: Final = 0.10
+_MIN_GENERATIONS: Final = 8
+_OF_A_DEVICE: Final = (".allocated_bytes", ".process_bytes")
+_OF_ALL_PROCESSES: Final = ".used_bytes"
+CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
+SHARED: Final = "process.shared_bytes"
+_METAL: Final = "mps.allocated_bytes"
+# Generation ends at which the cache of a device is looked at, and the share of the tensors that is far more.
+_IDLE_AT_ENDS: Final = 4
+_FAR_ABOVE: Final = 0.5
+# Of what no tensor uses, the share that has to lie in pieces which can be given back.
+_MOSTLY_WHOLE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One kind of memory, per generation, with the scale its growth is measured against.
+
+    ``beside`` is what lies in the same memory: growth is measured against both, and both fill it.
+    ``told``: up to which generation something is known, where more follow of which nothing is; 0: of all.
+    ``longest_gap``: generations without a reading of which they have had so many before.
+    ``noise_bytes``: a rise by less than this says nothing.
+    ``read``: positions of the generations in which it was read; None: in all of them.
+    ``placed_by``: the series whose phases say where it grows, where it is none itself.
+    """
+
+    name: str
+    kind: Kind
+    values: tuple[float, ...]
+    limit_bytes: float | None = None
+    own_baseline: bool = True
+    beside: tuple[float, ...] = ()
+    told: int = 0
+    longest_gap: int = 0
+    noise_bytes: float = 0.0
+    placed_by: str = ""
+    read: tuple[int, ...] | None = field(default=None, compare=False)
+
+    def stands(self, upto: int) -> int:
+        """The generations that speak at this moment: up to the last reading, or those told of, while it is not too
+        long ago.
+        """
+        if self.read is not None:
+            return last_read(self.read, upto)
+        silent = upto - self.told
+        return (
+            self.told if self.told and silent > 0 and can_bridge(silent, self.longest_gap) else upto
+        )
+
+    def positions(self, upto: int) -> Sequence[int]:
+        """Return the positions of the first ``upto`` generations of which something is known.
+
+        What lies between two readings is known where they are near enough for a straight line.
+        """
+        if self.read is None:
+            return range(upto)
+        read = self.read[: bisect_left(self.read, upto)]
+        found, longest = list(read[:1]), 0
+        for a, b in pairwise(read):
+            found.extend(range(a + 1, b + 1) if can_bridge(b - a, longest) else (b,))
+            longest = max(longest, b - a)
+        return found
+
+    def scale(
+        self, private: Sequence[float], upto: int, remaining: float | None, spacing: int = 1
+    ) -> Scale:
+        baseline = baseline_of(self.values) + baseline_of(self.beside)
+        if not self.own_baseline:
+            baseline += baseline_of(private)
+        level = self.values[upto - 1] + (self.beside[upto - 1] if self.beside else 0.0)
+        return Scale(baseline, self.limit_bytes, level, remaining, spacing)
+
+    @property
+    def holds_tensors(self) -> bool:
+        """Device memory that live tensors hold, so that tensors and graphs that grow explain it."""
+        return self.kind == "gpu" and self.name.endswith(".allocated_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCache:
+    """``bytes`` of a device that torch kept for no tensor at each of the newest generation ends, at the least.
+
+    ``whole``: without the split pieces, which stay; else nobody told how much of it those are.
+    """
+
+    device: str
+    bytes: float
+    whole: bool
+
+
+def channels_of(lane: Lane, *, ranks_until: float | None = None) -> tuple[Channel, ...]:
+    """All channels this lane has readings of in every sense needed, in a fixed order.
+
+    ``ranks_until``: up to when all ranks of the run have reported themselves (None: there is only one). A rank that
+    started the others has them as children as well; what they gained later is not yet known from themselves.
+    """
+    found = []
+    for series in CHILDREN:
+        values = _column(lane, series, every=True)
+        covered = reported_by_ranks(lane, ranks_until)
+        ranks = _column(lane, _of_ranks(series), every=True) if covered else ()
+        if values and ranks:
+            ranks = (*ranks[:covered], *[ranks[covered - 1]] * (len(ranks) - covered))
+            values = tuple(max(0.0, a - b) for a, b in zip(values, ranks, strict=True))
+        if values:
+            read = _read(lane, series)
+            found.append(Channel(series, "children", values, own_baseline=False, read=read))
+            break
+    shared = _column(lane, SHARED, every=True)
+    if shared:
+        read = _read(lane, SHARED)
+        found.append(Channel(SHARED, "shared_memory", shared, own_baseline=False, read=read))
+    for index in _devices(lane):
+        found.extend(_device_channels(lane, index))
+    found.extend(_metal_channels(lane))
+    if is_javascript(lane.series):
+        found.extend(_beside_tensors(lane))
+    return tuple(found)
+
+
+def reported_by_ranks(lane: Lane, until: float | None) -> int:
+    """Return in how many of the first generations the ranks among the children have reported themselves."""
+    if until is None or not any(lane.has(_of_ranks(series)) for series in CHILDREN):
+        return 0
+    return sum(lane.time[row] <= until for row in lane.end_rows)
+
+
+def _of_ranks(series: str) -> str:
+    return series.replace("children.", "children.ranks.")
+
+
+def _devices(lane: Lane) -> list[str]:
+    return sorted(
+        {
+            name.split(".")[1]
+            for name in lane.series
+            if name.startswith(("cuda.", "gpu."))
+            and name.endswith(_OF_A_DEVICE if lane.private else (*_OF_A_DEVICE, _OF_ALL_PROCESSES))
+        }
+    )
+
+
+def _of_device(index: str) -> tuple[str, str, str, str]:
+    return (
+        f"cuda.{index}.allocated_bytes", f"cuda.{index}.reserved_bytes", f"gpu.{index}.outside_bytes",
+        f"gpu.{index}.process_bytes",
+    )  # fmt: skip
+
+
+def _device_channels(lane: Lane, index: str) -> list[Channel]:
+    allocated, reserved, outside, process = (_column(lane, name) for name in _of_device(index))
+    limit = _last(lane, f"gpu.{index}.total_bytes")
+    found = []
+    if allocated:
+        name = f"cuda.{index}.allocated_bytes"
+        found.append(Channel(name, "gpu", allocated, limit, read=_read(lane, name)))
+    elif process:
+        # Another framework than torch: its memory as the driver sees it.
+        name = f"gpu.{index}.process_bytes"
+        found.append(Channel(name, "gpu", process, limit, read=_read(lane, name)))
+    elif not lane.private and (used := _column(lane, f"gpu.{index}.used_bytes")):
+        # A log of the driver alone tells what all processes use, and nothing of one of them.
+        name = f"gpu.{index}.used_bytes"
+        found.append(Channel(name, "gpu", used, limit, read=_read(lane, name)))
+    if allocated and reserved:
+        spare = tuple(r - a for r, a in zip(reserved, allocated, strict=True))
+        name = f"cuda.{index}.reserved_bytes"
+        read = _read(lane, name, f"cuda.{index}.allocated_bytes")
+        found.append(Channel(name, "gpu_fragmentation", spare, limit, beside=allocated, read=read))
+    if outside and reserved:
+        name = f"gpu.{index}.outside_bytes"
+        read = _read(lane, name)
+        found.append(Channel(name, "gpu", outside, limit, beside=reserved, read=read))
+    return found
+
+
+def _metal_channels(lane: Lane) -> list[Channel]:
+    allocated = _column(lane, _METAL)
+    limit = _last(lane, "mps.limit_bytes")
+    return [Channel(_METAL, "gpu", allocated, limit, read=_read(lane, _METAL))] if allocated else []
+
+
+def _beside_tensors(lane: Lane) -> list[Channel]:
+    """What else a program of JavaScript takes: in a page its heap."""
+    known = beside_tensors(lane) if is_told(lane) else None
+    if known and known.native:
+        kept = Channel(
+            KEPT, "objects", known.kept, beside=known.native, told=known.told,
+            longest_gap=known.longest_gap, noise_bytes=YOUNG, placed_by=RESIDENT_BYTES,
+        )  # fmt: skip
+        return [kept, Channel(RESIDENT_BYTES, "objects", known.native, beside=known.kept)]
+    heap, resident = _column(lane, HEAP_BYTES), _column(lane, RESIDENT_BYTES)
+    if resident:
+        tensors = _column(lane, TENSOR_BYTES) or (0.0,) * len(resident)
+        rest = tuple(r - t for r, t in zip(resident, tensors, strict=True))
+        return [Channel(RESIDENT_BYTES, "objects", rest)]
+    return [Channel(HEAP_BYTES, "objects", heap)] if heap else []
+
+
+def _last(lane: Lane, series: str) -> float | None:
+    values = _column(lane, series)
+    return values[-1] if values else None
+
+
+def _column(lane: Lane, series: str, *, every: bool = False) -> tuple[float, ...]:
+    return tuple(bridge_gaps(lane.values(series), every=every)) if lane.has(series) else ()
+
+
+def _read(lane: Lane, *series: str) -> tuple[int, ...]:
+    """Return the positions of the generations in which all of these were read."""
+    columns = [lane.values(name) for name in series]
+    return tuple(
+        i
+        for i, values in enumerate(zip(*columns, strict=True))
+        if all(v is not None for v in values)
+    )
+
+
+def device_of(series: str) -> str:
+    """Return the name of the device of a series: ``GPU 0``."""
+    index = series.split(".")[1]
+    return f"GPU {index}" if index.isdigit() else "the GPU"
+
+
+def last_read(read: Sequence[int], upto: int) -> int:
+    """Return how many of the first ``upto`` generations there are up to the last one read; all where none was."""
+    at = bisect_left(read, upto)
+    return read[at - 1] + 1 if at else upto
+
+
+def bridged_for_good(lane: Lane, upto: int, ranks_until: float | None = None) -> int:
+    """Of the first ``upto`` generations those without an open gap: no reading to come changes what is read of them."""
+    of_devices = [series for index in _devices(lane) for series in _of_device(index)]
+    ends = [last_read(lane.private_read, upto)]
+    if any(lane.has(_of_ranks(series)) for series in CHILDREN):
+        ends.append(reported_by_ranks(lane, ranks_until))
+    beside = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(lane.series) else ()
+    for series in filter(lane.has, (*CHILDREN, SHARED, *of_devices, _METAL, *beside)):
+        known = [i for i, value in enumerate(lane.values(series)[:upto]) if value is not None]
+        read = known[-1] + 1 if known else 0
+        longest = max((b - a for a, b in pairwise(known)), default=0)
+        if can_bridge(upto - read, longest):
+            ends.append(read)
+    if is_javascript(lane.series) and is_told(lane):
+        ends.append(told_for_good(lane, upto))
+    return min(ends)
+
+
+def garbage_per_generation(lane: Lane, upto: int) -> float | None:
+    """Objects the collector freed per generation when memory swings with it; None when it does not matter."""
+    if not lane.has("python.garbage_freed") or upto < _MIN_GENERATIONS or not lane.private:
+        return None
+    x, freed = lane.points("python.garbage_freed", upto)
+    if len(x) < _MIN_GENERATIONS:
+        return None
+    rate = theil_sen(x[-16:], freed[-16:]).estimate
+    if rate < _GARBAGE_PER_GENERATION or _swing(lane, upto) < _SWING * baseline_of(lane.private):
+        return None
+    return rate
+
+
+def _swing(lane: Lane, upto: int) -> float:
+    """How far memory goes up and down inside a generation or from one to the next, bytes."""
+    recent = lane.private[max(0, upto - 16) : upto]
+    falls = [a - b for a, b in pairwise(recent) if a > b]
+    return median(falls) if len(falls) * 4 >= len(recent) else 0.0
+
+
+def idle_in_cache(lane: Lane, series: str) -> IdleCache | None:
+    """What torch keeps of a device beside its tensors, where that is far more than they leave by chance.
+
+    ``series`` is that of its reserved bytes. None where little of it can be given back, or too little was read.
+    """
+    kept, tensors, split = (
+        lane.readings(name) if lane.has(name) else ()
+        for name in (series, f"{_stem(series)}.allocated_bytes", f"{_stem(series)}.inactive_split_bytes")
+    )  # fmt: skip
+    if not series.startswith("cuda.") or not kept or not tensors:
+        return None
+    read = zip(kept, tensors, split or (None,) * len(kept), strict=True)
+    newest = [(a, b, c) for a, b, c in read if a is not None and b is not None][-_IDLE_AT_ENDS:]
+    far = all(a - b >= _FAR_ABOVE * b for a, b, _ in newest)
+    if len(newest) < _IDLE_AT_ENDS or not far:
+        return None
+    # Pieces of what tensors share with others cannot be given back; where nobody told of them, all may.
+    whole = all(c is not None for _, _, c in newest)
+    idle = [float(a - b - (c or 0 if whole else 0)) for a, b, c in newest]
+    mostly = all(i >= _MOSTLY_WHOLE * (a - b) for i, (a, b, _) in zip(idle, newest, strict=True))
+    return IdleCache(_stem(series), min(idle), whole) if mostly and min(idle) > 0 else None
+
+
+def _stem(series: str) -> str:
+    return series.rpartition(".")[0]
+
+
+def allocator_rate(lane: Lane, start: float, upto: int) -> float | None:
+    """Growth per generation of what the C allocator keeps without using it."""
+    if not lane.has("allocator.kept_bytes"):
+        return None
+    x, y = lane.points("allocator.kept_bytes", upto)
+    first = next((i for i, at in enumerate(x) if at >= start - 1), len(x))
+    if len(x) - first < 4:
+        return None
+    return theil_sen(x[first:][-64:], y[first:][-64:]).estimate

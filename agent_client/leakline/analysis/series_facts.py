@@ -1,0 +1,377 @@
+"""What a run says of itself, for all moments of a lane: declarations, count series, holders, and how counts grow."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import islice, pairwise
+from typing import Final, Literal
+
+from ..snapshot import CYCLIC_GARBAGE, Holder
+from ..text_format import short_name
+from .assertions.declared_counts import (
+    COLLECTIONS,
+    Readings,
+    Violation,
+    applicable_readings,
+    find_violation,
+    types_of,
+)
+from .attribution.declared_capacities import Bounded, bounded_containers, tracked_names
+from .javascript_runs import TENSOR as JS_TENSOR
+from .javascript_runs import TENSORS as JS_TENSORS
+from .run_facts import Holders, most_of
+from .run_history import RunHistory
+from .statistics.count_evidence import (
+    LOOK_BACK,
+    WINDOW,
+    CountGrowth,
+    count_growth,
+    grow_larger,
+    may_grow,
+)
+from .timeline import Lane
+
+TENSOR: Final = "torch.Tensor"
+ARRAY: Final = "numpy.ndarray"
+FIGURE: Final = "matplotlib.figure.Figure"
+# Of what a type gained, the share that must be garbage before garbage is what it grows by.
+_MOST_OF_A_RISE: Final = 0.5
+# Of what was called garbage, the share that must be gone once full collections have passed, and how many: in the
+# middle of one, readings still count what it frees.
+_FREED: Final = 0.5
+_COLLECTIONS_PASSED: Final = 2
+# Generations without a reading after which a count is set against memory, and the part of its rate that goes on.
+_STALE: Final = 4
+_GOES_ON: Final = 0.25
+# Of series that only a client within the program reads, or a log of its objects.
+_FROM_INSIDE: Final = (
+    "type.", "python.", "phase.", "container.", "tracked.", "tensors.", "arrays.", "figures.", "js.", "tfjs.",
+)  # fmt: skip
+# As what is known of a lane.
+GROWTHS: Final = "growths"
+# Of a search, a path with this share of what the best one holds, or of what a type gained, may be the culprit.
+_AS_MANY: Final = 0.3
+# Readings of the length of a container that say whether it grows.
+_MIN_LENGTHS: Final = 3
+# Readings of the number of a type and of its bytes that say whether its objects grow larger.
+_SIZES_COMPARED: Final = 3
+
+
+class Facts:
+    """What the run declares and what its holders say; one object for all moments of a lane."""
+
+    def __init__(self, history: RunHistory, lane: Lane) -> None:
+        self.history = history
+        self.lane = lane
+        self._counts_of_looks: dict[str, list[float | None]] = {}
+        self.holders = self._holders(history.holders_by_type)
+        self.bytes_each = history.holders_by_type.bytes_each
+        self.watched: frozenset[str] = history.said.once(
+            "watched", (history.events, history.expectations), lambda: _watched(history)
+        )
+        self.readings: tuple[Readings, ...] = applicable_readings(lane, history.expectations)
+
+    def _growing_containers(self) -> list[str]:
+        growths = self.growths(len(self.lane))
+        return [
+            name
+            for series, name, role in self.count_series
+            if role == "container" and series in growths and self.store_of(name) is None
+        ]
+
+    def _holders(self, found: Holders) -> Mapping[str, str]:
+        """type -> the path that held most of its objects when last looked for, or one into a container that grows.
+
+        Without garbage that is little of what grew, for some of any class may wait for the collector for a while,
+        without what full collections have left where it was, and without what holds no more than before.
+        """
+        passing = {name for name, holder in found.garbage.items() if self._is_passing(holder)}
+        growing = self._growing_containers() if found.newest else []
+        best: dict[str, str] = {}
+        for name, paths in found.newest.items():
+            lasting = found.newest_kept.get(name, {}) if name in passing else paths
+            if self._grow_larger(name):
+                lasting = self._largest(found, name, lasting)
+            known = [path for path in lasting if self._holds_more(found, name, path, growing)]
+            if known:
+                best[name] = _best_of({path: lasting[path] for path in known}, growing)
+        return best
+
+    def _holds_more(self, found: Holders, name: str, path: str, growing: Sequence[str]) -> bool:
+        """Return True if this path holds more and more objects of the type, as far as that can be known.
+
+        The length of the container they lie in says it best. Without one, it must hold a real share of what the type
+        gained between two searches, or until the only one: of what is made anew again and again, a few are held at
+        any moment. Searches of several processes that count the type are mixed: they say nothing of each. Objects
+        that grow larger are as many as before, and so are the items of what holds them.
+        """
+        if path == CYCLIC_GARBAGE or any(leads_into(path, container) for container in growing):
+            return True
+        if self._grow_larger(name):
+            return True
+        container, item, _ = path.rpartition("[*]")
+        series = f"container.{container}.length"
+        if item and container and series in self.lane.series:
+            lengths = [length for length in self.lane.series[series] if length is not None]
+            if len(lengths) >= _MIN_LENGTHS and self.store_of(container) is None:
+                return lengths[-1] > lengths[0]
+        if name in _counted_by_several(self.history):
+            return True
+        looks = found.looks(name)
+        if name not in self._counts_of_looks:
+            self._counts_of_looks[name] = self._counts_at(name, list(looks))
+        counts = self._counts_of_looks[name]
+        first, last = counts[0], counts[-1]
+        held = [looks[sequence].get(path, 0) for sequence in looks]
+        if first is None or last is None:
+            return True
+        if len(looks) > 1 and last > first:
+            return held[-1] - held[0] >= _AS_MANY * (last - first)
+        least = self._least_count(name)
+        return held[-1] >= _AS_MANY * (last - (last if least is None else least))
+
+    def _counts_at(self, name: str, sequences: Sequence[int]) -> list[float | None]:
+        """Return the newest count of a type at each of these snapshots of the lane's process, oldest first."""
+        process = next(iter(self.history.of_instance(self.lane.instance)), None)
+        if process is None:
+            return [None] * len(sequences)
+        counts = process.series.get(f"type.{name}.count", ())
+        found: list[float | None] = []
+        newest: float | None = None
+        seen = 0
+        for sequence in sequences:
+            upto = min(bisect_right(process.sequence, sequence), len(counts))
+            rows = range(upto - 1, seen - 1, -1)
+            newest = next((counts[row] for row in rows if counts[row] is not None), newest)
+            seen = max(seen, upto)
+            found.append(newest)
+        return found
+
+    def _largest(self, found: Holders, name: str, paths: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the paths to the largest object of a type whose objects grow larger; of a sample of all, if it has
+        most of their bytes.
+        """
+        counted = self.lane.series.get(f"type.{name}.count", ())
+        count = next((n for n in reversed(counted) if n is not None), 0)
+        sampled = count * found.bytes_each.get(name, 0) >= _MOST_OF_A_RISE * self._sizes(name)[0][1]
+        return found.newest_unsized.get(name, paths if sampled else {})
+
+    def _grow_larger(self, name: str) -> bool:
+        """Return True if the bytes of a type rose with each of their last readings, while its number hardly did."""
+        steps = [*pairwise(self._sizes(name))]
+        return len(steps) == _SIZES_COMPARED - 1 and all(
+            now[1] > before[1] and grow_larger(before, now) for now, before in steps
+        )
+
+    def _sizes(self, name: str) -> list[tuple[float, float]]:
+        """Return the last readings of the bytes of a type, newest first, each with its number as known by then."""
+        counted = self.lane.series.get(f"type.{name}.count", ())
+        sizes = self.lane.series.get(f"type.{name}.bytes", ())
+        rows = islice(
+            (i for i in reversed(range(len(sizes))) if sizes[i] is not None), _SIZES_COMPARED
+        )
+        found = []
+        for row in rows:
+            counts = (counted[i] for i in range(min(row, len(counted) - 1), -1, -1))
+            count = next((n for n in counts if n is not None), None)
+            size = sizes[row]
+            if count is not None and size is not None:
+                found.append((float(count), float(size)))
+        return found
+
+    def _least_count(self, name: str) -> float | None:
+        counts = self.lane.series.get(f"type.{name}.count", ())
+        return min((count for count in counts if count is not None), default=None)
+
+    def _is_passing(self, holder: Holder) -> bool:
+        process = next(iter(self.history.of_instance(self.lane.instance)), None)
+        if process is None:
+            return False
+        upto = bisect_right(process.sequence, holder.sequence)
+        counts = process.series.get(f"type.{holder.type}.count", ())
+        known = [count for count in counts[:upto] if count is not None]
+        if not known:
+            return False
+        collections = process.series.get(COLLECTIONS, ())
+        # A look that ends early counts a part: without a collection since an earlier one, no fewer wait than at that.
+        held = max(
+            one.count
+            for one in self.history.holders_by_type.garbage_looks[holder.type]
+            if not _risen(
+                collections[max(0, bisect_right(process.sequence, one.sequence) - 1) : upto]
+            )
+        )
+        if held < _MOST_OF_A_RISE * (known[-1] - min(known)):
+            return True
+        later = [count for count in counts[upto:] if count is not None]
+        passed = _risen(collections[max(0, upto - 1) :]) >= _COLLECTIONS_PASSED
+        return bool(later) and passed and min(later) > known[-1] - _FREED * held
+
+    @cached_property
+    def bounded(self) -> tuple[Bounded, ...]:
+        return bounded_containers(self.lane, self.history.capacities)
+
+    @cached_property
+    def stores(self) -> Mapping[str, Bounded]:
+        """Path of a container -> the declared store that keeps its items there: equal in every length, or in name."""
+        found: dict[str, Bounded] = {}
+        for series in self.lane.series:
+            if series.startswith("container.") and series.endswith(".length"):
+                store = next((b for b in self.bounded if self._is_store(series, b)), None)
+                if store is not None:
+                    found[series[len("container.") : -len(".length")]] = store
+        names = {store.name: store for store in self.bounded}
+        for paths in self.history.holders_by_type.newest.values() if names else ():
+            for path in paths:
+                # A container that was never seen to grow has no lengths to compare.
+                outer = path.partition("[")[0]
+                store = names.get(short_name(outer))
+                if store is not None and f"container.{outer}.length" not in self.lane.series:
+                    found[outer] = store
+        return found
+
+    def store_of(self, path: str) -> Bounded | None:
+        """Return the declared store that this path leads into."""
+        into = (store for name, store in self.stores.items() if leads_into(path, name))
+        return next(into, None)
+
+    @cached_property
+    def bounded_bytes(self) -> list[float]:
+        """Bytes of all bounded containers per generation."""
+        sizes = [b.gained for b in self.bounded if b.gained]
+        return [sum(size[i] for size in sizes) for i in range(len(self.lane))] if sizes else []
+
+    @cached_property
+    def from_outside(self) -> bool:
+        """Whether all that was read are figures of the process: no object was ever counted, of Python or a page."""
+        return not any(name.startswith(_FROM_INSIDE) for name in self.lane.series)
+
+    @cached_property
+    def count_series(self) -> tuple[tuple[str, str, Literal["type", "container"]], ...]:
+        """(series, name, role) of everything whose count can be a witness."""
+        lane = self.lane
+        types = types_of(lane)
+        found: list[tuple[str, str, Literal["type", "container"]]] = []
+        if lane.has("figures.open"):
+            # What pyplot has open is exact and often read, and goes before the class of the same name.
+            found.append(("figures.open", FIGURE, "type"))
+        found.extend((f"type.{name}.count", name, "type") for name in sorted(types))
+        for series, name in (
+            ("tensors.count", TENSOR), ("arrays.count", ARRAY), (JS_TENSORS, JS_TENSOR),
+        ):  # fmt: skip
+            if lane.has(series) and name not in types:
+                found.append((series, name, "type"))
+        found.extend(
+            (series, series[len("container.") : -len(".length")], "container")
+            for series in sorted(lane.series)
+            if series.startswith("container.")
+            and series.endswith(".length")
+            and series[len("container.") : -len(".length")] not in self.stores
+        )
+        free = tracked_names(lane) - {b.name for b in self.bounded}
+        found.extend((f"tracked.{name}.length", name, "container") for name in sorted(free))
+        return tuple(found)
+
+    def series_of(self, name: str, role: str) -> str | None:
+        """Return the series in which a type or a container is counted."""
+        wanted = name, role
+        return next((series for series, *what in self.count_series if tuple(what) == wanted), None)
+
+    def growths(self, upto: int) -> Mapping[str, CountGrowth]:
+        """By series, of every count that grows at the end of generation number ``upto``."""
+        return self.lane.known.once(upto, GROWTHS, lambda: self._growths(upto))
+
+    def _growths(self, upto: int) -> dict[str, CountGrowth]:
+        found = ((series, growth_of(self.lane, series, upto)) for series, _, _ in self.count_series)
+        return {series: growth for series, growth in found if growth is not None}
+
+    def _is_store(self, series: str, bounded: Bounded) -> bool:
+        """Whether this container is what a tracked one keeps its items in: as long in every reading."""
+        lengths = self.lane.readings(series)
+        pairs = [(a, b) for a, b in zip(lengths, bounded.length, strict=True) if a is not None]
+        return len(pairs) >= 2 and all(a == b for a, b in pairs) and pairs[0] != pairs[-1]
+
+    def types_in(self, container: str) -> list[str]:
+        """Types of which the holders found say that they are kept there, by name."""
+        return sorted(name for name, path in self.holders.items() if leads_into(path, container))
+
+    def violations(self, last_row: int) -> dict[str, Violation]:
+        """type -> its surplus now. Fewer than declared is shown with the expectations; it is no leak."""
+        found: dict[str, Violation] = {}
+        for readings in self.readings:
+            violation = find_violation(self.lane, readings, last_row)
+            if violation is None or not violation.above:
+                continue
+            known = found.get(violation.type)
+            if known is None or (violation.proven and not known.proven):
+                found[violation.type] = violation
+        return found
+
+
+def _counted_by_several(history: RunHistory) -> frozenset[str]:
+    """Return the types that more than one process counts."""
+
+    def types() -> frozenset[str]:
+        series = Counter(name for process in history.processes for name in process.series)
+        return frozenset(
+            name[len("type.") : -len(".count")]
+            for name, processes in series.items()
+            if processes > 1 and name.startswith("type.") and name.endswith(".count")
+        )
+
+    return history.said.once("counted by several", (history.processes,), types)
+
+
+def _risen(values: Sequence[int | float | None]) -> float:
+    """Return how far a total has come from its first reading to its last."""
+    known = [value for value in values if value is not None]
+    return known[-1] - known[0] if known else 0
+
+
+def growth_of(lane: Lane, series: str, upto: int) -> CountGrowth | None:
+    """How a count grows at the end of generation number ``upto``, unless that is old news by now."""
+    _, newest = lane.points(series, upto, newest=WINDOW)
+    if len(newest) == WINDOW and not may_grow(newest):
+        return None
+    x, counts = lane.points(series, upto, baseline=True, newest=LOOK_BACK)
+    spacing = lane.spacing(upto)
+    growth = count_growth(x, counts, lane.generations[0], spacing) if counts else None
+    return None if growth is None or _is_stale(lane, growth, x[-1], upto) else growth
+
+
+def _is_stale(lane: Lane, growth: CountGrowth, read: float, upto: int) -> bool:
+    """Whether a growth was last seen a while ago, and memory has hardly risen since, though it rose with it."""
+    age = lane.generations[upto - 1] - read
+    if age < _STALE * lane.spacing(upto) or not lane.private or growth.start > read:
+        return False
+    at = lane.position.get(int(read), 0)
+    first = max(0, at - round(min(age, growth.generations)))
+    before = lane.private[at] - lane.private[first]
+    since = lane.private[upto - 1] - lane.private[at]
+    return at > first and since * (at - first) < _GOES_ON * before * (upto - 1 - at)
+
+
+def _best_of(found: Mapping[str, int], growing: Sequence[str]) -> str:
+    """Of paths that hold about as many the one into a container that grows: the others hold as many as ever."""
+    most = max(found.values())
+    into = {
+        path: count
+        for path, count in found.items()
+        if count >= _AS_MANY * most and any(leads_into(path, container) for container in growing)
+    }
+    return most_of(into or found)
+
+
+def _watched(history: RunHistory) -> frozenset[str]:
+    declared = (*history.events_of("watch"), *history.events_of("expect"))
+    return frozenset(short_name(event.name) for event in declared) | {
+        short_name(expectation.type) for expectation in history.expectations
+    }
+
+
+def leads_into(path: str, container: str) -> bool:
+    """Whether what this path holds lies in the container, or below it."""
+    return path == container or path.startswith((f"{container}[", f"{container}."))

@@ -1,0 +1,295 @@
+"""Counts of live objects: integers, almost without noise, and therefore the earliest witness of a leak."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Final, Literal
+
+from .growth_shape import breaks_new_ground, is_more_than_steps, keeps_rising, stands_out
+from .trend import block_minima, fit_hinge, robust_spread, theil_sen
+
+Pattern = Literal["constant", "periodic", "irregular", "noisy"]
+
+MIN_RISES: Final = 4
+_MAX_VARIATION: Final = 0.25
+_NEAR_MEDIAN: Final = 0.5
+_MIN_PERIODS: Final = 3
+# What was there before the first reading is of the beats where it is a multiple of one, off by this share of one.
+_SAME_BEAT: Final = 0.1
+# Rises that say what is usual, counted back from where the stretch has come to.
+_COMPARED: Final = 9
+_MIN_SPAN: Final = 6
+_MIN_NOISY: Final = 8
+# What memory must gain where a count rises, of all it gains; and how far those gains stand out of the others.
+_MOST: Final = 0.7
+_STANDS_OUT: Final = 4.0
+# Noise of counts is large beside their slope; a filling cache slows down more than this.
+_HALF_RATIO: Final = 0.5
+# Readings looked at for the pattern; the start is looked for in all of them.
+WINDOW: Final = 64
+LOOK_BACK: Final = 4 * WINDOW
+# By this part of what their bytes have risen by, at most, the number of objects that grow larger rises.
+_FEW_MORE: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CountGrowth:
+    """How a count rises: ``slope`` per generation in [low, high], first rise in generation ``start``."""
+
+    pattern: Pattern
+    slope: float
+    low: float
+    high: float
+    start: float
+    start_low: float
+    start_high: float
+    rises: int
+    generations: float  # from the start to the last reading
+    each: float  # the usual size of one rise
+    period: int | None = None
+
+
+def count_growth(
+    x: Sequence[float],
+    counts: Sequence[float],
+    first_generation: float | None = None,
+    spacing: int = 1,
+) -> CountGrowth | None:
+    """Return the lasting growth of a count over generations ``x``, or None.
+
+    ``spacing``: units of the axis between two generations; distances are judged in generations.
+
+    A reading before ``first_generation`` is the baseline. Without one, the start of a count that rises from
+    its first reading on is taken from how much was there by then.
+
+    In order: equal rises in every generation (4 or more), equal rises at equal distances (3 or more), rises
+    that are never taken back (4 or more over 6 generations), and a floor that rises through noise (8 readings).
+    """
+    if len(x) < 3 or not may_grow(counts):
+        return None
+    if spacing != 1:
+        first = None if first_generation is None else first_generation / spacing
+        found = count_growth([a / spacing for a in x], counts, first)
+        return None if found is None else _on_the_axis(found, spacing)
+    x, counts = x[-LOOK_BACK:], counts[-LOOK_BACK:]
+    steady, irregular = _constant(x, counts), _irregular(x, counts)
+    if steady is not None and irregular is not None and _is_one_story(steady, irregular):
+        steady = None
+    found = steady or _periodic(x, counts) or irregular
+    if found is None or not _goes_beyond(found, x, counts):
+        found = _noisy(x, counts)
+    if found is None or first_generation is None or x[0] < first_generation:
+        return found
+    if found.period is not None:
+        return _beats_unseen(found, x[0], counts[0], first_generation)
+    if found.start > x[0] + 1:
+        return found
+    return _begun_unseen(found, x[0], counts[0], first_generation)
+
+
+def _on_the_axis(growth: CountGrowth, spacing: int) -> CountGrowth:
+    """Return the same growth in units of the axis, of one that was measured per reading."""
+    return replace(
+        growth,
+        slope=growth.slope / spacing,
+        low=growth.low / spacing,
+        high=growth.high / spacing,
+        start=round(growth.start * spacing),
+        start_low=round(growth.start_low * spacing),
+        start_high=round(growth.start_high * spacing),
+        generations=growth.generations * spacing,
+        period=None if growth.period is None else growth.period * spacing,
+    )
+
+
+def may_grow(counts: Sequence[float]) -> bool:
+    """False where the newest is no more than the least of the newest: most counts of most runs."""
+    return counts[-1] > min(counts[-WINDOW:])
+
+
+def grow_larger(before: tuple[float, float], now: tuple[float, float]) -> bool:
+    """Return True if hardly any of the bytes came with more objects, of (number, bytes) at two readings: a few more
+    strings say nothing of a long one.
+    """
+    more = now[0] / max(before[0], 1.0) - 1
+    return more <= _FEW_MORE * (now[1] / max(before[1], 1.0) - 1)
+
+
+def come_together(
+    x: Sequence[float], memory: Sequence[float], at: Sequence[float], counts: Sequence[float]
+) -> bool:
+    """Whether memory rises in the generations in which a count does (at least 3), and hardly in the others.
+
+    ``memory`` at generations ``x``, ``counts`` at generations ``at``. False for counts that rise every time or were
+    not read in each generation: then nothing tells what else rose with them.
+    """
+    now, known = dict(zip(at, counts, strict=True)), set(at)
+    inside: list[float] = []
+    beside: list[float] = []
+    for (before, low), (g, high) in pairwise(zip(x, memory, strict=True)):
+        if before in known and g in known:
+            (inside if now[g] > now[before] else beside).append(high - low)
+    if len(inside) < _MIN_PERIODS or len(beside) < len(inside) or min(inside) <= 0:
+        return False
+    gained = memory[-1] - memory[0]
+    return sum(inside) >= _MOST * gained and median(inside) >= _STANDS_OUT * robust_spread(beside)
+
+
+def _is_one_story(steady: CountGrowth, irregular: CountGrowth) -> bool:
+    """Rises that were rarer at first and never taken back belong to the steady ones that followed."""
+    return irregular.start < steady.start - 1 and irregular.slope >= _NEAR_MEDIAN * steady.slope
+
+
+def _goes_beyond(growth: CountGrowth, x: Sequence[float], counts: Sequence[float]) -> bool:
+    """False while a rise only comes back to where the count has been for more than one reading: teeth of a saw.
+
+    What was there for one reading alone, as while a program loads, is no level.
+    """
+    before = [count for at, count in zip(x, counts, strict=True) if at < growth.start]
+    held = max((min(pair) for pair in pairwise(before)), default=-math.inf)
+    return counts[-1] > held + growth.each
+
+
+def _beats_unseen(
+    growth: CountGrowth, first_x: float, first_count: float, first_generation: float
+) -> CountGrowth:
+    """What was there at the first reading is of the beats before it, if it is as much as one or more of them."""
+    assert growth.period is not None
+    beats = round(first_count / growth.each)
+    start = growth.start - beats * growth.period
+    is_of_beats = abs(first_count - beats * growth.each) <= _SAME_BEAT * growth.each
+    if growth.start - growth.period > first_x or start < first_generation or not is_of_beats:
+        return growth
+    unseen = growth.start - start
+    return replace(growth, start=start, start_low=start, generations=growth.generations + unseen)
+
+
+def _begun_unseen(
+    growth: CountGrowth, first_x: float, first_count: float, first_generation: float
+) -> CountGrowth:
+    """It rises from its first reading on: how long it had risen by then, its size tells, were it all leaked."""
+    before = first_count / growth.slope
+    start = max(first_generation, float(round(first_x + 1 - before)))
+    return replace(
+        growth, start=start, start_low=start, generations=growth.generations + first_x + 1 - start
+    )
+
+
+def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
+    rises: list[float] = []
+    for i in range(len(x) - 1, 0, -1):
+        rise = _rise(x, counts, i)
+        usual = median(rises[-_COMPARED:]) if rises else rise
+        if rise <= 0 or abs(rise - usual) > _NEAR_MEDIAN * usual:
+            break
+        rises.append(rise)
+    if len(rises) < MIN_RISES or _deviation(rises) > _MAX_VARIATION * fmean(rises):
+        return None
+    first = begin = len(x) - len(rises)
+    usual = median(rises)
+    # A larger rise before holds the usual one too: what was made once in the same generation hides it.
+    while begin > 1 and _rise(x, counts, begin - 1) >= _NEAR_MEDIAN * usual:
+        begin -= 1
+    slope = theil_sen(*block_minima(x[first - 1 :], counts[first - 1 :]))
+    return CountGrowth(
+        "constant", slope.estimate, slope.low, slope.high, x[begin - 1] + 1, x[begin - 1] + 1, x[first],
+        len(rises), x[-1] - x[begin - 1], usual,
+    )  # fmt: skip
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """As the standard library's, without its exact sums, which cost more than all else here."""
+    mean = fmean(values)
+    return math.sqrt(fmean((value - mean) ** 2 for value in values))
+
+
+def _rise(x: Sequence[float], counts: Sequence[float], i: int) -> float:
+    return (counts[i] - counts[i - 1]) / (x[i] - x[i - 1])
+
+
+def _rises_never_taken_back(x: Sequence[float], counts: Sequence[float]) -> tuple[list[int], int]:
+    """(positions of rises, first position) of the longest recent stretch without a fall."""
+    first = len(x) - 1
+    while first > 0 and counts[first] >= counts[first - 1]:
+        first -= 1
+    return [i for i in range(first + 1, len(x)) if counts[i] > counts[i - 1]], first
+
+
+def _periodic(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
+    rises, _ = _rises_never_taken_back(x, counts)
+    if len(rises) < _MIN_PERIODS:
+        return None
+    gaps = [x[b] - x[a] for a, b in pairwise(rises)]
+    while gaps and gaps[0] != gaps[-1]:  # what rose before the beat began is warm-up
+        gaps, rises = gaps[1:], rises[1:]
+    period = gaps[-1] if gaps else 0.0
+    sizes = [counts[i] - counts[i - 1] for i in rises]
+    steady = len(rises) >= _MIN_PERIODS and all(gap == period for gap in gaps) and period >= 2
+    if not steady or x[-1] - x[rises[-1]] > period:
+        return None
+    if _deviation(sizes) > _MAX_VARIATION * fmean(sizes):
+        return None
+    slope = median(sizes) / period
+    return CountGrowth(
+        "periodic", slope, slope * 0.9, slope * 1.1, x[rises[0]], x[rises[0]], x[rises[0]],
+        len(rises), x[-1] - x[rises[0]] + 1, median(sizes), int(period),
+    )  # fmt: skip
+
+
+def _irregular(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
+    rises, first = _rises_never_taken_back(x, counts)
+    if len(rises) < MIN_RISES:
+        return None
+    span = x[-1] - x[first]
+    gaps = [x[b] - x[a] for a, b in pairwise(rises)]
+    waited = x[-1] - x[rises[-1]]
+    middle = (x[-1] + x[rises[0]]) / 2
+    late = sum(counts[i] - counts[i - 1] for i in rises if x[i] >= middle)
+    total = counts[-1] - counts[first]
+    if span < _MIN_SPAN or waited > max(3.0, 1.5 * max(gaps)) or late < 0.25 * total:
+        return None
+    begin = x[rises[0]]
+    slope = total / (x[-1] - begin + 1)
+    doubt = len(rises) ** -0.5
+    return CountGrowth(
+        "irregular", slope, slope * (1 - doubt), slope * (1 + doubt), begin, x[first] + 1, begin,
+        len(rises), x[-1] - begin + 1, total / len(rises),
+    )  # fmt: skip
+
+
+def _may_break_new_ground(counts: Sequence[float]) -> bool:
+    """False where no stretch that ends with the newest of at least 8 and at most 256 counts can pass that test.
+
+    Far cheaper than to look for the stretch: the low of its newest quarter is not above the second highest of the
+    last 8, and hardly any of the first half of all may be as high.
+    """
+    half, high = len(counts) // 2, sorted(counts[-_MIN_NOISY:])[-2]
+    return sum(count >= high for count in counts[:half]) <= 0.02 * len(counts) + 1
+
+
+def _noisy(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
+    if len(x) < _MIN_NOISY or not _may_break_new_ground(counts):
+        return None
+    hinge = fit_hinge(x, counts)
+    first = 0 if hinge is None else next(i for i, at in enumerate(x) if at >= hinge.start)
+    if len(x) - first < _MIN_NOISY:
+        return None
+    xs, ys = block_minima(x[first:], counts[first:])
+    slope = theil_sen(xs, ys)
+    lasting = (
+        keeps_rising(xs, ys, _HALF_RATIO)
+        and is_more_than_steps(xs, ys)
+        and stands_out(xs, ys, slope)
+    )
+    if not (slope.rises and lasting and breaks_new_ground(counts[first:], counts[:first])):
+        return None
+    begin = x[first] + 1
+    low, high = (begin, begin) if hinge is None else (hinge.low + 1, hinge.high + 1)
+    return CountGrowth(
+        "noisy", slope.estimate, slope.low, slope.high, begin, low, high,
+        sum(b > a for a, b in pairwise(ys)), x[-1] - x[first], slope.estimate,
+    )  # fmt: skip

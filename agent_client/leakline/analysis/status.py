@@ -1,0 +1,384 @@
+"""The ladder: learning, ok, filling, watch, suspected, confirmed, recovered.
+
+A status is what the newest moment says, held up by the moments before it: memory must pass several moments
+in a row to count, and a leak that stops is kept for as long as it took to be sure, then called recovered.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from .assessment import moment_of
+from .findings.fingerprint import fingerprint_of
+from .findings.verdict_sentence import MIN_GENERATIONS as MIN_GENERATIONS
+from .memory.memory_by_phase import IN_USE
+from .results import SEVERITY, Status
+from .statistics.trend import floor_slope
+from .timeline import Lane
+from .timeline_analysis import PRIVATE, RATE_WINDOW, Assessed, LaneStudy, Moment
+
+_WATCH: Final = 8
+_SUSPECT: Final = (12, 4)  # generations of growth, moments in a row
+# Moments in a row that make sure, and are looked back at.
+CONFIRMATIONS: Final = 5
+# Generations of growth that confirm a leak by memory alone.
+CONFIRMING: Final = 24
+_CONFIRM: Final = (CONFIRMING, CONFIRMATIONS)
+_CONFIRM_WITH_WITNESSES: Final = 16
+_CONFIRM_BROKEN_CONTRACT: Final = 8
+# Quiet moments before a leak counts as recovered: exact witnesses need fewer than memory alone.
+_HOLD_COUNTS: Final = 4
+_HOLD_MEMORY: Final = 8
+# A count that is no longer read stands while memory gains at least this share of its bytes.
+_STILL_GROWS: Final = 0.25
+# Moments looked at one by one; older ones on a grid that grows coarser.
+_DENSE: Final = 32
+_GRID: Final = 8
+_MAX_OLD: Final = 24
+
+ACTIVE: Final[tuple[Status, ...]] = ("suspected", "confirmed")
+# What leaks, or may.
+GROWING: Final[tuple[Status, ...]] = (*ACTIVE, "watch")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One cause with its status after the walk through the moments."""
+
+    fingerprint: str
+    assessed: Assessed
+    status: Status
+    confirmations: int
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What the walk remembers of one fingerprint."""
+
+    assessed: Assessed
+    status: Status
+    confirmations: int
+    last_active: int | None = None
+    peak: Status = "ok"
+
+
+def moments_of(generations: int) -> list[int]:
+    """The moments to look at: the last 32, and older ones on a fixed grid, so that work stays bounded."""
+    step = _GRID
+    while generations // step > _MAX_OLD:
+        step *= 2
+    old = range(step, max(1, generations - _DENSE + 1), step)
+    recent = range(max(1, generations - _DENSE + 1), generations + 1)
+    return sorted({*old, *recent})
+
+
+def moments_in(lane: Lane) -> list[int]:
+    """Those of a lane: where generations are left out, what was booked and counted in them is not known."""
+    found = moments_of(len(lane))
+    if not lane.whole_from:
+        return found
+    told = [upto for upto in found if upto > lane.whole_from + RATE_WINDOW]
+    return told if len(told) >= _DENSE else found[-_DENSE:]
+
+
+def moments_for(study: LaneStudy) -> list[int]:
+    """Return the moments of its lane, and those of the newest readings of memory that is no longer read.
+
+    What these readings showed is not forgotten because generations without readings follow.
+    """
+    lane = study.lane
+    read_of = [lane.private_read, *(c.read for c in study.channels if c.read is not None)]
+    found = moments_in(lane)
+    silent = (read for read in read_of if read and read[-1] < len(lane) - _DENSE)
+    return sorted({*found, *(at + 1 for read in silent for at in read[-2 * _HOLD_MEMORY :])})
+
+
+def walk(
+    study: LaneStudy,
+    moments: Sequence[int] | None = None,
+    *,
+    carried: Sequence[Standing] = (),
+    carried_at: int = 0,
+) -> tuple[Moment | None, list[Standing]]:
+    """The newest moment and where every cause stands after all moments.
+
+    ``carried``: leaks that were active at the end of generation number ``carried_at`` by readings of another unit.
+    """
+    remembered = {
+        each.fingerprint: _Memory(
+            each.assessed, each.status, each.confirmations, carried_at, each.status
+        )
+        for each in carried
+    }
+    newest: Moment | None = None
+    if moments is None:
+        moments = moments_for(study)
+        if remembered:
+            moments = [upto for upto in moments if upto > carried_at] or moments[-1:]
+    for upto in moments:
+        newest = moment_of(study, upto)
+        step(study, newest, remembered)
+    if newest is None:
+        return None, []
+    standings = [Standing(p, m.assessed, m.status, m.confirmations) for p, m in remembered.items()]
+    return newest, standings
+
+
+def step(study: LaneStudy, moment: Moment, remembered: dict[str, _Memory]) -> None:
+    """Take one moment into account."""
+    seen: set[str] = set()
+    for assessed in moment.causes:
+        fingerprint = fingerprint_of(assessed.cause)
+        if fingerprint in seen:
+            continue
+        seen.add(fingerprint)
+        status, confirmations = level(study, assessed, moment.upto)
+        memory = remembered.get(fingerprint)
+        if memory is None:
+            memory = remembered[fingerprint] = _Memory(assessed, status, confirmations)
+        if status in ACTIVE:
+            memory.assessed, memory.confirmations = assessed, confirmations
+            # Once confirmed, a leak that still shows is not taken down a step.
+            memory.status = "confirmed" if memory.status == "confirmed" else status
+            memory.last_active, memory.peak = moment.upto, memory.status
+        else:
+            _quiet(study, memory, moment, assessed, status)
+    for fingerprint, memory in list(remembered.items()):
+        if fingerprint not in seen:
+            heir = _successor(memory, moment) if memory.peak in ACTIVE else None
+            if memory.peak in ACTIVE and heir is None:
+                _quiet(study, memory, moment, memory.assessed, "ok")
+                continue
+            del remembered[fingerprint]
+            if heir is not None:
+                _inherit(remembered[fingerprint_of(heir.cause)], memory)
+
+
+def _quiet(
+    study: LaneStudy, memory: _Memory, moment: Moment, assessed: Assessed, status: Status
+) -> None:
+    """Hold the status of a cause that does not qualify now until enough new readings show that, then set recovered."""
+    if memory.last_active is None:
+        memory.assessed, memory.status, memory.confirmations = assessed, status, 0
+        return
+    if status == "watch" and still_counted(assessed):
+        memory.last_active = moment.upto
+        return
+    if _is_shown_quiet(study, memory.assessed, memory.last_active, moment.upto):
+        memory.status = "recovered"
+
+
+def _is_shown_quiet(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
+    """Return True if what the cause rests on was read often enough since its last active moment.
+
+    Silence is not flatness: generations without a reading do not count.
+    """
+    if a.channel == PRIVATE and _fills_freed_memory(study, a, active, upto):
+        return False
+    read = study.readings(a.channel)
+    memory = _read_between(read, active, upto)
+    counts = study.counts_between(a.cause, active, upto) if "counts" in a.witnesses else []
+    # A count that rises on shows no end, whatever memory does.
+    counted = len(counts) >= _HOLD_COUNTS and counts[-1] <= counts[0]
+    if counted or memory >= _HOLD_MEMORY or _has_ended_unread(study, a, upto):
+        return True
+    return (
+        a.channel == PRIVATE and "counts" not in a.witnesses and _was_level(study, a, active, upto)
+    )
+
+
+def _was_level(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
+    """Return True if memory has been level for longer than it paused while it rose.
+
+    A cause stays active for some moments after its growth has ended, and these were quiet too. A leak of every eighth
+    generation is level for as long between two steps.
+    """
+    read, residual, claimed = study.readings(PRIVATE), study.residual(upto), _claimed(a)
+    pause = longest = 0
+    highest = -math.inf
+    for at in read[: bisect_left(read, active)]:
+        if residual[at] > highest + claimed:
+            highest, pause = residual[at], 0
+        pause += 1
+        longest = max(longest, pause)
+    needed = max(_HOLD_MEMORY, longest + _HOLD_MEMORY // 2)
+    lately = read[: bisect_left(read, upto)][-needed:]
+    if len(lately) < needed or residual[lately[-1]] - residual[lately[0]] >= claimed:
+        return False
+    return _has_stopped_in(study, a, lately, upto)
+
+
+def _fills_freed_memory(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
+    """Return True if what the program keeps grows into memory that the allocator had kept: memory stays the same."""
+    if not study.lane.has(IN_USE):
+        return False
+    x, in_use = study.lane.points(IN_USE, upto, newest=max(_HOLD_MEMORY, upto - active))
+    slope = floor_slope(x, in_use)
+    return slope.rises and a.scale.is_material(slope.estimate, x[-1] - x[0])
+
+
+def _has_ended_unread(study: LaneStudy, a: Assessed, upto: int) -> bool:
+    """Return True if a count has not been read for long, and memory shows since then that its growth has ended.
+
+    Silence is not flatness, but what a count said in its last reading does not outweigh memory that was read since:
+    level in at least two of its steps. Memory that falls by as much as it rose may be swinging.
+    """
+    series = study.counted_in(a.cause) if a.channel == PRIVATE else None
+    counted = None if series is None else study.lane.newest_reading(series, upto)
+    if counted is None:
+        return False
+    read = study.readings(PRIVATE)
+    owner, needed = a.cause.owner, _HOLD_MEMORY
+    if owner is not None and owner.growth.slope > 0:
+        needed = max(needed, math.ceil(2 * owner.growth.each / owner.growth.slope))
+    since = read[bisect_left(read, counted + 1) : bisect_left(read, upto)][-needed:]
+    if len(since) < needed or not _has_stopped_in(study, a, since, upto):
+        return False
+    generations = study.lane.generations
+    matters = a.scale.is_material(
+        _claimed(a), float(generations[since[-1]] - generations[since[0]])
+    )
+    return matters and not _fills_freed_memory(study, a, since[0], upto)
+
+
+def _claimed(a: Assessed) -> float:
+    """Return the bytes per generation that must not show any more once the growth has ended."""
+    rate = a.cause.rate.estimate
+    return min(a.cause.measured or rate, rate)
+
+
+def _has_stopped_in(study: LaneStudy, a: Assessed, readings: Sequence[int], upto: int) -> bool:
+    """Return True if memory was level over these readings, next to what the cause claims."""
+    residual, claimed = study.residual(upto), _claimed(a)
+    x = [float(study.lane.generations[at]) for at in readings]
+    slope = floor_slope(x, [residual[at] for at in readings])
+    return abs(slope.estimate) < _STILL_GROWS * claimed and slope.high < claimed
+
+
+def _read_between(read: Sequence[int], first: int, upto: int) -> int:
+    return bisect_left(read, upto) - bisect_left(read, first)
+
+
+def still_counted(a: Assessed) -> bool:
+    """Its count still rises: too little for an alarm just now, as memory scatters, and no recovery either."""
+    return "counts" in a.witnesses and a.garbage is None and not a.passing
+
+
+def _successor(memory: _Memory, moment: Moment) -> Assessed | None:
+    """Return the cause that better readings have made of this growth: another owner or another phase."""
+    owner = memory.assessed.cause.owner
+    for other in moment.causes:
+        if other.channel != memory.assessed.channel:
+            continue
+        matters = other.scale.is_material(other.cause.rate.estimate, other.window)
+        names = {member.name for member in other.cause.members}
+        if (matters and owner is None) or (owner is not None and owner.name in names):
+            return other
+    return None
+
+
+def _inherit(heir: _Memory, memory: _Memory) -> None:
+    """Give a cause the status that its growth had under another name: a better name is no sign of recovery.
+
+    Garbage that the collector frees is a better answer, not only a better name.
+    """
+    if heir.assessed.garbage is not None or heir.assessed.passing:
+        return
+    if memory.status in ACTIVE and SEVERITY.index(memory.status) > SEVERITY.index(heir.status):
+        heir.status = heir.peak = memory.status
+        heir.confirmations = max(heir.confirmations, memory.confirmations)
+        heir.last_active = max(heir.last_active or 0, memory.last_active or 0)
+
+
+def level(study: LaneStudy, a: Assessed, upto: int) -> tuple[Status, int]:
+    """(status at this moment, moments in a row in which memory alone passed)."""
+    rate = a.cause.rate
+    counts, steady = "counts" in a.witnesses, "steady" in a.witnesses
+    if a.garbage is not None:
+        return "watch", 0
+    material = a.scale.is_material(rate.estimate, a.window)
+    in_a_row = confirmations(study, a, upto, _WATCH)
+    if "contract" in a.witnesses or "budget" in a.witnesses:
+        long_enough = a.window >= _CONFIRM_BROKEN_CONTRACT * a.scale.spacing
+        sure = material and steady and rate.rises and long_enough
+        sure = sure or (material and _by_memory(study, a, upto) == "confirmed")
+        return ("confirmed" if sure else "suspected"), in_a_row
+    if _has_ended_unread(study, a, upto):
+        return "ok", in_a_row
+    if "explosion" in a.witnesses and material:
+        return "suspected", in_a_row
+    if a.passing and "container" not in a.witnesses:
+        return "watch", 0
+    if not material:
+        trivial = a.scale.is_trivial(rate.estimate, a.window)
+        if not trivial and _is_overfull(a):
+            return "suspected", in_a_row
+        quiet = not a.cause.members or trivial or not counts
+        return ("ok" if quiet else "watch"), in_a_row
+    return _by_memory(study, a, upto) or _by_counts(a) or "watch", in_a_row
+
+
+def _by_memory(study: LaneStudy, a: Assessed, upto: int) -> Status | None:
+    """Memory alone must pass the stricter saturation test, several moments in a row."""
+    witnesses = len(a.witnesses & {"counts", "container", "measured"})
+    for status, (window, moments) in (("confirmed", _CONFIRM), ("suspected", _SUSPECT)):
+        if status == "suspected" and a.rise.window >= _CONFIRM_WITH_WITNESSES and witnesses >= 2:
+            return "confirmed"
+        if a.rise.strict >= window and confirmations(study, a, upto, window) >= moments:
+            return cast(Status, status)
+    return "suspected" if a.rise.window >= _WATCH and witnesses else None
+
+
+def _is_overfull(a: Assessed) -> bool:
+    """What has outgrown its declared capacity goes on, and memory rises with it: no size of it was meant to be."""
+    owner = a.cause.owner
+    counted = owner is not None and owner.overfull and "counts" in a.witnesses
+    return counted and _is_seen(a)
+
+
+def _is_seen(a: Assessed) -> bool:
+    return a.cause.rate.low > 0 and a.cause.rate.points >= MIN_GENERATIONS
+
+
+def _by_counts(a: Assessed) -> Status | None:
+    """Counts alone: they must rise lastingly, and their bytes must be measured or seen in memory."""
+    if "counts" not in a.witnesses:
+        return None
+    owner = a.cause.owner
+    measured = a.cause.measured
+    counted = max((c.growth.generations for c in a.cause.members), default=0.0)
+    if a.cause.kind == "children" and counted >= _SUSPECT[0] * a.scale.spacing:
+        # The count is one of processes, and what was measured, if in few generations, is their memory.
+        measured = max(a.cause.rate.low, 0.0)
+    proven = measured is not None and a.scale.is_material(measured, a.window)
+    seen = _is_seen(a)
+    if proven and (seen or "steady" in a.witnesses):
+        return "suspected"
+    if seen and ("together" in a.witnesses or _is_overfull(a)):
+        return "suspected"
+    named = owner is not None and owner.family in ("object", "figure", "graph", "tensor")
+    return "suspected" if seen and named and (owner.declared if owner else False) else None
+
+
+def confirmations(study: LaneStudy, a: Assessed, upto: int, window: int) -> int:
+    """Return over how many generations, up to the newest reading, each reading of memory alone showed growth over at
+    least ``window``; `CONFIRMATIONS` at most.
+
+    Two readings that are far apart show as much as those between them would have. The stricter test for saturation
+    counts: a rise that slows down passes the looser one now and then.
+    """
+    found = 0
+    channel = next((c for c in study.channels if c.name == a.channel), None)
+    read = study.readings(a.channel)
+    newest = bisect_left(read, upto)
+    for position in reversed(read[max(0, newest - CONFIRMATIONS) : newest]):
+        moment = position + 1
+        rise = study.rise(moment) if channel is None else study.channel_rise(channel, moment)
+        if rise.strict < window:
+            break
+        found = min(CONFIRMATIONS, read[newest - 1] - position + 1)
+    return found

@@ -1,0 +1,510 @@
+"""One process of the run on the generation axis: what every later step reads.
+
+A lane is one place in the run (rank and role) over all its attempts. A resume that repeats generations
+replaces what the attempt before had measured for them; where one attempt ends and the next begins, the
+jump is taken out, so that memory freed by a crash is not taken for a release.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from operator import le
+from statistics import median, median_low
+from typing import Final, TypeVar
+
+from .generation_ranges import Spans, union
+from .javascript_runs import TENSOR_BYTES, is_javascript
+from .memo import Known
+from .run_history import NOTHING_LEFT_OUT, LeftOut, ProcessHistory, RunHistory, Value
+from .snapshot_thinning import generations_of
+
+T = TypeVar("T")
+
+END: Final = "generation_end"
+# The role of the processes that the generations of a run are counted by.
+MAIN: Final = "main"
+# Snapshots whose readings belong to the walk from phase to phase; the others come at any moment.
+STEPS: Final = ("baseline", "phase_end", END)
+# A series is read at generation ends when it has at least this share of what its best phase offers.
+_ENOUGH_AT_ENDS: Final = 0.5
+# Generations before a resume that say what one of them gains.
+_BEFORE_RESUME: Final = 6
+UNKNOWN_PHASE: Final = "?"
+# Newest generations whose distances say how far apart the readings of a process are.
+SPACED: Final = 64
+# A longer gap is not bridged, unless one half as long was there before: who is not read any more may be gone.
+_LONGEST_GAP: Final = 32
+_LONGER: Final = 2
+# Under which name it stands where private memory is read.
+_PRIVATE: Final = "private"
+BETWEEN: Final = ""
+
+Increments = tuple[Mapping[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Snapshots of one process place in order, with the rows that stand for each generation."""
+
+    name: str
+    instance: str
+    kind: Sequence[str]
+    phase: Sequence[str | None]
+    time: Sequence[float]
+    generation: Sequence[int | None]
+    series: Mapping[str, Sequence[Value]]
+    segment: Sequence[int]
+    generations: tuple[int, ...]
+    end_rows: tuple[int, ...]
+    baseline_row: int | None
+    # generation -> position on the axis
+    position: Mapping[int, int]
+    left_out: LeftOut = NOTHING_LEFT_OUT
+    role: str = MAIN
+    # Of the rows up to the end of a generation alone.
+    known: Known = field(default_factory=Known, compare=False)
+    # series -> where in a generation it is read
+    places: dict[str, str] = field(default_factory=dict, compare=False)
+    _values: dict[str, list[Value]] = field(default_factory=dict, compare=False)
+    _increments: dict[str, Increments] = field(default_factory=dict, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.generations)
+
+    @cached_property
+    def lived(self) -> Spans:
+        """Its generations and those that are left out."""
+        return union((Spans.of(self.generations), self.left_out.generations))
+
+    def spacing(self, upto: int) -> int:
+        """Return the usual distance of neighbouring generations: 100 where every hundredth step was recorded."""
+        return spacing_of(self.generations[max(0, upto - SPACED) : upto])
+
+    @cached_property
+    def whole_from(self) -> int:
+        """The position from which on no generation is left out."""
+        newest = self.left_out.generations.last
+        return 0 if newest is None else bisect_left(self.generations, newest)
+
+    def has(self, name: str) -> bool:
+        return name in self.series
+
+    def values(self, name: str) -> list[Value]:
+        """One reading per generation: at its end, or after the phase that has most readings of this series."""
+        if name not in self._values:
+            column = self.series[name]
+            self._values[name] = self._joined(column, self._rows_for(name, column))
+        return self._values[name]
+
+    def readings(self, name: str) -> list[Value]:
+        """As values, but as read: a resume starts anew."""
+        column = self.series[name]
+        return [None if row is None else column[row] for row in self._rows_for(name, column)]
+
+    def at_ends(self, column: Sequence[Value]) -> list[Value]:
+        """As values, of a column that is worked out: one entry for each snapshot, read at the ends of generations."""
+        return self._joined(column, self.end_rows)
+
+    def points(
+        self,
+        name: str,
+        upto: int | None = None,
+        *,
+        baseline: bool = False,
+        newest: int | None = None,
+    ) -> tuple[list[float], list[float]]:
+        """(generations, readings) without gaps, of the first ``upto`` generations, the ``newest`` of them.
+
+        With ``baseline`` the reading before the first generation stands one reading before that generation.
+        """
+        first = 0 if newest is None else max(0, (len(self) if upto is None else upto) - newest)
+        xs: list[float] = []
+        ys: list[float] = []
+        if baseline and first == 0 and self.baseline_row is not None and self.generations:
+            before = self.series[name][self.baseline_row]
+            if before is not None:
+                before_first = self.generations[0] - self.spacing(
+                    len(self) if upto is None else upto
+                )
+                xs.append(float(before_first))
+                ys.append(float(before))
+        values = self.values(name)[first:upto]
+        read = zip(self._axis[first:upto], values, strict=True)
+        xs += [x for x, y in read if y is not None]
+        ys += [float(y) for y in values if y is not None]
+        return xs, ys
+
+    def newest_reading(self, name: str, upto: int) -> int | None:
+        """Return the position of the newest of the first ``upto`` generations in which the series was read."""
+        values = self.values(name)
+        return next((i for i in range(upto - 1, -1, -1) if values[i] is not None), None)
+
+    @cached_property
+    def _axis(self) -> list[float]:
+        return [float(generation) for generation in self.generations]
+
+    def place(self, name: str) -> str | None:
+        """Where in a generation this series, or private memory, is read."""
+        if name not in self.places:
+            _ = self.values(name) if self.has(name) else self.private
+        return self.places.get(name)
+
+    @cached_property
+    def splits_memory(self) -> bool:
+        """Return True if most snapshots that read memory tell anonymous memory from the rest of what is resident."""
+        anonymous = self.series.get("process.anon_bytes")
+        if anonymous is None or 2 * anonymous.count(None) <= len(anonymous):
+            return anonymous is not None
+        # Snapshots without any reading of memory say nothing about how it is read.
+        resident = self.series.get("process.rss_bytes", [None] * len(anonymous))
+        pairs = zip(anonymous, resident, strict=True)
+        read = sum(a is not None or r is not None for a, r in pairs)
+        return 0 < read <= 2 * (len(anonymous) - anonymous.count(None))
+
+    @cached_property
+    def private_rows(self) -> Sequence[Value]:
+        """Memory only this process has, per snapshot: anonymous and swapped, or RSS where the split is unknown.
+
+        With TensorFlow.js the bytes of its tensors.
+        """
+        if not self.splits_memory:
+            known = TENSOR_BYTES if is_javascript(self.series) else "process.rss_bytes"
+            return self.series.get(known, [None] * len(self.kind))
+        anonymous, swapped = (
+            self.series["process.anon_bytes"],
+            self.series.get("process.swap_bytes"),
+        )
+        if swapped is None:
+            return anonymous
+        return [
+            None if a is None else a + (s or 0) for a, s in zip(anonymous, swapped, strict=True)
+        ]
+
+    @cached_property
+    def private(self) -> list[float]:
+        """Private bytes per generation; a gap is a straight line, and behind the last reading that one repeats."""
+        rows = self._rows_for(_PRIVATE, self.private_rows)
+        readings = self._joined(self.private_rows, rows)
+        return bridge_gaps(readings)
+
+    @cached_property
+    def private_read(self) -> list[int]:
+        """Positions of the generations in which private memory was read."""
+        rows = self._rows_for(_PRIVATE, self.private_rows)
+        return [
+            i
+            for i, row in enumerate(rows)
+            if row is not None and self.private_rows[row] is not None
+        ]
+
+    def left_behind(self, upto: int) -> float:
+        """Bytes of `private` at this moment that went with earlier attempts: what is read is less by so much."""
+        if not self.segment or self.segment[0] == self.segment[-1]:
+            return 0.0
+        rows = self._rows_for(_PRIVATE, self.private_rows)
+        read = fill_gaps([None if row is None else self.private_rows[row] for row in rows[:upto]])
+        return self.private[upto - 1] - read[-1] if read else 0.0
+
+    def increments(self, name: str) -> Increments:
+        """Per generation: how much the series changed in each phase path (``""`` between phases)."""
+        if name not in self._increments:
+            self._increments[name] = self._walk(self.series[name])
+        return self._increments[name]
+
+    @cached_property
+    def private_increments(self) -> Increments:
+        return self._walk(self.private_rows)
+
+    @cached_property
+    def step_rows(self) -> list[int]:
+        return [row for row, kind in enumerate(self.kind) if kind in STEPS]
+
+    @cached_property
+    def _steps(self) -> list[tuple[int, str, int | None, int]]:
+        """(row, phase path, position of its generation, segment) of every step."""
+        found = []
+        for row in self.step_rows:
+            path = (self.phase[row] or BETWEEN) if self.kind[row] == "phase_end" else BETWEEN
+            generation = self.generation[row]
+            position = None if generation is None else self.position.get(generation)
+            found.append((row, path, position, self.segment[row]))
+        return found
+
+    @cached_property
+    def _phase_rows(self) -> dict[str, dict[int, int]]:
+        """phase path -> position of the generation -> last row after that phase."""
+        found: dict[str, dict[int, int]] = {}
+        for row in self.step_rows:
+            phase, generation = self.phase[row], self.generation[row]
+            position = None if generation is None else self.position.get(generation)
+            if self.kind[row] == "phase_end" and phase and position is not None:
+                found.setdefault(phase, {})[position] = row
+        return found
+
+    def _rows_for(self, name: str, column: Sequence[Value]) -> Sequence[int | None]:
+        """The rows to read a series at. All from one place in the generation, or nothing compares."""
+        at_ends = len(self.end_rows) - [column[row] for row in self.end_rows].count(None)
+        best, chosen = at_ends, None
+        if at_ends < len(self.end_rows):
+            for phase, rows in self._phase_rows.items():
+                found = sum(column[row] is not None for row in rows.values())
+                if found * _ENOUGH_AT_ENDS > at_ends and found > best:
+                    best, chosen = found, phase
+        self.places[name] = END if chosen is None else f"phase {chosen}"
+        if chosen is None:
+            return self.end_rows
+        rows = self._phase_rows[chosen]
+        return [rows.get(p) for p in range(len(self.generations))]
+
+    def _joined(self, column: Sequence[Value], rows: Sequence[int | None]) -> list[Value]:
+        """The readings with the jump at each resume replaced by what a generation gained before it."""
+        if not self.segment or self.segment[0] == self.segment[-1]:
+            return [None if row is None else column[row] for row in rows]
+        out: list[Value] = []
+        known: list[float] = []
+        shift: float = 0
+        segment = self.segment[rows[0]] if rows and rows[0] is not None else 0
+        for row in rows:
+            value = None if row is None else column[row]
+            if row is not None and value is not None:
+                if self.segment[row] != segment:
+                    shift = known[-1] + _usual_gain(known) - value if known else 0
+                    segment = self.segment[row]
+                value += shift
+                known.append(value)
+            out.append(value)
+        return out
+
+    def _walk(self, column: Sequence[Value]) -> Increments:
+        found: list[dict[str, float]] = [{} for _ in self.generations]
+        before: float | None = None
+        segment = -1
+        passed: set[str] = set()
+        for row, path, position, own in self._steps:
+            value = column[row]
+            if value is None:
+                passed.add(path)
+                continue
+            if before is not None and position is not None and own == segment:
+                where = _one_phase({*passed, path}) if passed else path
+                line = found[position]
+                line[where] = line.get(where, 0.0) + value - before
+            before, segment = value, own
+            if passed:
+                passed = set()
+        return tuple(found)
+
+
+def _usual_gain(values: Sequence[float]) -> float:
+    recent = values[-_BEFORE_RESUME:]
+    return median([b - a for a, b in pairwise(recent)]) if len(recent) > 1 else 0.0
+
+
+def spacing_of(generations: Sequence[int]) -> int:
+    """Return the usual distance between neighbours; 1 for fewer than two."""
+    gaps = [b - a for a, b in pairwise(generations)]
+    return max(1, median_low(gaps)) if gaps else 1
+
+
+def top_level(path: str) -> str:
+    return path.split("/", 1)[0]
+
+
+def lies_within(path: str, phase: str) -> bool:
+    """Whether a path is the phase, or one within it; ``run_episode`` stands for ``evaluate/run_episode`` too."""
+    return f"/{phase}/" in f"/{path}/"
+
+
+def _one_phase(passed: set[str]) -> str:
+    """Where a change happened that was only seen after all of these ended."""
+    if len(passed) == 1:
+        return next(iter(passed))
+    tops = {top_level(path) for path in passed}
+    return tops.pop() if len(tops) == 1 else UNKNOWN_PHASE
+
+
+def fill_gaps(values: Iterable[Value]) -> list[float]:
+    """Gaps repeat the reading before them; leading gaps take the first reading. Empty when there is none."""
+    listed = list(values)
+    last = next((float(v) for v in listed if v is not None), None)
+    if last is None:
+        return []
+    filled = []
+    for value in listed:
+        last = last if value is None else float(value)
+        filled.append(last)
+    return filled
+
+
+def bridge_gaps(values: Sequence[Value], *, every: bool = False) -> list[float]:
+    """Return the values with straight lines across short gaps, or ``every`` gap; else the last reading repeats."""
+    filled = fill_gaps(values)
+    known = [i for i, value in enumerate(values) if value is not None]
+    longest = 0
+    for a, b in pairwise(known):
+        if every or can_bridge(b - a, longest):
+            for i in range(a + 1, b):
+                filled[i] = filled[a] + (filled[b] - filled[a]) * (i - a) / (b - a)
+        longest = max(longest, b - a)
+    return filled
+
+
+def can_bridge(gap: int, longest_before: int) -> bool:
+    """Return True if a gap of this many generations is short enough for a straight line."""
+    return gap <= max(_LONGEST_GAP, _LONGER * longest_before)
+
+
+def lanes_of(history: RunHistory) -> tuple[Lane, ...]:
+    """The lanes of a run in a fixed order, whatever order its processes arrived in.
+
+    What follows another in the same place is one lane: the next attempt, and the next of the processes that one of the
+    run starts now and then. Those that live side by side have a lane each.
+    """
+    ordered = sorted(
+        (process for process in history.processes if len(process)),
+        key=lambda p: (p.rank, p.role, p.time[0], p.attempt, p.instance),
+    )
+    places: dict[tuple[int, str], list[list[ProcessHistory]]] = {}
+    for process in ordered:
+        slots = places.setdefault((process.rank, process.role), [])
+        free = next((slot for slot in slots if _follows(process, slot[-1])), None)
+        if free is None:
+            slots.append([process])
+        else:
+            free.append(process)
+    lanes = []
+    for (rank, role), slots in places.items():
+        for slot, attempts in enumerate(slots):
+            name = f"rank {rank} {role}" + (f" {slot + 1}" if slot else "")
+            lane = _lane(name, attempts)
+            if lane is not None:
+                lanes.append(lane)
+    return tuple(lanes)
+
+
+def with_its_generations(lanes: Sequence[Lane]) -> Sequence[Lane]:
+    """Those that count the generations of the run: a process that one of them has started counts its own."""
+    return [lane for lane in lanes if lane.role == MAIN] or lanes
+
+
+def _follows(process: ProcessHistory, before: ProcessHistory) -> bool:
+    """Whether it takes the place of the other: a later attempt, or one that began when the other was gone."""
+    return process.attempt != before.attempt or process.time[0] >= before.time[-1]
+
+
+def _lane(name: str, attempts: Sequence[ProcessHistory]) -> Lane | None:
+    if not attempts:
+        return None
+    rows, segments = _rows_that_count(attempts)
+    one = len(attempts) == 1 and len(rows) == len(attempts[0])
+
+    def column(columns: Sequence[Sequence[T]]) -> Sequence[T]:
+        return columns[0] if one else [columns[a][i] for a, i in rows]
+
+    names = dict.fromkeys(n for a in attempts for n in sorted(a.series))
+    empty: list[list[Value]] = [[None] * len(a) for a in attempts]
+    generation = column([_generations(a) for a in attempts])
+    kind = column([a.kind for a in attempts])
+    phase = column([a.phase for a in attempts])
+    ends = _ends(kind, phase, generation)
+    baseline = next((i for i, k in enumerate(kind) if k == "baseline" and segments[i] == 0), None)
+    generations = tuple(sorted(ends))
+    return Lane(
+        name, attempts[-1].instance, kind, phase, column([a.time for a in attempts]), generation,
+        {n: column([a.series.get(n, empty[j]) for j, a in enumerate(attempts)]) for n in names},
+        segments, generations, tuple(ends[g] for g in generations), baseline,
+        {g: i for i, g in enumerate(generations)}, _left_out(attempts), attempts[-1].role,
+    )  # fmt: skip
+
+
+def _left_out(attempts: Sequence[ProcessHistory]) -> LeftOut:
+    """Of all attempts together; what a later one repeats is there."""
+    parts, phases, repeated = list[Spans](), set[str](), math.inf
+    for attempt in reversed(attempts):
+        parts.append(attempt.left_out.generations.upto(repeated - 1))
+        phases |= attempt.left_out.phases
+        repeated = min(
+            repeated, min((g for g in _generations(attempt) if g is not None), default=repeated)
+        )
+    generations = union(parts)
+    return LeftOut(generations, frozenset(phases)) if generations else NOTHING_LEFT_OUT
+
+
+def _generations(process: ProcessHistory) -> Sequence[int | None]:
+    return generations_of(process.generation, process.monotonic, process.unit_seconds)
+
+
+def _rows_that_count(
+    attempts: Sequence[ProcessHistory],
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """(attempt, row) of every snapshot that no later attempt repeats, and the stretch it belongs to."""
+    if len(attempts) == 1 and _only_goes_on(attempts[0]):
+        everything = range(len(attempts[0]))
+        return [(0, i) for i in everything], [0 for _ in everything]
+    kept: list[tuple[int, int, int | None, int]] = []
+    stretch = 0
+    for a, process in enumerate(attempts):
+        if a:
+            stretch += 1
+        newest: int | None = None
+        for i, generation in enumerate(_generations(process)):
+            if generation is not None and process.kind[i] in STEPS:
+                if newest is not None and generation < newest and process.kind[i] == "phase_end":
+                    stretch += 1
+                    newest = generation
+                newest = generation if newest is None else max(newest, generation)
+            kept.append((a, i, generation, stretch))
+    repeated = _first_generations(kept)
+    rows, segments = [], []
+    for a, i, generation, own in kept:
+        later = [first for s, first in repeated.items() if s > own]
+        if generation is None or not later or generation < min(later):
+            rows.append((a, i))
+            segments.append(own)
+    return rows, segments
+
+
+def _only_goes_on(process: ProcessHistory) -> bool:
+    """Whether no step belongs to an earlier generation than the one before."""
+    read = zip(_generations(process), process.kind, strict=True)
+    steps = [generation for generation, kind in read if generation is not None and kind in STEPS]
+    return all(map(le, steps, steps[1:]))
+
+
+def _first_generations(kept: Iterable[tuple[int, int, int | None, int]]) -> dict[int, int]:
+    first: dict[int, int] = {}
+    for _, _, generation, stretch in kept:
+        if generation is not None:
+            first[stretch] = min(first.get(stretch, generation), generation)
+    return first
+
+
+def _ends(
+    kind: Sequence[str], phase: Sequence[str | None], generation: Sequence[int | None]
+) -> dict[int, int]:
+    """generation -> the row that stands for its end.
+
+    Where no generation ends are recorded (imported logs), the phase read in most generations stands for
+    them; without phases, the last reading of each generation.
+    """
+    places: dict[str | None, dict[int, int]] = {}
+    for row, g in enumerate(generation):
+        if g is None:
+            continue
+        if kind[row] == END:
+            places.setdefault(END, {})[g] = row
+        elif kind[row] == "phase_end" and phase[row]:
+            places.setdefault("phase " + str(phase[row]), {})[g] = row
+        elif kind[row] in ("manual", "sample"):
+            places.setdefault(None, {})[g] = row
+    if END in places:
+        return places[END]
+    named = {place: rows for place, rows in places.items() if place is not None}
+    if named:
+        return max(named.values(), key=lambda rows: (len(rows), max(rows.values())))
+    return places.get(None, {})

@@ -1,0 +1,292 @@
+"""What a run shows from a moment on: growth, growth of one phase, maxima, jumps and counts, over all its processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from statistics import median
+from typing import Final
+
+from .assertions.declared_counts import Readings, find_violation, matching_types
+from .attribution.declared_capacities import without_bounded
+from .findings.verdict_sentence import MIN_GENERATIONS as MIN_GENERATIONS
+from .forecast.memory_outlook import beside_private
+from .forecast.oom_forecast import Ends, memory_lasts
+from .generation_ranges import NO_SPANS, Spans, union
+from .generation_unit import passed
+from .memory.memory_by_phase import LEAKLINE_LINE, phase_slopes, without_give_and_take
+from .results import Interval
+from .run_history import Expectation, RunHistory
+from .statistics.memory_evidence import Scale
+from .statistics.onset import WARM_UP
+from .statistics.trend import Z_90, Slope, floor_slope, robust_spread
+from .timeline import Lane, lies_within, top_level
+from .timeline_analysis import LaneStudy, Moment
+
+# Readings a growth rests on, and times a phase must have run.
+_MIN_READINGS: Final = 4
+_MIN_TIMES: Final = 3
+_WINDOW: Final = 256
+# Of the generations, the share whose snapshots may be lost before numbers mean something else than a count.
+_LOST: Final = 0.10
+
+# A study of a process place with its newest moment.
+Told = tuple[LaneStudy, Moment | None]
+# (bytes, generation it was read in)
+Highest = tuple[float, int | None]
+
+
+class Since:
+    """A run from Unix second ``since`` on; generations that ended before do not count."""
+
+    def __init__(self, history: RunHistory, told: Sequence[Told], since: float) -> None:
+        self.unit, self.ended = history.unit, history.ended
+        self._since = since
+        # (study, its newest moment, position of the first generation that counts)
+        self._lanes = [(s, m, _first_position(s.lane, since)) for s, m in told]
+        ended = union(_ended(s.lane, first) for s, _, first in self._lanes)
+        self.generations, self.passed = len(ended), passed(self.unit, ended)
+        self.complete = _complete(union(_ended(s.lane) for s, _, _ in self._lanes))
+
+    @property
+    def long_enough(self) -> bool:
+        return self.ended or self.generations >= MIN_GENERATIONS
+
+    def growth(self) -> Interval | None:
+        """Bytes per generation as the verdict tells it; of a run that goes on from before, since then."""
+        slopes = [s for lane in self._lanes if (s := _growth(*lane)) is not None]
+        return added(slopes) if self.generations >= MIN_GENERATIONS else None
+
+    def growth_under_limit(self) -> Interval | None:
+        """Bytes per generation of private memory and of children."""
+        private = self.growth()
+        if private is None:
+            return None
+        return added([private, *(s for lane in self._lanes for s in _growth_beside(*lane))])
+
+    def memory_lasts(self, growth: Interval) -> Ends | None:
+        """Generations left in front of the limit if memory under it grows so; None where there is no limit."""
+        known = [(s, m) for s, m, _ in self._lanes if m is not None and s.lane.private]
+        ends = memory_lasts(known, growth)
+        if ends is None:
+            return None
+        # Rates are by the numbers of generations; steps of a thousand are one generation each.
+        numbers = known[0][0].lane.generations
+        each = median([b - a for a, b in pairwise(numbers)]) if len(numbers) > 1 else 1
+        expected, soonest, latest = (None if end is None else end / each for end in ends)
+        return expected, soonest, latest
+
+    def growth_that_matters(self) -> float:
+        """Bytes per generation below which the verdict does not mind."""
+        known = [study.scale(1).baseline_bytes for study, _, _ in self._lanes if len(study.lane)]
+        spacing = max(
+            (study.lane.spacing(len(study.lane)) for study, _, _ in self._lanes), default=1
+        )
+        return Scale(sum(known), spacing=spacing).material_rate(self.generations * spacing)
+
+    def times_run(self, phase: str) -> int:
+        """In how many generations a phase ran, in the process that ran it most."""
+        return max((len(_ran(s.lane, phase, first)) for s, _, first in self._lanes), default=0)
+
+    def phase_growth(self, phase: str) -> Interval | None:
+        """Bytes per generation that a phase keeps; None where it ran too seldom to tell."""
+        each = [_phase_growth(s, phase, _ran(s.lane, phase, first)) for s, _, first in self._lanes]
+        slopes = [slope for slope in each if slope is not None]
+        return added(slopes)
+
+    def highest(self, names: Sequence[str]) -> list[Highest]:
+        """The highest reading of any of these series in any kind of snapshot, for each process that has one."""
+        found = (self._highest(study.lane, names) for study, _, _ in self._lanes)
+        return [top for top in found if top is not None]
+
+    def names(self) -> set[str]:
+        return {name for study, _, _ in self._lanes for name in study.lane.series}
+
+    def _highest(self, lane: Lane, names: Sequence[str]) -> Highest | None:
+        known = [
+            (float(value), -row)
+            for name in names
+            if lane.has(name)
+            for row, value in enumerate(lane.series[name])
+            if value is not None and lane.time[row] >= self._since
+        ]
+        if not known:
+            return None
+        top, row = max(known)
+        return top, lane.generation[-row]
+
+    def largest_jump(self) -> tuple[float, int, int] | None:
+        """(bytes, generation before, generation after): the most by which memory rose from one end to the next."""
+        jumps: dict[tuple[int, int], float] = {}
+        for study, _, first in self._lanes:
+            ends = list(zip(study.lane.generations, study.lane.private, strict=False))[first:]
+            steps = [after - before for (before, _), (after, _) in pairwise(ends)]
+            usual = median(steps) if steps else 0
+            for (before, low), (after, high) in pairwise(ends):
+                # Where a generation was lost, two of them are one rise.
+                if after - before <= usual:
+                    jumps[before, after] = jumps.get((before, after), 0.0) + high - low
+        if not jumps:
+            return None
+        before, after = max(jumps, key=lambda ends: (jumps[ends], -ends[0]))
+        return max(0.0, jumps[before, after]), before, after
+
+    def most_alive(self, declared: str, high: int) -> tuple[float, int | None, bool] | None:
+        """(most instances of a class at a generation end, in which, whether more than ``high`` are there to stay).
+
+        Of the process that has most; None where none has counted the class.
+        """
+        found = [
+            counted
+            for study, _, first in self._lanes
+            for name in matching_types(study.lane, declared)
+            if (counted := _most_alive(study.lane, name, high, first)) is not None
+        ]
+        return max(found, key=lambda each: (each[2], each[0]), default=None)
+
+
+def _first_position(lane: Lane, since: float) -> int:
+    rows = enumerate(lane.end_rows)
+    return next((at for at, row in rows if lane.time[row] >= since), len(lane))
+
+
+def _ended(lane: Lane, first: int = 0) -> Spans:
+    """Generations from the one at a position on, also those that are not read."""
+    read = lane.generations[first:]
+    if not read:
+        return NO_SPANS
+    return lane.lived.above(read[0] - 1) if first else lane.lived
+
+
+def _complete(generations: Spans) -> int:
+    """Generations the training has behind it: up to the newest, where hardly any was lost on the way.
+
+    A run that begins far from the first carries on another one.
+    """
+    done, first, last = len(generations), generations.first, generations.last
+    if first is not None and last is not None and last - first + 1 - done <= _LOST * done:
+        return last + 1
+    return done
+
+
+def added(slopes: Sequence[Slope | Interval]) -> Interval | None:
+    """Of all processes together; None of none."""
+    if not slopes:
+        return None
+    return Interval(
+        sum(s.estimate for s in slopes), sum(s.low for s in slopes), sum(s.high for s in slopes)
+    )
+
+
+def _growth(study: LaneStudy, moment: Moment | None, first: int) -> Slope | None:
+    lane = study.lane
+    if moment is None or len(lane) - first < _MIN_READINGS:
+        return None
+    slope = moment.growth
+    if first > 0:
+        # The first generations of a process that resumes are warm-up again.
+        begin = first + _warm_up(lane, first)
+        x = [float(g) for g in lane.generations[begin:]]
+        slope = floor_slope(x, study.residual(len(lane))[begin:])
+    return slope if slope.points >= _MIN_READINGS else None
+
+
+def _growth_beside(study: LaneStudy, moment: Moment | None, first: int) -> list[Slope]:
+    """Of each channel that counts under the limit of private memory."""
+    if moment is None:
+        return []
+    begin = first + _warm_up(study.lane, first)
+    x = [float(g) for g in study.lane.generations[begin:]]
+    return [floor_slope(x, list(c.values[begin:])) for c in beside_private(study)]
+
+
+def _warm_up(lane: Lane, first: int) -> int:
+    """Generations from ``first`` on that tell nothing of how memory grows."""
+    return min(WARM_UP, (len(lane) - first) // 4)
+
+
+def _ran(lane: Lane, phase: str, first: int) -> list[int]:
+    """Positions of the generations, from ``first`` on, in which a phase ran."""
+    ended = zip(lane.kind, lane.phase, lane.generation, strict=True)
+    found = {
+        lane.position[generation]
+        for kind, path, generation in ended
+        if kind == "phase_end" and path is not None and lies_within(path, phase)
+        if generation is not None and generation in lane.position
+    }
+    for name, column in lane.series.items():
+        if name.startswith("phase.") and name.endswith(".executions"):
+            path = name.removeprefix("phase.").removesuffix(".executions")
+            if lies_within(path, phase):
+                found.update(at for at, row in enumerate(lane.end_rows) if column[row])
+    return sorted(at for at in found if at >= first)
+
+
+def _phase_growth(study: LaneStudy, phase: str, ran: Sequence[int]) -> Slope | None:
+    """From the generation it first ran in; what it built up in that one stays and is no growth."""
+    lane = study.lane
+    if len(ran) < _MIN_TIMES or len(lane) - ran[0] < MIN_GENERATIONS:
+        return None
+    begin = max(ran[0], len(lane) - _WINDOW)
+    filled = [lane.increments(name) for name in _filled_series(study)]
+    booked = [
+        _within(study.booked[at], phase) - sum(_within(each[at], phase) for each in filled)
+        for at in range(begin, len(lane))
+    ]
+    slope = kept_per_generation([float(g) for g in lane.generations[begin:]], booked)
+    lent = min(_lent(study, phase, begin), max(0.0, slope.estimate))
+    return Slope(slope.estimate - lent, slope.low - lent, slope.high - lent, slope.points)
+
+
+def _within(line: Mapping[str, float], phase: str) -> float:
+    return sum(change for path, change in line.items() if lies_within(path, phase))
+
+
+def _filled_series(study: LaneStudy) -> list[str]:
+    """The bytes of containers that their declared capacity allows for: no growth here as in the verdict."""
+    private, upto = study.lane.private, len(study.lane)
+    return [
+        f"tracked.{each.name}.bytes"
+        for each in study.facts.bounded
+        if each.bytes and not each.estimated and not each.is_over(upto)
+        and without_bounded(private, (each,), upto)[-1:] != private[-1:]
+    ]  # fmt: skip
+
+
+def kept_per_generation(x: Sequence[float], booked: Sequence[float]) -> Slope:
+    """What stays of the amounts booked in the generations ``x``: the slope of their running total.
+
+    The noise of every generation stays in a running total, and a line fitted to it takes it for a trend. The
+    interval is therefore at least that of a line through a random walk, whose variance is 6/5 of the mean's.
+    """
+    slope = floor_slope(x, list(accumulate(booked)))
+    reach = Z_90 * robust_spread(booked) * math.sqrt(1.2 / max(1, len(booked) - 2))
+    low, high = min(slope.low, slope.estimate - reach), max(slope.high, slope.estimate + reach)
+    return Slope(slope.estimate, low, high, slope.points)
+
+
+def _lent(study: LaneStudy, phase: str, begin: int) -> float:
+    """Bytes per generation that the phase takes and others give back."""
+    lane, booked = study.lane, study.booked
+    slopes = phase_slopes(booked, lane.generations, begin, len(lane))
+    kept = {name: s.estimate for name, s in slopes.items() if name != LEAKLINE_LINE}
+    net = without_give_and_take(kept)
+    tops = {top_level(path) for line in booked[begin:] for path in line if lies_within(path, phase)}
+    return sum(max(0.0, kept[top] - net[top]) for top in tops if kept.get(top, 0.0) > 0)
+
+
+def _most_alive(
+    lane: Lane, name: str, high: int, first: int
+) -> tuple[float, int | None, bool] | None:
+    column = lane.series[f"type.{name}.count"]
+    read = [(row, value) for row in lane.end_rows[first:] if (value := column[row]) is not None]
+    if not read:
+        return None
+    rows, counts = tuple(row for row, _ in read), tuple(float(value) for _, value in read)
+    most = max(range(len(rows)), key=lambda i: (counts[i], -i))
+    readings = Readings(Expectation(name, 0, high), name, rows, counts)
+    violation = find_violation(lane, readings, len(lane.kind) - 1)
+    twice = any(a > high and b > high for a, b in pairwise(counts))
+    stays = twice or (violation is not None and violation.proven)
+    return counts[most], lane.generation[rows[most]], stays

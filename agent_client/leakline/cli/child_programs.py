@@ -1,0 +1,183 @@
+"""Child processes of the demo and of drills: apart from the terminal's Ctrl-C, and all ended within two seconds."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import IO, Any, Final
+
+from ..errors import LeaklineError, ServerRefused
+from .server_queries import Asker
+
+# Ctrl-C promises two seconds for everything; what has not ended by then is killed.
+END_SECONDS: Final = 1.5
+LAST_WORDS_BYTES: Final = 4096
+READY_SECONDS: Final = 30.0
+VERDICT_SECONDS: Final = 20.0
+POLL_SECONDS: Final = 0.1
+
+
+@contextmanager
+def ends_by_signals() -> Iterator[None]:
+    """A closed terminal or a SIGTERM ends the command as Ctrl-C does."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Child:
+    """One process. What it prints is read by `lines`; what it says on stderr is kept for `last_words`, or shown."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None,
+        errors_shown: bool,
+    ) -> None:
+        self.name = name
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        # A session of its own: the terminal's Ctrl-C reaches the demo only, which then ends its children in order.
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=None if errors_shown else self._errors, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def lines(self) -> Iterator[str]:
+        assert self.process.stdout is not None
+        yield from self.process.stdout
+
+    def wait(self) -> int:
+        return self.process.wait()
+
+    def last_words(self) -> str:
+        """The last line of stderr, or the exit status."""
+        size = self._errors.seek(0, 2)
+        self._errors.seek(max(0, size - LAST_WORDS_BYTES))
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        told = [line.strip() for line in lines if line.strip()]
+        return told[-1] if told else f"exit status {self.process.poll()}"
+
+    def close(self) -> None:
+        self._errors.close()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class Children:
+    """A context that ends every child when it is left."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        errors_shown: bool = False,
+    ) -> Child:
+        child = Child(name, command, environment, errors_shown)
+        self._children.append(child)
+        return child
+
+    def wait_for_any(self) -> None:
+        """Until one that still runs ends."""
+        running = [child for child in self._children if not child.ended]
+        if running:
+            running[0].wait()
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A second Ctrl-C must not leave a child behind.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self._end_all()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _end_all(self) -> None:
+        # The newest first: a training sends its last words to a server that still listens.
+        running = [child for child in reversed(self._children) if not child.ended]
+        deadline = time.monotonic() + END_SECONDS
+        for child in running:
+            child.process.terminate()
+        for child in running:
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+        for child in self._children:
+            child.close()
+
+
+def start_server(
+    children: Children,
+    port: int,
+    environment: Mapping[str, str] | None = None,
+    *,
+    errors_shown: bool = False,
+) -> Asker:
+    """Start `leakline serve` on loopback. Raises LeaklineError when it does not start."""
+    command = [
+        sys.executable, "-P", "-m", "leakline", "serve", "--host", "127.0.0.1", "--port", str(port)
+    ]  # fmt: skip
+    server = children.start("server", command, environment, errors_shown=errors_shown)
+    # It says its address in its first line, or ends; what does neither is ended.
+    patience = threading.Timer(READY_SECONDS, server.process.kill)
+    patience.start()
+    try:
+        said = next(server.lines(), "")
+    finally:
+        patience.cancel()
+    if "http://" not in said:
+        server.wait()
+        raise LeaklineError(f"the server did not start: {server.last_words()}")
+    return Asker(said[said.index("http://") :].split()[0])
+
+
+def examined(asker: Asker, run: str, generations: int) -> dict[str, Any]:
+    """Return an ended run with its verdict over all generations; the newest of both when that takes too long.
+
+    Raises LeaklineError when there is no verdict at all.
+    """
+    deadline = time.monotonic() + VERDICT_SECONDS
+    while True:
+        found, is_late = asker.get(f"/runs/{run}"), time.monotonic() > deadline
+        try:
+            verdict = asker.get(f"/runs/{run}/verdict")
+        except ServerRefused as refused:
+            if refused.status != 404:
+                raise
+            if is_late:
+                raise LeaklineError(f"the server has no verdict on {run}") from None
+        else:
+            is_whole = found["state"] != "running" and verdict["generations"] >= generations
+            if is_whole or is_late:
+                return {**found, "verdict": verdict}
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,217 @@
+"""Show Leakline at work: serve the dashboard, train a leaking and a fixed run for real, compare them.
+
+The training is the example `erl_trading`: torch on the CPU, about half a minute each. It prints three
+addresses to open: before, after, comparison. The dashboard stays up until Ctrl-C.
+
+The story `misdiagnosis` is that of a fix in the wrong place: a phase was blamed that never ran, the fix promised an
+end of the growth, and the next run says that the promise is broken and where the leak is.
+
+example: leakline demo
+         leakline demo --exit
+         leakline demo --story misdiagnosis
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from ...analysis.assertions.declared import GROWTH, PHASE_GROWTH
+from ...errors import LeaklineError
+from ...text_format import join_words, worded
+from ..child_programs import Children, ends_by_signals, examined, start_server
+from ..server_queries import Asker
+
+HOST: Final = "127.0.0.1"
+PORT: Final = 8765
+PROJECT: Final = "erl-trading"
+GENERATIONS: Final = 16
+NEEDED: Final = ("torch", "numpy")
+INSTALL: Final = "pip install 'leakline[server,examples]' torch"
+# The demo decides these for its trainings; what the shell says about other trainings must not get in.
+DECIDED: Final = (
+    "LEAKLINE_SERVER", "LEAKLINE_PROJECT", "LEAKLINE_RUN_NAME", "LEAKLINE_RUN_ID", "LEAKLINE_MODE",
+    "LEAKLINE_QUIET", "RANK", "LOCAL_RANK", "WORLD_SIZE",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of a story: its name, the leaks it has, and what else the example is told."""
+
+    name: str
+    leaks: tuple[str, ...]
+    more: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> str:
+        return f"with {join_words(self.leaks)}" if self.leaks else "without a leak"
+
+    @property
+    def arguments(self) -> list[str]:
+        return [each for leak in self.leaks for each in ("--leak", leak)] + [*self.more]
+
+
+# In sixteen generations the buffer never holds as much, so the training phase never begins.
+_NEVER_READY: Final = ("--replay-ready", "60000")
+# Before and after. In the misdiagnosis the losses that kept their graphs were blamed and detached; but they are made
+# in a phase that never ran, and it is the environments that are kept.
+STORIES: Final = {
+    "fix": (Training("before-fix", ("old_population",)), Training("after-fix", ())),
+    "misdiagnosis": (
+        Training("before-wrong-fix", ("kept_environments", "loss_graph"), _NEVER_READY),
+        Training(
+            "after-wrong-fix", ("kept_environments",), (*_NEVER_READY, "--fix", "detach_losses")
+        ),
+    ),
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--exit", action="store_true", help="end after both runs, with status 0")
+    parser.add_argument("--port", type=int, default=PORT, help=f"of the dashboard (default {PORT})")
+    parser.add_argument(
+        "--generations", type=int, default=GENERATIONS, help=f"to train (default {GENERATIONS})"
+    )
+    parser.add_argument(
+        "--story", choices=STORIES, default="fix",
+        help="fix: the leak is found and fixed; misdiagnosis: the wrong thing is fixed",
+    )  # fmt: skip
+
+
+def main(options: argparse.Namespace) -> int:
+    """1. what it needs  2. the server  3. both trainings  4. what came out  5. wait for Ctrl-C."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise LeaklineError(f"the demo trains with {join_words(missing)}: {INSTALL}")
+    folder = example_folder()
+    with ends_by_signals(), Children() as children:
+        try:
+            asker = _serve(children, options.port)
+            runs = [
+                _train(children, asker, training, options.generations, folder)
+                for training in STORIES[options.story]
+            ]
+            _tell(asker, *runs)
+        except KeyboardInterrupt:
+            print("\nstopped", flush=True)
+            return 130
+        if not options.exit:
+            _wait_for_ctrl_c(children)
+    return 0
+
+
+def example_folder() -> Path:
+    """Where the package `erl_trading` lies: beside this package in a wheel, in `examples/` in a checkout."""
+    here = Path(__file__).resolve()
+    for folder in (here.parents[2] / "examples", here.parents[4] / "examples"):
+        if (folder / "erl_trading" / "__main__.py").is_file():
+            return folder
+    raise LeaklineError("the example erl_trading is not installed; reinstall leakline")
+
+
+def _serve(children: Children, wanted_port: int) -> Asker:
+    port = _free_port(wanted_port)
+    if port != wanted_port != 0:
+        print(f"port {wanted_port} is taken; using {port}")
+    # The secret of a webhook is made once and shown once: it must not be lost with the rest of stderr.
+    shown = not os.environ.keys().isdisjoint(("LEAKLINE_WEBHOOK_URL", "LEAKLINE_WEBHOOK_URL_FILE"))
+    asker = start_server(children, port, errors_shown=shown)
+    print(f"the dashboard is at {asker.server}", flush=True)
+    return asker
+
+
+def _free_port(wanted: int) -> int:
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            # As the server will do it: a port in TIME_WAIT is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise LeaklineError(f"no free port on {HOST}")
+
+
+def _train(
+    children: Children, asker: Asker, training: Training, generations: int, folder: Path
+) -> dict[str, Any]:
+    """One real training in a process of its own; gives the run as the server knows it in the end."""
+    run = secrets.token_hex(8)
+    print(
+        f"\n{training.name} trains {training.told}; live at {asker.server}/runs/{run}", flush=True
+    )
+    command = [
+        sys.executable, "-m", "erl_trading", "--project", PROJECT, "--name", training.name,
+        "--generations", str(generations), "--server", asker.server, "--run-id", run,
+        *training.arguments,
+    ]  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if name not in DECIDED}
+    path = os.pathsep.join(filter(None, (str(folder), environment.get("PYTHONPATH"))))
+    child = children.start(training.name, command, {**environment, "PYTHONPATH": path})
+    _show_progress(child.lines())
+    if child.wait() != 0:
+        raise LeaklineError(f"the training {training.name} failed: {child.last_words()}")
+    found = examined(asker, run, generations)
+    print(f"  {worded(found['verdict']['status'], found['verdict']['summary'])}", flush=True)
+    return found
+
+
+def _show_progress(lines: Iterator[str]) -> None:
+    """On a terminal one line that changes, elsewhere every line."""
+    terminal, width = sys.stdout.isatty(), 0
+    for line in lines:
+        text = f"  {line.rstrip()}"
+        if not terminal:
+            print(text, flush=True)
+            continue
+        # The rest of a longer line before it must not stay.
+        width = max(width, len(text))
+        print(text.ljust(width), end="\r", flush=True)
+    if terminal and width:
+        print()
+
+
+def _tell(asker: Asker, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    query = {"before": before["id"], "after": after["id"]}
+    comparison = asker.get("/compare", query)
+    print()
+    for title, run in (("before", before), ("after", after)):
+        print(f"{title:<11} {asker.server}/runs/{run['id']}")
+        print(f"{'':<11} {worded(run['verdict']['status'], run['verdict']['summary'])}")
+    print(f"{'comparison':<11} {asker.server}/compare?before={before['id']}&after={after['id']}")
+    print(f"{'':<11} {worded(comparison['outcome'], comparison['summary'])}", flush=True)
+    for line in _moral(after["verdict"]):
+        print(line, flush=True)
+
+
+def _moral(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Of a run with a fix: what became of the phase that was blamed, of the promise, and where it leaks."""
+    found = {check["metric"]: check for check in verdict["assertions"] if check["origin"] == "fix"}
+    if not found:
+        return
+    yield ""
+    for title, claim in (("blamed", PHASE_GROWTH), ("promised", GROWTH)):
+        if claim in found:
+            state, sentence = found[claim]["state"], found[claim]["sentence"]
+            yield f"{title:<11} {'' if state == 'undecided' else f'{state}: '}{sentence}"
+    yield f"{'in truth':<11} {worded(verdict['status'], verdict['summary'])}"
+
+
+def _wait_for_ctrl_c(children: Children) -> None:
+    try:
+        print("\nThe dashboard stays up; Ctrl-C ends it.", flush=True)
+        children.wait_for_any()
+    except KeyboardInterrupt:
+        print("\nstopped", flush=True)
+    else:
+        raise LeaklineError("the server ended by itself")

@@ -1,0 +1,273 @@
+"""Plant a known leak, run the whole chain on it, and say whether it was found, and how right.
+
+A drill starts a server on SQLite in a temporary folder, a receiver of its webhook, and a training in a process of its
+own that keeps objects, tensors with their graph (needs torch) or the entries of a container. Without KIND it drills
+all three, twenty seconds each. Exit status 0 when all was right, 1 when something was wrong.
+
+example: leakline drill
+         leakline drill graph
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import secrets
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import mean
+from typing import Any, Final, NamedTuple
+
+from ...errors import BadArgument, LeaklineError
+from ...text_format import format_bytes, worded
+from ..child_programs import Children, ends_by_signals, examined, start_server
+from ..server_queries import Asker
+
+GENERATIONS: Final = 30
+MAX_GENERATIONS: Final = 200
+ALERT_SECONDS: Final = 10.0
+POLL_SECONDS: Final = 0.1
+# How far off a right answer may be: the growth, the first leaking generation, the place of the right name.
+RATE_TOLERANCE: Final = 0.25
+START_TOLERANCE: Final = 2
+PLACES: Final = 3
+RAISED: Final = ("suspected", "confirmed")
+TRAINING: Final = Path(__file__).resolve().parents[2] / "drill" / "leaking_training.py"
+# How the client measures is drilled as the shell has it; where it sends and what it is called is ours to say.
+KEPT: Final = frozenset(
+    {"LEAKLINE_NATIVE", "LEAKLINE_MAX_OVERHEAD", "LEAKLINE_MAX_PAUSE", "LEAKLINE_SAMPLE_SECONDS"}
+)
+RANKS: Final = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
+
+
+class Kind(NamedTuple):
+    """One leak to plant. ``answers``: kinds of finding that are right; ``names``: what piles up and what keeps it."""
+
+    summary: str
+    phase: str
+    answers: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+KINDS: Final = {
+    "objects": Kind(
+        "environments that are never let go", "collect", ("objects", "container"),
+        ("Environment", "Trainer.environments"),
+    ),
+    "graph": Kind(
+        "losses kept as torch tensors with their graph", "train", ("graph",),
+        ("Tensor", "MseLossBackward0", "Trainer.losses"),
+    ),
+    "container": Kind(
+        "a history of records that is never cut", "collect", ("container", "objects"),
+        ("dict", "bytes", "Trainer.records"),
+    ),
+}  # fmt: skip
+
+
+class Answer(NamedTuple):
+    question: str
+    right: bool
+    text: str
+
+
+class Alert(NamedTuple):
+    """What a message said, and whether its signature holds."""
+
+    event: str
+    run: str
+    signature_valid: bool
+
+
+class Receiver(ThreadingHTTPServer):
+    """Receive webhooks on loopback while it is open, and check them with ``secret``."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}/drill"
+        self.secret = "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+        self.alerts: list[Alert] = []
+
+    def __enter__(self) -> Receiver:
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        # A dependency of the server, which runs by now.
+        from standardwebhooks import Webhook, WebhookVerificationError
+
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        try:
+            Webhook(self.server.secret).verify(body, dict(self.headers))
+            valid = True
+        except (WebhookVerificationError, ValueError):
+            valid = False
+        try:
+            said = json.loads(body)
+            self.server.alerts.append(Alert(said["type"], said["data"]["run"]["id"], valid))
+        except (ValueError, KeyError, TypeError):
+            valid = False
+        self.send_response(204 if valid else 401)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing: the drill prints what came."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    kinds = ", ".join(KINDS)
+    parser.add_argument("kind", metavar="KIND", nargs="?", help=f"{kinds}; default: all of them")
+    parser.add_argument(
+        "--generations", type=int, default=GENERATIONS,
+        help=f"generations to train (default {GENERATIONS})",
+    )  # fmt: skip
+
+
+def main(options: argparse.Namespace) -> int:
+    """Start server and receiver, drill one kind after the other, and print the answers."""
+    kinds = _chosen(options)
+    try:
+        with (
+            ends_by_signals(), tempfile.TemporaryDirectory(prefix="leakline-drill-") as folder,
+            Receiver() as receiver, Children() as children,
+        ):  # fmt: skip
+            environment = _environment(
+                LEAKLINE_DATABASE_URL=f"sqlite:///{folder}/leakline.db", LEAKLINE_WEBHOOK_URL=receiver.url,
+                LEAKLINE_WEBHOOK_SECRET=receiver.secret, LEAKLINE_WEBHOOK_ALLOW="127.0.0.0/8", TMPDIR=folder,
+            )  # fmt: skip
+            asker = start_server(children, 0, environment)
+            passed = [
+                _drill(kind, options.generations, asker, receiver, children, folder)
+                for kind in kinds
+            ]
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr, flush=True)
+        return 130
+    return 0 if all(passed) else 1
+
+
+def _chosen(options: argparse.Namespace) -> list[str]:
+    """Return the kinds to drill. Raises BadArgument, or LeaklineError where torch is asked for and missing."""
+    if options.kind is not None and options.kind not in KINDS:
+        raise BadArgument("KIND", options.kind, f"must be one of {', '.join(KINDS)}")
+    if not 0 < options.generations <= MAX_GENERATIONS:
+        wanted = f"must be from 1 to {MAX_GENERATIONS}"
+        raise BadArgument("--generations", options.generations, wanted)
+    kinds = [options.kind] if options.kind else list(KINDS)
+    if "graph" in kinds and find_spec("torch") is None:
+        if options.kind:
+            raise LeaklineError("a drill of graphs needs torch: pip install torch")
+        print("graph: skipped, needs torch\n", flush=True)
+        kinds.remove("graph")
+    return kinds
+
+
+def _environment(**more: str) -> dict[str, str]:
+    """Return the shell's, without what it says of other servers and runs."""
+    kept = {
+        name: value for name, value in os.environ.items()
+        if name in KEPT or not (name.startswith("LEAKLINE_") or name in RANKS)
+    }  # fmt: skip
+    return {**kept, **more}
+
+
+def _drill(
+    name: str, generations: int, asker: Asker, receiver: Receiver, children: Children, folder: str
+) -> bool:
+    """Train, wait for the last verdict and its alert, print the answers. Returns True if all are right."""
+    kind, run = KINDS[name], secrets.token_hex(8)
+    began = time.monotonic()
+    print(f"{name}: {kind.summary}", flush=True)
+    environment = _environment(
+        LEAKLINE_SERVER=asker.server, LEAKLINE_RUN_ID=run, LEAKLINE_DIR=f"{folder}/spools", TMPDIR=folder,
+        LEAKLINE_QUIET="1", OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    command = [sys.executable, "-P", str(TRAINING), name, "--generations", str(generations)]
+    training = children.start(name, command, environment)
+    planted = [int(line) for line in training.lines()]
+    if training.wait() != 0:
+        raise LeaklineError(f"the training failed: {training.last_words()}")
+    verdict = examined(asker, run, generations)["verdict"]
+    answers = [*_answers(kind, mean(planted), verdict), _alert(receiver, run, verdict)]
+    for answer in answers:
+        mark = "right" if answer.right else "WRONG"
+        print(f"  {answer.question + '?':<12} {mark}  {answer.text}")
+    passed = all(answer.right for answer in answers)
+    seconds = time.monotonic() - began
+    print(f"  {'passed' if passed else 'FAILED'} after {seconds:.0f} s\n", flush=True)
+    return passed
+
+
+def _answers(kind: Kind, planted: float, verdict: Mapping[str, Any]) -> Iterator[Answer]:
+    """Compare a verdict with what was planted, in the order in which a person asks."""
+    raised = [finding for finding in verdict["findings"] if finding["status"] in RAISED]
+    status = worded(verdict["status"], verdict["summary"])
+    if not raised:
+        text = f"not found within {verdict['generations']} generations; {status}"
+        yield Answer("found", False, text)
+        return
+    finding = max(raised, key=lambda each: _place(kind, each) is not None)
+    more = f"; {len(raised) - 1} more besides" if len(raised) > 1 else ""
+    yield Answer("found", not more, status + more)
+    yield Answer("where", finding["phase"] == kind.phase, finding["phase"] or "no single phase")
+    names = [suspect["name"] for suspect in finding["suspects"]]
+    place = _place(kind, finding)
+    named = f"{names[place - 1]} in place {place}" if place else ", ".join(names) or "nothing named"
+    right = finding["kind"] in kind.answers and place is not None and place <= PLACES
+    yield Answer("what", right, f"{finding['kind']}; {named}")
+    rate = finding["growth_bytes_per_generation"]["estimate"]
+    off = rate / planted - 1
+    text = f"{format_bytes(rate)} per generation, planted {format_bytes(planted)}: off by {abs(off):.1%}"
+    yield Answer("how much", abs(off) <= RATE_TOLERANCE, text)
+    start = finding["started_at_generation"]
+    since = None if start is None else round(start["estimate"])
+    text = "start unknown" if since is None else f"generation {since}, planted from 0 on"
+    yield Answer("since when", since is not None and since <= START_TOLERANCE, text)
+
+
+def _place(kind: Kind, finding: Mapping[str, Any]) -> int | None:
+    """Return the place of the first suspect that was planted or keeps what was, from 1."""
+    for place, suspect in enumerate(finding["suspects"], 1):
+        # What a path ends with inside a container says where in an item, not what the container is.
+        name = suspect["name"].partition("[*]")[0]
+        if any(name == wanted or name.endswith(f".{wanted}") for wanted in kind.names):
+            return place
+    return None
+
+
+def _alert(receiver: Receiver, run: str, verdict: Mapping[str, Any]) -> Answer:
+    """Wait for the alert on the status of a verdict."""
+
+    # An alert on the end of the run says nothing of the leak.
+    def came() -> list[Alert]:
+        found = list(receiver.alerts)
+        return [each for each in found if each.run == run and each.event.startswith("incident.")]
+
+    deadline = time.monotonic() + (ALERT_SECONDS if verdict["status"] in RAISED else 0.0)
+    wanted = f"incident.{verdict['status']}"
+    while all(each.event != wanted for each in came()) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    if not (alerts := came()):
+        return Answer("alert", False, "none came")
+    right = all(alert.signature_valid for alert in alerts)
+    signed = "correctly signed" if right else "WRONGLY signed"
+    return Answer("alert", right, f"{signed}: {', '.join(alert.event for alert in alerts)}")

@@ -1,0 +1,204 @@
+"""Telemetry for an unmodified program: time instead of generations.
+
+What comes after -- is started as it would be without us: same terminal, signals passed on, and its exit status is ours.
+Inside Python programs a small part of Leakline starts before theirs and reads memory, types and children, interval by
+interval; torchrun's ranks are the processes of one run. Any other program is watched from outside. A program that calls
+leakline.init itself takes over, in the same run.
+
+Growth is judged per minute from the sixth minute on. For a program of a few minutes say --per second; then what it
+loads at its start may look like growth, too.
+
+example: leakline run -- python train.py --epochs 30
+         leakline run --project trading --name before-fix -- torchrun --nproc-per-node 2 train.py
+         leakline run --per second --mode offline -- python short.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from ...analysis.generation_unit import UNITS_OF_TIME
+from ...console.notices import Notices, set_up
+from ...core.exit_status import end_of
+from ...core.run_names import readable_name
+from ...errors import BadArgument, LeaklineError, ServerRefused, ServerUnreachable, SpoolError
+from ...launcher.process_watch import Watch
+from ...launcher.program_launch import Program, leave_as, plan_for
+from ...launcher.run_summary import closing_words
+from ...settings import MODES, Settings, resolve
+from ...transport.http_delivery import Delivery, not_accepted
+from ...transport.orphan_recovery import settle
+from ...transport.spool_format import read_header
+from ...transport.spool_upload import upload
+
+# A server that does not answer must not keep the exit status back: for each request after the program has ended, and
+# for all that is done then.
+ANSWER_SECONDS = 2.0
+AFTERWARDS_SECONDS = 10.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_run_options(parser)
+    parser.add_argument(
+        "--children", action="store_true",
+        help="also look into the Python programs that it starts, not only at how much memory they have",
+    )  # fmt: skip
+    parser.add_argument(
+        "--log-lines", action="store_true", help="keep the newest 50 lines that it prints"
+    )
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="with its arguments"
+    )
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Those that `leakline.init` has as arguments."""
+    parser.add_argument(
+        "--project", help="groups runs; default: LEAKLINE_PROJECT, that of the token, else default"
+    )
+    parser.add_argument("--name", help="of the run; default: LEAKLINE_RUN_NAME, else a random one")
+    parser.add_argument("--tag", action="append", default=[], dest="tags", help="may be repeated")
+    parser.add_argument("--server", help="default: LEAKLINE_SERVER, else http://127.0.0.1:8765")
+    parser.add_argument("--mode", choices=MODES, help="default: LEAKLINE_MODE, else online")
+    parser.add_argument(
+        "--directory", metavar="DIR", help="where the spool goes; default: LEAKLINE_DIR, else .leakline"
+    )  # fmt: skip
+    parser.add_argument(
+        "--per", choices=tuple(UNITS_OF_TIME), default="minute",
+        help="what growth is judged by; second: for programs of a few minutes (default minute)",
+    )  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", default=None, help="no lines of ours")
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    settings = resolve(
+        project=options.project, name=options.name, tags=options.tags or None, server=options.server,
+        mode=options.mode, directory=options.directory, quiet=options.quiet,
+    )  # fmt: skip
+    # Said at the start, before any process of the run makes one of its own.
+    return replace(settings, name=settings.name or readable_name(settings.run_id))
+
+
+def main(options: argparse.Namespace) -> int:
+    """The exit status of the program; ended by a signal, so are we."""
+    command = _command(options.program)
+    settings = settings_of(options)
+    if settings.mode == "disabled":
+        return _as_it_is(command)
+    set_up()
+    notices = Notices(settings.quiet or settings.rank > 0)
+    plan = plan_for(
+        options.per, options.tags, children=options.children, log_lines=options.log_lines
+    )
+    try:
+        program = Program(command, settings, plan)
+        program.start()
+        notices.say(_hello(settings))
+        status = _follow(program, settings, options.per)
+    finally:
+        shutil.rmtree(plan.seen, ignore_errors=True)
+    words = _afterwards(program, settings, end_of(status))
+    if words:
+        notices.say(words)
+    return leave_as(status)
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    command = list(words[1:] if words[:1] == ["--"] else words)
+    if not command:
+        raise BadArgument("PROGRAM", "", "is missing; write: leakline run -- python train.py")
+    return command
+
+
+def _as_it_is(command: list[str]) -> int:
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        raise BadArgument("PROGRAM", command[0], f"cannot be started ({error.strerror})") from None
+
+
+def _hello(settings: Settings) -> str:
+    if settings.mode == "online":
+        return f"run {settings.name} -> {settings.url}"
+    where = settings.run_directory
+    return f"run {settings.name} records to {where}; upload with: leakline sync {where}"
+
+
+def _follow(program: Program, settings: Settings, unit: str) -> int:
+    """Until it ends: from inside where it is a Python that has us, else from outside."""
+    if program.is_seen():
+        return program.wait()
+    try:
+        watch = Watch(settings, program.pid, unit, is_told_of=True)
+    except LeaklineError:
+        # It has ended meanwhile.
+        return program.wait()
+    watch.begin()
+    status = program.wait()
+    state, reason = end_of(status)
+    killed = watch.killed() if reason == "SIGKILL" else None
+    watch.end(*(("killed", killed) if killed else (state, reason)))
+    return status
+
+
+def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> str:
+    """Send what is left, within the time; the last line."""
+    where = settings.run_directory
+    words = f"recorded; the verdict: leakline report {where}"
+    if settings.mode == "online":
+        words = f"not everything was sent; upload it with: leakline sync {where}"
+    with program.afterwards(AFTERWARDS_SECONDS):
+        _settle_all(settings, program.pid, end)
+        unsent = _send_what_is_left(settings) if settings.mode == "online" else ""
+        if unsent:
+            words = f"{unsent}; upload it with: leakline sync {where}"
+        elif settings.mode == "online":
+            words = f"the verdict is not ready yet; in a few seconds: {settings.url}"
+        if not (settings.quiet or settings.rank > 0):
+            words = closing_words(settings, unsent=unsent)
+    return words
+
+
+def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
+    """Note how processes ended that could not say it: killed, crashed, or by a status that none learns of its own end.
+
+    A program with a run of its own says itself what became of that, unless that run ended with the program.
+    """
+    for path in sorted(settings.run_directory.glob("*.spool")):
+        with suppress(SpoolError):
+            settle(path, end if _is_of(path, pid) else None)
+
+
+def _send_what_is_left(settings: Settings) -> str:
+    """Of the killed, of those without a server for a while, and of the many that were too short for one. Why the server
+    has not got everything, or empty: one that does not answer is not asked again.
+    """
+    unsent = ""
+    delivery = Delivery(
+        settings.server, settings.token, timeout_seconds=ANSWER_SECONDS, ca_file=settings.ca_file
+    )
+    with closing(delivery):
+        for path in sorted(settings.run_directory.glob("*.spool")):
+            try:
+                upload(path, delivery)
+            except ServerUnreachable as error:
+                return error.told
+            except ServerRefused as error:
+                unsent = not_accepted(settings.server, error.status, str(error))
+            except SpoolError:
+                continue
+    return unsent
+
+
+def _is_of(path: Path, pid: int) -> bool:
+    """A damaged one is nobody's."""
+    try:
+        return read_header(path)[1].pid == pid
+    except SpoolError:
+        return False

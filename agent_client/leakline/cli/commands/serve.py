@@ -1,0 +1,50 @@
+"""Serve the dashboard and the API, until Ctrl-C.
+
+The database is SQLite in .leakline-server/leakline.db unless told otherwise, and is brought to this version by itself.
+
+example: leakline serve --port 8765
+         leakline serve --database-url postgresql+psycopg://user@host/leakline
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from ...errors import LeaklineError
+from ...settings import DEFAULT_SERVER
+from ..printing import plainly
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", help="address to listen on (LEAKLINE_HOST, else 127.0.0.1)")
+    parser.add_argument(
+        "--port", help="port to listen on (LEAKLINE_PORT, else 8765; 0: any free one)"
+    )
+    parser.add_argument(
+        "--database-url",
+        metavar="URL",
+        help="sqlite:///path or postgresql+psycopg://… (LEAKLINE_DATABASE_URL)",
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    try:
+        from leakline_server.config import from_arguments
+        from leakline_server.serve import serve
+    except ImportError as error:
+        raise LeaklineError(
+            f"the server is not installed ({error.name} is missing): pip install 'leakline[server]'"
+        ) from error
+    config = from_arguments(os.environ, options.host, options.port, options.database_url)
+    serve(config, _say_where)
+    return 0
+
+
+def _say_where(address: str) -> None:
+    """A port of its own is found by nobody who is not told. Whoever reads no further ends no server."""
+    line = f"Leakline serves {address}  (Ctrl-C ends it)"
+    if address.rstrip("/") != DEFAULT_SERVER:
+        line += f"\ntrainings and commands need: export LEAKLINE_SERVER={address.rstrip('/')}"
+    with plainly():
+        print(line, flush=True)

@@ -1,0 +1,168 @@
+"""The newest values of one process as text: the first part of a report, and `run.snapshot(label, show=True)`."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from ..snapshot import LARGEST_INTEGER, Number, Snapshot
+from ..text_format import format_gib
+from .notices import Notices
+
+WIDTH: Final = 78
+OBJECT_ROWS: Final = 24
+_PEAK: Final = "process.peak_bytes"
+_MEMORY_ROWS: Final = (
+    ("RSS (actual RAM)", "process.rss_bytes"), ("anonymous", "process.anon_bytes"),
+    ("file-backed", "process.file_bytes"), ("shared", "process.shared_bytes"),
+    ("swapped out", "process.swap_bytes"), ("VMS (virtual)", "process.vms_bytes"),
+    ("peak", "process.peak_bytes"), ("container in use", "cgroup.used_bytes"),
+    ("container limit", "cgroup.limit_bytes"), ("system available", "system.available_bytes"),
+)  # fmt: skip
+_COUNT_ROWS: Final = (
+    ("tensors", "tensors.count"), ("tensors with a graph", "tensors.graph_count"), ("arrays", "arrays.count"),
+    ("open figures", "figures.open"), ("Python objects", "python.objects"),
+)  # fmt: skip
+
+_DEVICE: Final = re.compile(r"(?:cuda|gpu)\.(\d+)\.")
+_DEVICE_ROWS: Final = (
+    ("allocated, live tensors", "cuda.{}.allocated_bytes"),
+    ("active, streams included", "cuda.{}.active_bytes"),
+    ("reserved by torch", "cuda.{}.reserved_bytes"),
+    ("split and idle", "cuda.{}.inactive_split_bytes"),
+    ("this process, driver", "gpu.{}.process_bytes"),
+    ("outside torch", "gpu.{}.outside_bytes"),
+    ("in use by all, driver", "gpu.{}.used_bytes"), ("whole device", "gpu.{}.total_bytes"),
+    ("allocation retries", "cuda.{}.retries"), ("out of memory", "cuda.{}.ooms"),
+)  # fmt: skip
+_METAL_ROWS: Final = (
+    ("allocated, live tensors", "mps.allocated_bytes"),
+    ("this process, driver", "mps.driver_bytes"), ("recommended limit", "mps.limit_bytes"),
+)  # fmt: skip
+
+
+class ObjectCount(NamedTuple):
+    """Instances of a class. ``expected`` is what was declared of it, in words."""
+
+    name: str
+    instances: int
+    expected: str | None = None
+
+
+class SnapshotBanner:
+    """Told of every snapshot; prints one that is asked for. A quiet run and all ranks but the first print nothing.
+
+    What this snapshot has not measured is the newest known, and the peak that of the whole run, as in a report.
+    """
+
+    def __init__(self, notices: Notices, title: str) -> None:
+        self._notices, self._title = notices, title
+        # The recorder's thread adds samples. Reentrant: a signal handler may end the run in the middle of it.
+        self._lock = threading.RLock()
+        self._values: dict[str, Number] = {}
+        self._first: dict[str, Number] = {}
+        self._expected: dict[str, list[str]] = {}
+        # Threads whose next snapshot by hand is printed.
+        self._asking: set[int] = set()
+
+    def ask(self) -> None:
+        """For the snapshot that this thread takes next."""
+        self._asking.add(threading.get_ident())
+
+    def see(self, snapshot: Snapshot) -> None:
+        with self._lock:
+            self._remember(snapshot)
+            if snapshot.kind != "manual" or threading.get_ident() not in self._asking:
+                return
+            self._asking.discard(threading.get_ident())
+            lines = list(snapshot_lines(snapshot.label, self._values, self._counts()))
+        self._notices.say("\n".join((self._title, *lines[1:], "=" * WIDTH)))
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        peak = max(self._values.get(_PEAK, 0), snapshot.samples.get(_PEAK, 0))
+        for series in snapshot.samples.keys() - self._values.keys():
+            self._first[series] = snapshot.samples[series]
+        self._values.update(snapshot.samples)
+        if peak:
+            self._values[_PEAK] = peak
+        for event in snapshot.events:
+            if event.kind == "expect":
+                told, text = self._expected.setdefault(event.name, []), _expected_text(event.data)
+                if text not in told:
+                    told.append(text)
+
+    def _counts(self) -> list[ObjectCount]:
+        """What is declared first, then what has changed most, as in a report."""
+        changes: dict[str, int] = {}
+        found = []
+        for series, value in self._values.items():
+            if series.startswith("type.") and series.endswith(".count"):
+                name = series.removeprefix("type.").removesuffix(".count")
+                changes[name] = abs(int(value) - int(self._first[series]))
+                found.append(ObjectCount(name, int(value), self._expected_of(name)))
+        return sorted(found, key=lambda row: (row.expected is None, -changes[row.name], row.name))
+
+    def _expected_of(self, name: str) -> str | None:
+        told = [
+            text
+            for declared, texts in self._expected.items()
+            if name == declared or name.endswith(f".{declared}")
+            for text in texts
+        ]
+        return "; ".join(told) or None
+
+
+def _expected_text(data: Mapping[str, Any]) -> str:
+    """As the analysis words it, which is too much to load for a training thread that wants to print."""
+    low, high, after = data.get("low"), data.get("high"), data.get("after")
+    text = str(low) if low == high else f"{low} to {high}"
+    if data.get("baseline"):
+        text = f"up to {high} (baseline)" if (high or 0) < LARGEST_INTEGER else "as at the baseline"
+    return text if after is None else f"{text} after {after}"
+
+
+def banner(title: str) -> list[str]:
+    return ["", "=" * WIDTH, title, "=" * WIDTH]
+
+
+def snapshot_lines(
+    label: str, values: Mapping[str, Number], objects: Iterable[ObjectCount]
+) -> Iterator[str]:
+    yield from banner(f"MEMORY SNAPSHOT: {label}")
+    yield "Process memory:"
+    for title, series in _MEMORY_ROWS:
+        if series in values:
+            yield f"   {title + ':':<24}{format_gib(values[series]):>14}"
+    yield from _gpus(values)
+    yield "Objects:"
+    for title, series in _COUNT_ROWS:
+        if series in values:
+            yield f"   {title + ':':<40}{values[series]:>10,.0f}"
+    for row in list(objects)[:OBJECT_ROWS]:
+        note = "" if row.expected is None else f"   <- should be {row.expected}"
+        yield f"   {row.name + ':':<40}{row.instances:>10,}{note}"
+
+
+def _gpus(values: Mapping[str, Number]) -> Iterator[str]:
+    devices = {int(found[1]) for found in map(_DEVICE.match, values) if found}
+    rows = [
+        (f"GPU {device} {title}", series.format(device))
+        for device in sorted(devices)
+        for title, series in _DEVICE_ROWS
+    ]
+    rows += [(f"Metal {title}", series) for title, series in _METAL_ROWS]
+    told = (_gpu_row(title, series, values[series]) for title, series in rows if series in values)
+    shown = [row for row in told if row]
+    if shown:
+        yield "GPU memory:"
+        yield from shown
+        yield "   (torch sees only what its allocator took; the driver sees all, but not what of it is in use)"
+
+
+def _gpu_row(title: str, series: str, value: float) -> str:
+    """Empty for a count of failures that did not happen."""
+    if series.endswith("_bytes"):
+        return f"   {title + ':':<36}{format_gib(value):>14}"
+    return f"   {title + ':':<36}{value:>10,.0f}" if value else ""

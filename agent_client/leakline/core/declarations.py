@@ -1,0 +1,259 @@
+"""What a training script declares: checked arguments -> the data of declaring events. Pure.
+
+`expect`, `track`, `gauge`, `fix` and `register_cleanup` raise BadArgument at once; the data of the others is made of
+what they are given.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, SupportsFloat
+
+from ..actions.cleanups import Registered, When
+from ..errors import BadArgument
+from ..probes.heap.arrays import array_types
+from ..probes.references.class_names import type_name
+from ..settings import checked_name, checked_type, plain_json, unicode_text
+from ..snapshot import LARGEST_FLOAT, LARGEST_INTEGER, Number
+from ..text_format import printable, size_bytes
+
+
+def expectation(target: object, count: object, after: object) -> tuple[type | str, dict[str, Any]]:
+    """(the class or its name, {low, high, after}, with ``baseline`` where it is to come back to that)."""
+    wanted = checked_type(target, "target")
+    where = None if after is None else checked_name(after, "after")
+    if isinstance(count, str) and count == "baseline":
+        # Bounds that hold for whoever does not know of baselines.
+        return wanted, {"low": 0, "high": LARGEST_INTEGER, "after": where, "baseline": True}
+    bounds = count if isinstance(count, tuple) and len(count) == 2 else (count, count)
+    low, high = (_count(bound, count) for bound in bounds)
+    if low > high:
+        raise BadArgument("count", count, "a range goes from low to high")
+    return wanted, {"low": low, "high": high, "after": where}
+
+
+def searched(target: object) -> str:
+    """The name of a class; never the class, which would be held while its instances are counted."""
+    wanted = checked_type(target, "target")
+    return type_name(wanted) if isinstance(wanted, type) else wanted
+
+
+def _count(bound: object, given: object) -> int:
+    if isinstance(bound, bool) or not isinstance(bound, int) or bound < 0:
+        why = 'must be a whole number, a range such as (16, 17), or "baseline"'
+        raise BadArgument("count", given, why)
+    return _bounded(bound, "count")
+
+
+def _bounded(value: int, name: str) -> int:
+    if abs(value) > LARGEST_INTEGER:
+        # The digits would say nothing, and Python refuses to write very many.
+        raise BadArgument(name, f"<a number of {value.bit_length()} bits>", "must be at most 2**53")
+    return value
+
+
+def generation_number(number: object) -> int:
+    """What a generation is called. Raises TypeError for no integer, OverflowError beyond 2**53."""
+    whole = operator.index(number)  # type: ignore[arg-type]
+    if abs(whole) > LARGEST_INTEGER:
+        raise OverflowError(f"a generation's number of {whole.bit_length()} bits")
+    return whole
+
+
+def registered(name: object, function: object, on_request: object, when: object) -> Registered:
+    """A cleanup as `register_cleanup` was given it."""
+    checked, condition = checked_name(name, "name"), _condition(when)
+    if not isinstance(on_request, bool):
+        raise BadArgument("on_request", on_request, "must be True or False")
+    if condition is None and not on_request:
+        raise BadArgument("when", when, "must be given where on_request is False")
+    return Registered(checked, _plain_function(function), on_request, condition)
+
+
+def counted_class(series: str) -> list[str]:
+    """The class whose count a series is, so that it is counted also before it grows."""
+    name = series.removeprefix("type.").removesuffix(".count")
+    return [name] if series == f"type.{name}.count" else []
+
+
+def _plain_function(function: object) -> Callable[[], object]:
+    takes_nothing = callable(function) and not inspect.iscoroutinefunction(function)
+    if takes_nothing and callable(function):
+        try:
+            inspect.signature(function).bind()
+        except TypeError:
+            takes_nothing = False
+        except ValueError:
+            # A function in C that does not say what it takes.
+            pass
+    if not takes_nothing or not callable(function):
+        raise BadArgument(
+            "function", f"<{type(function).__name__}>", "must be a plain function that needs no arguments"
+        )  # fmt: skip
+    return function
+
+
+def _condition(when: object) -> When | None:
+    if when is None or (isinstance(when, str) and when in ("suspected", "confirmed")):
+        return when
+    if isinstance(when, (tuple, list)) and len(when) == 2:
+        return checked_name(when[0], "when"), finite_number(when[1], "when")
+    why = (
+        'must be "suspected", "confirmed", or a series and a number, such as ("gauge.tensors", 500)'
+    )
+    raise BadArgument("when", when, why)
+
+
+def note_data(text: object, link: object) -> dict[str, Any]:
+    return {"text": _written(text), "link": plain_json(link)}
+
+
+def _written(text: object) -> str:
+    """What people write down, bounded."""
+    return unicode_text(str(text)[:2000])
+
+
+def tracked(name: object, target: object, capacity: object) -> tuple[str, int | None]:
+    """The checked name and capacity of a tracked container."""
+    checked = checked_name(name, "name")
+    # Looked up on the type: asking the object itself could run its code.
+    if not (hasattr(type(target), "__len__") or callable(target)):
+        raise BadArgument(
+            "target", f"<{type(target).__name__}>", "must have a len(), or be a function that gives it"
+        )  # fmt: skip
+    if any(type(target) is kind for kind in array_types()):
+        raise BadArgument(
+            "target", f"<{type(target).__name__}>",
+            "NumPy resizes no array that is referred to: give a function, such as lambda: self.buffer",
+        )  # fmt: skip
+    if capacity is None:
+        return checked, None
+    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+        raise BadArgument("capacity", capacity, "must be a whole number above zero, or left out")
+    return checked, _bounded(capacity, "capacity")
+
+
+def gauged(
+    name: object, value: object, warn_above: object
+) -> tuple[str, Number, float | int | None]:
+    limit = None if warn_above is None else finite_number(warn_above, "warn_above")
+    number = finite_number(value, "value")
+    if isinstance(number, float):
+        # As much as a server takes: a loss that explodes is seen to explode, and ends no training.
+        number = max(-LARGEST_FLOAT, min(number, LARGEST_FLOAT))
+    return checked_name(name, "name"), number, limit
+
+
+def finite_number(value: object, name: str) -> Number:
+    """A float, or an int up to 2**53; NumPy scalars and tensors of one element are taken as what they hold."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _bounded(value, name)
+    number = math.nan
+    if isinstance(value, SupportsFloat) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            number = math.nan
+    if not math.isfinite(number):
+        shown = value if isinstance(value, (str, float, bool)) else f"<{type(value).__name__}>"
+        raise BadArgument(name, shown, "must be a finite number")
+    return number
+
+
+def band_data(span: tuple[int, int | None], low: object, high: object) -> dict[str, Any]:
+    """{first, last, low_bytes, high_bytes}: a plain number is in the unit of the series, a text is a size.
+
+    ``last`` is None for a band that has no end. Raises BadArgument for bounds that nothing can lie between.
+    """
+    first, last = span
+    if last is not None and generation_number(last) < generation_number(first):
+        raise BadArgument(
+            "span", span, "goes from the first to the last, as in (1, 5) or (11, None)"
+        )
+    bounds = (_bound(low, "low"), _bound(high, "high"))
+    _in_order(bounds, ("low", "high"))
+    return {
+        "first": generation_number(first),
+        "last": None if last is None else generation_number(last),
+        "low_bytes": bounds[0], "high_bytes": bounds[1],
+    }  # fmt: skip
+
+
+def _bound(value: object, name: str) -> Number | None:
+    if value is None:
+        return None
+    bound = size_bytes(value, name) if isinstance(value, str) else finite_number(value, name)
+    if abs(bound) > LARGEST_FLOAT:
+        raise BadArgument(name, value, "must lie between -1e15 and 1e15")
+    return bound
+
+
+def _in_order(bounds: tuple[Number | None, Number | None], names: tuple[str, str]) -> None:
+    below, above = bounds
+    if below is None and above is None:
+        raise BadArgument(names[0], None, f"must be given, or {names[1]}")
+    if below is not None and above is not None and below > above:
+        raise BadArgument(names[1], above, f"must not be less than {names[0]} ({below})")
+
+
+def budget_data(normal: object, leak: object) -> dict[str, Any]:
+    """{normal_bytes, leak_bytes}. Raises BadArgument where neither is given, or a leak would be normal."""
+    bounds = (
+        None if normal is None else _bounded(size_bytes(normal, "normal"), "normal"),
+        None if leak is None else _bounded(size_bytes(leak, "leak"), "leak"),
+    )
+    _in_order(bounds, ("normal", "leak"))
+    return {"normal_bytes": bounds[0], "leak_bytes": bounds[1]}
+
+
+def fix_data(
+    phase: object, location: object, promises: object, rejected: object = None
+) -> dict[str, Any]:
+    """{phase, location, promises}: sizes in bytes, counts as whole numbers; with ``rejected`` where it is given."""
+    if promises is not None and not isinstance(promises, Mapping):
+        raise BadArgument("promises", f"<{type(promises).__name__}>", "must be a dict")
+    kept = {str(claim): _promised(claim, value) for claim, value in (promises or {}).items()}
+    if phase is not None:
+        phase = checked_name(phase, "phase")
+    elif "phase_growth_bytes_per_generation" in kept:
+        raise BadArgument("phase", None, "must be named where growth within it is promised")
+    # A fix that says nothing of it is sent, and compared by name and form, as before.
+    thought_of = {} if rejected is None else {"rejected": _written(rejected)}
+    return {"phase": phase, "location": _location(location), "promises": kept, **thought_of}
+
+
+def _location(location: object) -> str | None:
+    if location is None:
+        return None
+    if not isinstance(location, (str, os.PathLike)):
+        raise BadArgument("location", f"<{type(location).__name__}>", "must be a text")
+    return printable(str(plain_json(location)))
+
+
+def _promised(claim: object, value: object) -> int:
+    # Loaded by who declares a fix, and by nobody else.
+    from ..analysis.assertions.declared import COUNT, NAMES, NUMBERS, SIZES
+
+    name = f"promises[{claim!r}]"
+    if claim in SIZES:
+        return _bounded(size_bytes(value, name), name)
+    counted = isinstance(claim, str) and claim.startswith(COUNT)
+    if counted:
+        checked_type(str(claim).removeprefix(COUNT), name)
+    elif claim not in NUMBERS:
+        known = ", ".join((*NAMES, f"{COUNT}package.Class"))
+        raise BadArgument(name, value, f"is no promise that can be checked; use one of {known}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BadArgument(name, value, "must be a whole number")
+    return _bounded(value, name)
+
+
+def promised_classes(data: Mapping[str, Any]) -> list[str]:
+    """The classes whose counts a fix promises: they must be counted for it to be tested."""
+    from ..analysis.assertions.declared import COUNT
+
+    return [name.removeprefix(COUNT) for name in data["promises"] if name.startswith(COUNT)]

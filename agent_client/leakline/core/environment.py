@@ -1,0 +1,197 @@
+"""What a run was started from: code version, packages, command line, machine. Read once, at init."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from ..probes.memory.cgroup import read_cgroup
+
+PACKAGES_LIMIT: Final = 400
+ARGUMENTS_LIMIT: Final = 100
+# As JSON, of the packages and of the arguments: a server refuses a header that tells more than 64 KiB.
+LISTED_BYTES: Final = 24 * 1024
+TEXT_LIMIT: Final = 300
+# `git status` reads every tracked file's metadata; on a slow disk the dirty flag is left out instead.
+GIT_TIMEOUT_SECONDS: Final = 1.0
+_ADDRESS_LIMIT: Final = 300
+_REMOTE: Final = re.compile(r"git@[\w.-]+:[\w./~-]+$")
+# What the name of a value says of it; `token` does so too, but trainings count those, so it depends on the value.
+NAMES_A_SECRET: Final = re.compile(
+    r"(?i)passw|secret(?!ar(?:y|ia|ie))|api[-_]?key|credential|private[-_]?key"
+)
+_SECRET_WORDS: Final = ("passw", "secret", "api", "credential", "token", "bearer", "://")
+# In running text: what is set to a value. Of a token no number, which is what trainings count by that name.
+_SECRET_VALUES: Final = re.compile(
+    r"""(?ix) ( (?:passw(?:or)?d|secret|api[-_]?key|credential)s? [\w-]* ["']? \s?[=:]\s? ["']? ) [^\s"',;&]{3,}
+      | ( tokens? [\w-]* ["']? \s?[=:]\s? ["']? ) (?! [\d.,_]+ (?: [^\w] | $ ) ) [^\s"',;&]{8,}
+      | ( \b bearer \s+ ) [\w.~+/=-]{8,}
+      | ( :// [^\s/:@]* : ) [^\s/@]+ (?= @ )"""
+)
+
+
+def read_environment() -> dict[str, Any]:
+    """commit, repository, dirty, python, packages, command_line, notebook, host, cpu_count, memory_bytes,
+    memory_limit_bytes, platform, gpus, world_size, job; absent where unknown. Asks no device and loads nothing."""
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "packages": installed_packages(sys.path),
+        "command_line": command_line(sys.orig_argv),
+        "notebook": os.environ.get("JPY_SESSION_NAME", "")[:TEXT_LIMIT],
+        "host": socket.gethostname(),
+        "cpu_count": os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "memory_limit_bytes": read_cgroup().get("cgroup.limit_bytes"),
+        "platform": platform.platform(),
+        "gpus": _gpus(),
+        "world_size": os.environ.get("WORLD_SIZE", "")[:TEXT_LIMIT],
+        "job": os.environ.get("SLURM_JOB_ID", "")[:TEXT_LIMIT],
+        **_code_version(_code_folders()),
+    }
+    return {name: value for name, value in found.items() if value or value is False}
+
+
+def command_line(arguments: Sequence[str]) -> list[str]:
+    """The arguments, bounded, with the values of secrets left out."""
+    shown: list[str] = []
+    hide_next = False
+    for argument in arguments[:ARGUMENTS_LIMIT]:
+        name, separator, value = argument.partition("=")
+        secret = argument.startswith("-") and _is_secret_option(name)
+        if hide_next and not argument.startswith("-"):
+            shown.append("***")
+        elif secret and separator and value:
+            shown.append(f"{name}=***")
+        else:
+            shown.append(masked(argument[:TEXT_LIMIT]))
+        hide_next = secret and not separator
+    return list(_within(shown))
+
+
+def _is_secret_option(name: str) -> bool:
+    return "token" in name.lower() or NAMES_A_SECRET.search(name) is not None
+
+
+def _within(texts: Iterable[str]) -> Iterator[str]:
+    """The first of them, as many as may be told."""
+    room = LISTED_BYTES
+    for text in texts:
+        # Two for what stands between them.
+        room -= len(json.dumps(text)) + 2
+        if room < 0:
+            return
+        yield text
+
+
+def masked(text: str) -> str:
+    """``text`` without the values of what is called a secret there. As well as a pattern can: not a promise."""
+    lower = text.lower()
+    if not any(word in lower for word in _SECRET_WORDS):
+        # Nearly every line; the pattern costs ten times as much.
+        return text
+    return _SECRET_VALUES.sub(lambda found: f"{next(filter(None, found.groups()))}***", text)
+
+
+def installed_packages(path: Sequence[str]) -> dict[str, str]:
+    """Distribution names and versions from the names of their ``.dist-info`` folders.
+
+    importlib.metadata would open a file for each; the folder's name already says both.
+    """
+    found: dict[str, str] = {}
+    for entry in path:
+        try:
+            names = [item.name for item in Path(entry or ".").iterdir()]
+        except OSError:
+            continue
+        for folder in names:
+            name, dash, version = folder.removesuffix(".dist-info").rpartition("-")
+            if dash and folder.endswith(".dist-info") and len(found) < PACKAGES_LIMIT:
+                # The first folder on the path is the one that is imported.
+                found.setdefault(name.lower().replace("_", "-"), version)
+    told = sorted(found.items())
+    # As many as may be told.
+    return dict(pair for pair, _ in zip(told, _within(map(": ".join, told)), strict=False))
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _gpus() -> list[str]:
+    """Names of the devices that torch has set up already: asking for them first would set them up."""
+    torch: Any = sys.modules.get("torch")
+    try:
+        if torch is None or not torch.cuda.is_initialized():
+            return []
+        return [str(torch.cuda.get_device_name(i)) for i in range(torch.cuda.device_count())]
+    except (AttributeError, RuntimeError):
+        # Half imported, or built without it.
+        return []
+
+
+def _code_folders() -> list[Path]:
+    """Where the program's code may lie: beside its main script (or module), then where it was started."""
+    found: list[Path] = []
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    with suppress(OSError, RuntimeError):
+        if isinstance(script, str):
+            found.append(Path(script).resolve().parent)
+    # A notebook has no script; and the working folder may have been deleted.
+    with suppress(OSError):
+        found.append(Path.cwd())
+    return found
+
+
+def _code_version(folders: Sequence[Path]) -> dict[str, Any]:
+    """Of the first folder that lies in a repository."""
+    folder = next(filter(_in_repository, folders), None)
+    commit = None if folder is None else _git(folder, "rev-parse", "HEAD")
+    if folder is None or commit is None:
+        return {}
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    found: dict[str, Any] = {"commit": commit, "repository": _repository(folder)}
+    return found if changes is None else {**found, "dirty": bool(changes)}
+
+
+def _repository(folder: Path) -> str | None:
+    """Where the code was fetched from, without the password that an address may hold; no folder of this machine."""
+    address = _git(folder, "config", "--get", "remote.origin.url") or ""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        return address[:_ADDRESS_LIMIT] if _REMOTE.match(address) else None
+    host, slash, path = rest.partition("/")
+    if scheme not in ("https", "http", "ssh", "git"):
+        return None
+    # What stands before the @ is needed by nobody but git.
+    host = host.rpartition("@")[2]
+    return f"{scheme}://{host}{slash}{path}"[:_ADDRESS_LIMIT]
+
+
+def _in_repository(folder: Path) -> bool:
+    with suppress(OSError):
+        return any((place / ".git").exists() for place in (folder, *folder.parents))
+    return False
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            # Without optional locks, so that a commit made meanwhile is not disturbed.
+            ["git", "-C", str(folder), "--no-optional-locks", *arguments],
+            capture_output=True, text=True, timeout=GIT_TIMEOUT_SECONDS, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,333 @@
+"""Starting a run: where its snapshots go and what carries them; and ending it within two seconds."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from ..actions.callbacks import VerdictWatch
+from ..actions.cleanups import Cleanups
+from ..console.notices import Notices
+from ..probes.memory.cgroup import memory_group
+from ..probes.native_module import native, why_not_native
+from ..runtime.error_boundary import logger
+from ..sampling.background_readings import BackgroundFold
+from ..sampling.overhead_budget import NATIVE_DEEP_CREDIT_SECONDS, Governor
+from ..sampling.run_requests import QUIET, REFUSED, RequestBox
+from ..sampling.sampler import Sampler
+from ..settings import Settings
+from ..snapshot import ProcessIdentity, RunHeader, Snapshot
+from ..transport.http_delivery import Delivery
+from ..transport.outbox import SafeOutbox
+from ..transport.recorder import Losses, Recorder
+from ..transport.sender import Sender
+from ..transport.snapshot_accounting import Account
+from ..transport.spool_file import SpoolFile
+from ..transport.spool_format import AT_EXIT, read_batches
+from .environment import read_environment
+from .exit_summary import not_ready, verdict_of_server, verdict_within
+from .output_tail import OutputTail
+from .process_tree import identity
+from .run_names import readable_name
+from .target import OF_ITS_OWN, Subject
+from .training_loop import Loop
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..sampling.allocation_tracing import Allocations
+
+# All that an exit may take, with a little less than two seconds to be on the right side of them.
+EXIT_SECONDS: Final = 1.8
+# Of them for the verdict, when the server has everything.
+GOODBYE_SECONDS: Final = 0.1
+# When the server has not answered lately, waiting longer at exit would not change that.
+EXIT_SECONDS_UNREACHABLE: Final = 0.5
+FLUSH_SECONDS: Final = 1.0
+# For each part of an exit, however long those before it took.
+LEAST_SECONDS: Final = 0.1
+# Snapshots move while they are counted.
+ACCOUNT_TRIES, ACCOUNT_PAUSE_SECONDS = 100, 0.001
+
+
+class Chain:
+    """One process's way from the loop to the server: loop -> recorder -> spool -> sender. Made once, started once."""
+
+    def __init__(self, settings: Settings, subject: Subject = OF_ITS_OWN) -> None:
+        self._settings = settings
+        self.process = process = subject.identified(identity(settings))
+        # One process of a run talks.
+        self._quiet = settings.quiet or settings.rank > 0 or process.role != "main"
+        self._notices = Notices(self._quiet)
+        # Whoever has started the program says where it goes and how it went.
+        self._is_told_of = self._quiet or subject.is_told_of
+        losses = Losses()
+        governor = Governor(
+            settings.max_overhead,
+            max_pause_seconds=settings.max_pause_seconds,
+            deep_credit_seconds=None if native() is None else NATIVE_DEEP_CREDIT_SECONDS,
+        )
+        self.requests = RequestBox(refuse=_refusal(settings))
+        sampler = subject.sampler(governor, settings.exact_peaks, self.requests)
+        sampler.tell_large(settings.large_objects, settings.large_from_bytes)
+        self.header = subject.described(_header(settings, sampler))
+        self.spool_path: Path | None = None
+        self.is_held, self._letting_go = True, threading.Lock()
+        self._exit_until = 0.0
+        # The process ends with the run, and its exit status is not known for certain.
+        self.at_exit = False
+        # Whether the server has everything.
+        self._arrived = False
+        # What the server says of the run at its end.
+        self._verdict: str | None = None
+        self.outbox = SafeOutbox(self._open_spool(process), self._lost_spool, counted=losses.totals)
+        self.sender = self._make_sender(process, losses, governor)
+        self.recorder = Recorder(
+            self.outbox, process, losses,
+            news=self.sender.wake if self.sender is not None else lambda: None,
+            tick=(lambda: fold.tick()) if settings.sample_seconds else None,
+            tick_seconds=settings.sample_seconds, note_cpu=governor.note_thread,
+        )  # fmt: skip
+        self.loop = Loop(settings.unit, sampler, governor, losses, self.recorder.put)
+        self.loop.warn = self._notices.say
+        self.verdicts = VerdictWatch(self.header, process, governor)
+        self.cleanups = Cleanups(
+            self.loop, self.requests, lambda: self.verdicts.status, quiet=settings.quiet
+        )
+        self.loop.listeners += [self.verdicts.see, self.cleanups.see]
+        self._traced: Allocations | None = None
+        if settings.allocations:
+            from ..sampling.allocation_tracing import Allocations
+
+            self._traced = Allocations(
+                self.loop.note, lambda: self.verdicts.status, note_cpu=governor.note_thread
+            )
+            self.loop.listeners.append(self._traced.see)
+        from ..console.snapshot_text import SnapshotBanner
+
+        self.banner = SnapshotBanner(self._notices, f"run {self.header.name}")
+        self.loop.listeners.append(self.banner.see)
+        # Whoever says nothing works out nothing for it.
+        self._says_lines = settings.log_every > 0 and not self._quiet
+        if self._says_lines:
+            from ..console.status_line import StatusLine
+
+            line = StatusLine(
+                self._notices, settings.log_every, settings.watch, lambda: self.verdicts.newest
+            )
+            self.loop.listeners.append(line.see)
+        self.output = OutputTail() if settings.log_lines else None
+        self.loop.output = self.output
+        if settings.sample_seconds:
+            fold = BackgroundFold(
+                sampler, self.loop.background, settings.sample_seconds, self.loop.has_output,
+                subject.approach(),
+            )  # fmt: skip
+        self.loop.watch(settings.watch)
+
+    def start(self, *, held: bool = False) -> None:
+        """1. say so  2. threads  3. the baseline. ``held``: no server hears of the run before `let_go`."""
+        if not self._is_told_of:
+            self._say_hello()
+        if self.output is not None:
+            self.output.start()
+        if self._traced is not None or self._says_lines:
+            self.verdicts.follow()
+        self.loop.sampler.start()
+        self.recorder.start()
+        if not held:
+            self.let_go()
+        self.loop.baseline()
+
+    def let_go(self) -> None:
+        """From here on the server hears of it. Twice is once, from any thread."""
+        with self._letting_go:
+            was_held, self.is_held = self.is_held, False
+        if was_held and self.sender is not None:
+            self.sender.start()
+
+    def discard(self) -> None:
+        """End what is held as if it had never begun."""
+        self.stop_listening()
+        self.loop.sampler.stop()
+        self.recorder.close({}, EXIT_SECONDS / 2)
+        self.outbox.close(LEAST_SECONDS)
+        if self.spool_path is not None:
+            self.spool_path.unlink(missing_ok=True)
+        self.forget()
+
+    def flush(self) -> None:
+        """Wait, not for long, until what was taken is recorded."""
+        self.recorder.flush(FLUSH_SECONDS)
+
+    def recorded(self) -> list[Snapshot]:
+        """What this process has recorded so far, for a callback that comes late."""
+        if self.spool_path is None:
+            return []
+        self.flush()
+        return [snapshot for batch in read_batches(self.spool_path) for snapshot in batch.snapshots]
+
+    def close(self, end: tuple[str, str]) -> None:
+        """Record the end and send what is left, within the time."""
+        deadline = self._exit_until = time.monotonic() + EXIT_SECONDS
+        self.stop_listening()
+        with self._letting_go:
+            # Whoever has started the program uploads it: every short program of a script would pay for a mute server.
+            stays = self.is_held and self.spool_path is not None
+            was_held, self.is_held = self.is_held, False
+        if was_held and not stays and self.sender is not None:
+            self.sender.start()
+        state, reason = end
+        left = {"state": state, "ended_at": time.time(), "reason": reason}
+        self.loop.sampler.stop()
+        self.recorder.close({**left, AT_EXIT: True} if self.at_exit else left, EXIT_SECONDS / 2)
+        if self.sender is not None and not stays:
+            reachable = self.sender.failures == 0
+            seconds = deadline - time.monotonic() if reachable else EXIT_SECONDS_UNREACHABLE
+            self._arrived = self.sender.close(left, max(LEAST_SECONDS, seconds))
+            if not (self._arrived or self._is_told_of) and self.spool_path is not None:
+                where = self.spool_path.parent
+                self._notices.say(f"not everything was sent; upload it with: leakline sync {where}")
+        self.outbox.close(max(LEAST_SECONDS, deadline - time.monotonic()))
+
+    def _ask_for_verdict(self, delivery: Delivery) -> None:
+        """On the sender's thread, when the server has heard of the end."""
+        if not self._is_told_of:
+            self._verdict = verdict_of_server(
+                delivery, self.header.id, self.loop.generations_ended, GOODBYE_SECONDS
+            )
+
+    def stop_listening(self) -> None:
+        """Leave alone from here on what the program prints and allocates."""
+        if self.output is not None:
+            self.output.stop()
+        if self._traced is not None:
+            self._traced.stop()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what it has inherited. Without a lock: another thread may have held it."""
+        self.loop.sampler.abandon()
+        self.stop_listening()
+        if self.sender is not None:
+            self.sender.abandon()
+
+    def account(self) -> Account:
+        """Where every snapshot has gone. Read again while it moves from one hand to the next."""
+        for _ in range(ACCOUNT_TRIES):
+            account = self._read_account()
+            if account.closes:
+                break
+            # Whoever moves them needs the interpreter for it.
+            time.sleep(ACCOUNT_PAUSE_SECONDS)
+        return account
+
+    def _read_account(self) -> Account:
+        return Account(
+            taken=self.recorder.taken,
+            sent=0 if self.sender is None else self.sender.sent,
+            pending=self.recorder.waiting() + self.outbox.waiting(),
+            lost=self.outbox.lost(),
+        )
+
+    def forget(self) -> None:
+        """Let go of what the program gave."""
+        self.loop.sampler.forget()
+        self.verdicts.forget()
+        self.cleanups.forget()
+
+    def say_goodbye(self) -> None:
+        if self._is_told_of or self.spool_path is None:
+            return
+        verdict, where = self._verdict, f": leakline report {self.spool_path.parent}"
+        if self._arrived:
+            # The server works it out, and nobody waits for what is to be seen there.
+            where = not_ready(self._settings.project, self.header.name, self._settings.url)
+        elif verdict is None:
+            verdict = verdict_within(self.spool_path, self._exit_until - time.monotonic())
+        self._notices.say(verdict or f"the verdict is not ready yet{where}")
+
+    def _say_hello(self) -> None:
+        settings = self._settings
+        if settings.mode == "online":
+            self._notices.say(f"run {self.header.name} -> {settings.url}")
+        else:
+            where = settings.run_directory
+            self._notices.say(
+                f"run {self.header.name} records to {where}; upload with: leakline sync {where}"
+            )
+
+    def _open_spool(self, process: ProcessIdentity) -> SpoolFile | None:
+        self.spool_path = self._settings.run_directory / f"{process.instance}.spool"
+        origin = self._settings.server if self._settings.mode == "online" else None
+        try:
+            return SpoolFile(
+                self.spool_path, self.header, process, self._settings.spool_limit_bytes,
+                server=origin, memory_group=memory_group(),
+            )  # fmt: skip
+        except OSError as error:
+            self._lost_spool(str(error))
+            return None
+
+    def _lost_spool(self, why: str) -> None:
+        self.spool_path = None
+        logger.warning("leakline: cannot record to disk (%s); only memory is left", why)
+
+    def _make_sender(
+        self, process: ProcessIdentity, losses: Losses, governor: Governor
+    ) -> Sender | None:
+        settings = self._settings
+        if settings.mode != "online":
+            return None
+        _load_network()
+        where = f" to {settings.run_directory}; upload later with: leakline sync {settings.run_directory}"
+        from ..transport.orphan_recovery import Leftovers
+
+        delivery = Delivery(settings.server, settings.token, ca_file=settings.ca_file)
+        leftovers = Leftovers(
+            settings.directory, self.spool_path, delivery, lambda line: self._notices.say(line)
+        )
+        return Sender(
+            self.outbox, delivery, self.header, process, losses, self._notices, where,
+            requested=self.requests.put, idle=leftovers.send, let_go=leftovers.close,
+            ended=lambda: self._ask_for_verdict(delivery),
+            note_cpu=governor.note_thread,
+        )  # fmt: skip
+
+
+def _header(settings: Settings, sampler: Sampler) -> RunHeader:
+    return RunHeader(
+        id=settings.run_id,
+        project=settings.project,
+        name=settings.name or readable_name(settings.run_id),
+        unit=settings.unit,
+        total=settings.total,
+        started_at=time.time(),
+        phases=settings.phases,
+        tags=settings.tags,
+        config=settings.config,
+        environment={
+            **read_environment(),
+            "exact_peaks": sampler.exact_peaks,
+            # Whether the native module does the looks at the heap, or why not.
+            "native": why_not_native() or True,
+        },
+    )
+
+
+def _refusal(settings: Settings) -> str | None:
+    """What the server's requests are answered with; None: they are served."""
+    if not settings.requests:
+        return REFUSED
+    return QUIET if settings.quiet else None
+
+
+def _load_network() -> None:
+    """What the sender would import: a child forked while another thread imports could never import the same."""
+    names = ["leakline.transport.http_connection", "encodings.ascii", "encodings.idna"]
+    if any(variable.lower().endswith("_proxy") for variable in os.environ):
+        names.append("urllib.request")
+    for name in names:
+        import_module(name)

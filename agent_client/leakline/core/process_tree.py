@@ -1,0 +1,105 @@
+"""Who this process is to the one that started it: the run goes on through the processes that it starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import SpoolError
+from ..settings import Settings, start_ticks
+from ..snapshot import ProcessIdentity
+from ..transport.spool_format import read_header
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Tells the children of this process of its run: "<run id>:<attempt>:<when the process began>:<pid>".
+ANNOUNCED: Final = "_LEAKLINE_ANNOUNCED"
+# A process that a process of the run has started beside itself.
+CHILD: Final = "child"
+# What was announced here by the process that started this one, while this one has a run of its own.
+_inherited: Final[list[str]] = []
+
+
+def identity(settings: Settings) -> ProcessIdentity:
+    """A run that is resumed begins its next attempt; what a process of it has started belongs to the same one."""
+    parent = _attempt_of_parent(settings.run_id)
+    if parent is None:
+        recorded = newest_attempt(settings.run_directory, settings.rank)
+        role, attempt = "main", max(settings.restarts, recorded) + 1
+    else:
+        role, attempt = CHILD, parent
+    return ProcessIdentity(
+        os.urandom(8).hex(), settings.rank, os.getpid(), socket.gethostname(), role, attempt
+    )
+
+
+def newest_attempt(run_directory: Path, rank: int) -> int:
+    """The newest attempt that a process of this rank has recorded in the run's folder; 0: none has."""
+    newest = 0
+    for path in run_directory.glob("*.spool"):
+        # One that died before it recorded anything was no attempt worth counting.
+        with suppress(SpoolError):
+            process = read_header(path)[1]
+            if process.rank == rank and process.role == "main":
+                newest = max(newest, process.attempt)
+    return newest
+
+
+def announce(run_id: str, attempt: int) -> None:
+    """Tell the children of this process that it has a run."""
+    pid = os.getpid()
+    before = os.environ.get(ANNOUNCED)
+    if before is not None and _announced_by() not in (0, pid):
+        _inherited.append(before)
+    os.environ[ANNOUNCED] = f"{run_id}:{attempt}:{start_ticks(pid)}:{pid}"
+
+
+def take_back() -> None:
+    """The run of this process is over; that of the process which started it may not be."""
+    os.environ.pop(ANNOUNCED, None)
+    if _inherited:
+        os.environ[ANNOUNCED] = _inherited.pop()
+
+
+def _announced_by() -> int:
+    """The process that has announced a run to this one; 0: none."""
+    pid = os.environ.get(ANNOUNCED, "").rpartition(":")[2]
+    return int(pid) if pid.isdecimal() and len(pid) < 10 else 0
+
+
+def _attempt_of_parent(run_id: str) -> int | None:
+    """The attempt of the process that announced this run here, while it lives; None: there is no such process."""
+    run, _, rest = os.environ.get(ANNOUNCED, "").partition(":")
+    attempt, _, rest = rest.partition(":")
+    began, pid = rest.partition(":")[0], _announced_by()
+    if run != run_id or not attempt.isdecimal() or pid in (0, os.getpid()):
+        return None
+    return int(attempt) if _is_there(pid) and start_ticks(pid) == began else None
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        # Another user's.
+        return True
+    return True
+
+
+def in_worker() -> bool:
+    """Is this a multiprocessing child of a process that measures already? It must not start a second run.
+
+    A child of a process without a run (a rank started by ``mp.spawn``) may start one.
+    """
+    if _announced_by() in (0, os.getpid()):
+        return False
+    # While a spawned child imports the main module, multiprocessing does not know its parent yet.
+    helper = any(argument.startswith("from multiprocessing.") for argument in sys.orig_argv)
+    processes: Any = sys.modules.get("multiprocessing.process")
+    return helper or (processes is not None and processes.parent_process() is not None)

@@ -1,0 +1,471 @@
+"""The training loop as we see it: its generation, its open phases and their books -> snapshots.
+
+Everything here runs on the program's own threads, between two of its statements; `run.py` guards every call.
+The order at each boundary is always the same: read memory first, book it to what the program did, measure,
+read memory again and book the difference to Leakline.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ..probes.heap.gc_stats import Collection
+from ..probes.memory.peak_memory import PEAK
+from ..sampling.heap_scans import Measured
+from ..sampling.overhead_budget import Governor
+from ..sampling.sampler import Sampler
+from ..snapshot import Event, Number, Snapshot
+from ..transport.recorder import Losses
+from .generation_numbering import GenerationNumbers, Given, renumbered
+from .output_tail import OutputTail
+from .phase_accounting import Frame, PhaseBooks, Reading, book_samples
+
+if TYPE_CHECKING:
+    from ..sampling.cuda_cache import CacheFalls
+
+EVENTS_LIMIT: Final = 256
+GAUGES_LIMIT: Final = 128
+LABEL_LIMIT: Final = 256
+EVENT_NAME_LIMIT: Final = 512
+
+
+@dataclass(slots=True, eq=False)
+class _Unresolved:
+    """A declaration for a class that is only known by a name so far."""
+
+    kind: str
+    name: str
+    data: Mapping[str, Any]
+    told: bool = False
+
+    def says_the_same(self, other: _Unresolved) -> bool:
+        return (self.kind, self.name, self.data) == (other.kind, other.name, other.data)
+
+
+class Loop:
+    """One process's training loop. ``put`` takes the finished snapshots and never waits."""
+
+    def __init__(
+        self,
+        unit: str,
+        sampler: Sampler,
+        governor: Governor,
+        losses: Losses,
+        put: Callable[[Snapshot], None],
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.unit, self.sampler, self.governor, self.losses = unit, sampler, governor, losses
+        self._put, self._clock, self._wall_clock = put, clock, wall_clock
+        # Reentrant: a signal handler may end the run in the middle of a call.
+        self._lock = threading.RLock()
+        self._order = threading.RLock()
+        self._thread = threading.get_ident()
+        self._sequence = 0
+        self.generations_ended = 0
+        self._events: list[Event] = []
+        self._gauges: dict[str, Number] = {}
+        self._fresh_gauges: set[str] = set()
+        self._unresolved: list[_Unresolved] = []
+        self._told_too_large = False
+        self._limits: dict[str, Number] = {}
+        self._books = PhaseBooks(self._read())
+        # Of what torch keeps of devices; loaded once a device is read.
+        self._caches: CacheFalls | None = None
+        self._own_bytes = 0
+        self._last_exception = 0
+        self._numbers = GenerationNumbers()
+        self._warned_of_numbers = False
+        self._generation_started: float | None = None
+        # How long the newest generation took, while its end has no snapshot yet.
+        self._untold_seconds: float | None = None
+        # Other threads may still be inside phases of a run that has ended.
+        self._over = False
+        self.listeners: list[Callable[[Snapshot], None]] = []
+        # Shows a line to the user.
+        self.warn: Callable[[str], None] = lambda line: None
+        # Of a run that may keep what its program prints.
+        self.output: OutputTail | None = None
+
+    @property
+    def phase(self) -> str | None:
+        return self._books.path
+
+    @property
+    def generation(self) -> int | None:
+        """The newest generation on the axis."""
+        return self._numbers.axis
+
+    @property
+    def highest_number(self) -> Given | None:
+        """The highest number that the program has used for a generation."""
+        return self._numbers.highest
+
+    def baseline(self) -> None:
+        """The first snapshot, before the loop begins. Its cost is set-up."""
+        with self._lock, self.governor.measuring("baseline", set_up=True):
+            measured = self.sampler.measure("baseline")
+            self._resolve_types(last_word=False)
+            self._hand_over("baseline", "baseline", measured)
+
+    def start_generation(self, number: Given) -> None:
+        with self._lock:
+            if self._over:
+                return
+            if self._generation_started is not None:
+                if number == self._numbers.given:
+                    return
+                self.end_generation()
+            self._thread = threading.get_ident()
+            if self.generation is None:
+                # What happened before the first generation is not of its books.
+                self._books.close_generation(self._read())
+            why = self._numbers.advance(number)
+            self._generation_started = self._clock()
+            if why:
+                self._warn_of_numbers(why)
+
+    def _warn_of_numbers(self, why: str) -> None:
+        """Say once that the program's numbers are not those of the axis, also on the charts."""
+        if not self._warned_of_numbers:
+            self._warned_of_numbers = True
+            self.note("mark", f"{self._numbers.title(self.unit)} {why}")
+            self.warn(renumbered(self.unit, self._numbers, why))
+
+    def end_generation(self, error: BaseException | None = None, *, last: bool = False) -> None:
+        """Close the books of this generation and take its snapshot; the last one is never left out."""
+        with self._lock:
+            if self._over:
+                return
+            if error is not None:
+                self._note_exception(error, None)
+            if self._generation_started is not None:
+                self._untold_seconds = self._clock() - self._generation_started
+                self._generation_started = None
+                if not (last or self.governor.allows("generation")):
+                    # The books stay open: their next closing covers this generation as well.
+                    self.losses.count("thinned")
+                    return
+            elif not (last and self._untold_seconds is not None):
+                return
+            seconds, self._untold_seconds = self._untold_seconds, None
+            with self.governor.measuring("generation"):
+                reading = self._read()
+                books = book_samples(self._books.close_generation(reading))
+                books["generation.seconds"] = round(seconds, 6)
+                measured = self._exact(self.sampler.measure("generation_end"), reading)
+                self._resolve_types()
+                self._tell_when_too_large()
+                label = f"{self._numbers.title(self.unit)}: end"
+                self.generations_ended += 1
+                self._hand_over("generation_end", label, measured, books)
+            self._book_own_work()
+
+    def end_interval(self, label: str) -> None:
+        """For a program that declares no generations: the snapshot of one interval of time, on a thread of ours."""
+        with self._lock:
+            if self._over or self.generation is not None or not self.governor.allows("generation"):
+                return
+            with self.governor.measuring("generation"):
+                measured = self.sampler.measure("generation_end")
+                self.generations_ended += 1
+                self._hand_over("generation_end", label, measured)
+
+    def enter_phase(self, name: str) -> Frame | None:
+        """None: the run has ended meanwhile."""
+        with self._lock:
+            if self._over:
+                return None
+            elsewhere = threading.get_ident() != self._thread
+            enter = self._books.enter_elsewhere if elsewhere else self._books.enter
+            if not elsewhere:
+                self._last_exception = 0
+            if not self.governor.reads_entry():
+                return enter(name, None)
+            started = self.governor.work_seconds()
+            frame = enter(name, self._read())
+            self.governor.charge_books(self.governor.work_seconds() - started)
+            return frame
+
+    def exit_phase(self, frame: Frame, error: BaseException | None) -> None:
+        with self._lock:
+            if self._over or not self._leave(frame):
+                return
+            if error is not None:
+                self._note_exception(error, frame.path)
+            nested = frame.foreign or bool(self._books.open)
+            work = "nested" if nested else "phase"
+            if not self.governor.allows(work):
+                self.losses.count("thinned")
+                return
+            with self.governor.measuring(work):
+                reading = self._books.last if frame.booked else self._read()
+                if not frame.foreign and not frame.booked:
+                    self._books.book(reading)
+                measured = self._exact(self.sampler.measure("phase_end", nested=nested), reading)
+                self._tell_peak(frame, measured.samples)
+                self._hand_over("phase_end", f"after {frame.path}", measured, phase=frame.path)
+            if not frame.foreign:
+                self._book_own_work()
+
+    def _leave(self, frame: Frame) -> bool:
+        """What was read as it was entered is read as it is left: else its bytes would go to the wrong line."""
+        if not frame.booked:
+            return self._close(frame, None)
+        started = self.governor.work_seconds()
+        left = self._close(frame, self._read())
+        self.governor.charge_books(self.governor.work_seconds() - started)
+        return left
+
+    def _close(self, frame: Frame, reading: Reading | None) -> bool:
+        if not frame.foreign:
+            return self._books.exit(frame, reading)
+        self._books.exit_elsewhere(frame, reading)
+        return True
+
+    def manual(self, label: str) -> None:
+        with self._lock:
+            if self._over:
+                return
+            self._books.book(self._read())
+            with self.governor.measuring("manual"):
+                self._hand_over("manual", label, self.sampler.measure("manual"))
+            self._book_own_work()
+
+    def finish(self) -> None:
+        """Close the open generation and take the last snapshot."""
+        with self._lock:
+            try:
+                self.end_generation(last=True)
+                with self.governor.measuring("finish"):
+                    self._hand_over("finish", "finish", self.sampler.measure("finish"))
+            finally:
+                self._over = True
+
+    def background(self, samples: Mapping[str, Number]) -> None:
+        """A snapshot of the recorder's thread, between two phases' ends."""
+        if self._over:
+            return
+        doing = self.phase
+        label = "sample" if doing is None else f"during {doing}"
+        self._hand_over("sample", label, Measured(dict(samples)))
+
+    def note(self, kind: str, name: str, data: Mapping[str, Any] | None = None) -> None:
+        """An event, with the next snapshot."""
+        if len(self._events) >= EVENTS_LIMIT:
+            self.losses.count("events")
+            return
+        event = Event(
+            0,
+            self._wall_clock(),
+            kind,
+            name[:EVENT_NAME_LIMIT],
+            self.generation,
+            self.phase,
+            data or {},
+        )
+        with self._order:
+            self._events.append(event)
+
+    def expect(self, target: type | str, data: Mapping[str, Any]) -> None:
+        """Declare a count of live instances."""
+        self._declare_type("expect", target, data)
+
+    def watch(self, targets: Iterable[str]) -> None:
+        """Count these classes from now on, also before they grow."""
+        for target in targets:
+            self._declare_type("watch", target, {})
+
+    def _declare_type(self, kind: str, target: type | str, data: Mapping[str, Any]) -> None:
+        """Under the name the class has in the series; a name that is not known yet is tried again."""
+        name = self.sampler.full_name(target)
+        if name is not None:
+            self.sampler.watch(name)
+            self.note(kind, name, data)
+        else:
+            self._wait_for(_Unresolved(kind, str(target), data))
+
+    def _wait_for(self, declared: _Unresolved) -> None:
+        """Once, however often it is declared: loops tend to declare in every generation."""
+        if any(declared.says_the_same(waiting) for waiting in self._unresolved):
+            return
+        if len(self._unresolved) >= EVENTS_LIMIT:
+            self.losses.count("events")
+            return
+        self._unresolved.append(declared)
+
+    def _tell_when_too_large(self) -> None:
+        if self.sampler.census_too_large and not self._told_too_large:
+            self._told_too_large = True
+            self.note(
+                "warning", "census_off", {"reason": "too many objects for one look at all of them"}
+            )
+
+    def _resolve_types(self, *, last_word: bool = True) -> None:
+        for waiting in list(self._unresolved):
+            name = self.sampler.full_name(waiting.name)
+            if name is not None:
+                self._unresolved.remove(waiting)
+                self.sampler.watch(name)
+            if name is not None or (last_word and not waiting.told):
+                # Told as given at first, so that a declaration for a class that never appears is seen.
+                waiting.told = True
+                self.note(waiting.kind, name or waiting.name, waiting.data)
+
+    def track(self, name: str, target: Any, capacity: int | None) -> None:
+        self.sampler.track(name, target, capacity)
+        self.note("track", name, {"capacity": capacity})
+
+    def gauge(self, name: str, value: Number, warn_above: Number | None) -> None:
+        """The newest value goes with the next snapshot, and with every generation end."""
+        if name not in self._gauges and len(self._gauges) >= GAUGES_LIMIT:
+            self.losses.count("gauges")
+            return
+        before = self._gauges.get(name)
+        if warn_above is not None and self._limits.get(name) != warn_above:
+            self._limits[name] = warn_above
+            self.note("gauge", name, {"warn_above": warn_above})
+        with self._order:
+            self._gauges[name] = value
+            self._fresh_gauges.add(name)
+        if (
+            warn_above is not None
+            and value > warn_above
+            and (before is None or before <= warn_above)
+        ):
+            self.note("warning", name, {"value": value, "warn_above": warn_above})
+
+    def read_private_bytes(self) -> int:
+        return self.sampler.read_private_bytes()
+
+    def device_bytes(self) -> dict[str, Number]:
+        """For a cleanup, which tells itself what it gave back."""
+        found = self.sampler.device_bytes()
+        with self._order:
+            self._tell_caches(found, tell=False)
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """Live instances by type, of the classes that are followed and of tensors."""
+        with self._lock:
+            return self.sampler.counts()
+
+    def _hand_over(
+        self,
+        kind: str,
+        label: str,
+        measured: Measured,
+        more: Mapping[str, Number] | None = None,
+        phase: str | None = None,
+    ) -> None:
+        for answer in measured.answers:
+            self.note("mark", answer.text[:LABEL_LIMIT], answer.data)
+        self._tell_output(last=kind == "finish")
+        samples = {**measured.samples, **(more or {}), **self.governor.ledger()}
+        self._note_peak(samples)
+        # Measuring may leave less memory than it found; on the wire this series is a size.
+        samples["client.bytes"] = max(0, self._own_bytes)
+        if self.generation is not None and kind not in ("generation_end", "baseline"):
+            label = f"{self._numbers.title(self.unit)}: {label}" if kind != "manual" else label
+        with self._order:
+            self._sequence += 1
+            number = self._sequence
+            gauges = self._gauges if kind == "generation_end" else self._fresh_gauges
+            samples.update({f"gauge.{name}": self._gauges[name] for name in gauges})
+            self._fresh_gauges.clear()
+            self._tell_caches(samples)
+            events, self._events = [*self._events, *self._collections()], []
+            snapshot = Snapshot(
+                number, self._wall_clock(), self._clock(), self.generation, phase, label[:LABEL_LIMIT], kind,
+                samples,
+                tuple(replace(event, sequence=number) for event in events),
+                tuple(replace(thing, sequence=number) for thing in measured.large_objects),
+                None if measured.census is None else replace(measured.census, sequence=number),
+                tuple(replace(holder, sequence=number) for holder in measured.holders),
+            )  # fmt: skip
+            self._put(snapshot)
+        for listener in self.listeners:
+            listener(snapshot)
+
+    def has_output(self) -> bool:
+        """Whether the program has printed lines that a snapshot should carry now."""
+        return self.output is not None and self.output.waits()
+
+    def _tell_output(self, *, last: bool) -> None:
+        if self.output is not None:
+            lines = self.output.take(last=last)
+            if lines:
+                self.note("log", "log", {"lines": lines})
+
+    def _collections(self) -> list[Event]:
+        """Full collections of the program's since the last snapshot, each at its own time."""
+        return [
+            Event(
+                0, each.time, "collection", "full", self.generation, None,
+                {
+                    "generation": each.generation, "freed": each.freed,
+                    "uncollectable": each.uncollectable, "seconds": round(each.seconds, 6),
+                    **_resident(each),
+                },
+            )
+            for each in self.sampler.take_collections()
+        ]  # fmt: skip
+
+    def _tell_caches(self, samples: Mapping[str, Number], *, tell: bool = True) -> None:
+        """What a device got back since the reading before. Holding the order."""
+        if self._caches is None:
+            if not any(name.startswith(("cuda.", "mps.")) for name in samples):
+                return
+            from ..sampling.cuda_cache import CacheFalls
+
+            self._caches = CacheFalls()
+        for fall in self._caches.see(samples, tell=tell):
+            self.note("mark", *fall.told)
+
+    def _tell_peak(self, frame: Frame, samples: dict[str, Number]) -> None:
+        """``process.phase_peak_bytes``: the highest of all peaks told while this phase was open."""
+        frame.note_peak(samples.get(PEAK, 0))
+        if frame.peak_bytes:
+            samples["process.phase_peak_bytes"] = frame.peak_bytes
+
+    def _note_peak(self, samples: Mapping[str, Number]) -> None:
+        seen = samples.get(PEAK, 0)
+        # Copies: on the recorder's thread the training thread goes on meanwhile.
+        for frame in [*self._books.open, *self._books.open_elsewhere]:
+            frame.note_peak(seen)
+
+    def _read(self) -> Reading:
+        return Reading(self.sampler.read_private_bytes(), self._clock())
+
+    def _exact(self, measured: Measured, reading: Reading) -> Measured:
+        """The same memory in the snapshot as in the books, so that they agree to the byte."""
+        samples = measured.samples
+        if "process.anon_bytes" in samples:
+            samples["process.anon_bytes"] = reading.bytes - int(
+                samples.get("process.swap_bytes", 0)
+            )
+        return measured
+
+    def _book_own_work(self) -> None:
+        before = self._books.last.bytes
+        reading = self._read()
+        self._books.book_own_work(reading)
+        self._own_bytes += reading.bytes - before
+
+    def _note_exception(self, error: BaseException, path: str | None) -> None:
+        # One exception leaves several phases; it is told once, at the innermost.
+        if isinstance(error, Exception) and id(error) != self._last_exception:
+            self._last_exception = id(error)
+            self.note(
+                "exception", type(error).__name__, {"type": type(error).__name__, "phase": path}
+            )
+
+
+def _resident(collection: Collection) -> dict[str, list[int]]:
+    """Bytes of the process in memory before and after; nothing where one of the two was not read."""
+    before, after = collection.resident_before, collection.resident_after
+    return {} if before is None or after is None else {"resident_bytes": [before, after]}

@@ -1,0 +1,196 @@
+"""Names that other tools give to memory, time and progress -> ours, with the unit that the name tells. Pure.
+
+A guess is said to the person, and what a name does not tell is asked for: never guessed from the size of a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from .size_parser import factor_of
+
+Role = Literal[
+    "memory", "time", "generation", "phase", "label", "device", "run", "metric", "value", "derived", "other",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """``series``: the name of the sample, of memory alone. ``factor``: bytes, or seconds, of one; None: not told.
+
+    ``unit``: of a generation. ``rank``: which of several names for the same thing is the better one, 0 the best.
+    """
+
+    role: Role
+    series: str = ""
+    factor: float | None = None
+    unit: str = ""
+    rank: int = 0
+
+
+_TELLS_UNIT: Final = re.compile(
+    r"(?:[\s_./-]*[(\[]\s*(?P<brackets>[A-Za-z]+)\s*[)\]]|[\s_./-]+(?P<suffix>[A-Za-z]+))$"
+)
+_GLUED_UNIT: Final = re.compile(r"(?<=[a-z])(?P<suffix>KB|MB|GB|KiB|MiB|GiB|Bytes)$")
+_LONG_UNITS: Final = {
+    "bytes": "B", "byte": "B", "kilobytes": "KB", "megabytes": "MB", "gigabytes": "GB", "kbytes": "KB", "mbytes": "MB",
+}  # fmt: skip
+_SECONDS: Final = {
+    "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "second": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6,
+    "ns": 1e-9, "min": 60.0, "mins": 60.0, "minutes": 60.0, "h": 3600.0, "hours": 3600.0, "hour": 3600.0,
+}  # fmt: skip
+# The whole name, without its unit -> what it is. The earlier of two for the same series wins.
+_MEMORY: Final = {
+    "rss": "process.rss_bytes", "process rss": "process.rss_bytes", "process memory rss": "process.rss_bytes",
+    "memory rss": "process.rss_bytes", "mem rss": "process.rss_bytes", "resident": "process.rss_bytes",
+    "resident memory": "process.rss_bytes", "res": "process.rss_bytes", "rss memory": "process.rss_bytes",
+    "process memory usage": "process.rss_bytes", "process resident memory": "process.rss_bytes",
+    "process memory": "process.rss_bytes", "proc memory rss": "process.rss_bytes", "real": "process.rss_bytes",
+    "memory": "process.rss_bytes", "mem": "process.rss_bytes", "ram": "process.rss_bytes",
+    "memory usage": "process.rss_bytes", "mem usage": "process.rss_bytes", "ram usage": "process.rss_bytes",
+    "memory used": "process.rss_bytes", "used memory": "process.rss_bytes", "ram used": "process.rss_bytes",
+    "cpu memory": "process.rss_bytes", "cpu mem": "process.rss_bytes", "cpu ram": "process.rss_bytes",
+    "vms": "process.vms_bytes", "vsz": "process.vms_bytes", "virt": "process.vms_bytes",
+    "virtual": "process.vms_bytes", "virtual memory": "process.vms_bytes", "process vms": "process.vms_bytes",
+    "anon": "process.anon_bytes", "anonymous": "process.anon_bytes", "swap": "process.swap_bytes",
+    "shared": "process.shared_bytes", "peak rss": "process.peak_bytes", "max rss": "process.peak_bytes",
+    "peak memory": "process.peak_bytes", "gpu allocated": "cuda.0.allocated_bytes",
+    "gpu memory allocated": "cuda.0.allocated_bytes", "cuda allocated": "cuda.0.allocated_bytes",
+    "cuda memory allocated": "cuda.0.allocated_bytes", "gpu mem allocated": "cuda.0.allocated_bytes",
+    "gpu reserved": "cuda.0.reserved_bytes", "gpu memory reserved": "cuda.0.reserved_bytes",
+    "cuda reserved": "cuda.0.reserved_bytes", "cuda memory reserved": "cuda.0.reserved_bytes",
+    "gpu mem reserved": "cuda.0.reserved_bytes", "gpu memory": "gpu.0.used_bytes", "gpu mem": "gpu.0.used_bytes",
+    "gpu memory used": "gpu.0.used_bytes", "gpu memory usage": "gpu.0.used_bytes", "vram": "gpu.0.used_bytes",
+}  # fmt: skip
+_TIMES: Final = (
+    "time", "timestamp", "ts", "datetime", "date", "wall time", "walltime", "unix time", "elapsed", "elapsed time",
+    "seconds", "runtime", "relative time", "relative time process", "relative time wall", "t",
+)  # fmt: skip
+_GENERATIONS: Final = {
+    "generation": "generation", "gen": "generation", "episode": "episode", "ep": "episode", "epoch": "epoch",
+    "step": "step", "global step": "step", "iteration": "step", "iter": "step", "training step": "step",
+    "trainer global step": "step", "train global step": "step", "epochs": "epoch", "train epoch": "epoch",
+    "episodes": "episode", "steps": "step", "iterations": "step",
+}  # fmt: skip
+_OTHERS: Final[dict[str, Role]] = {
+    "phase": "phase",
+    "stage": "phase",
+    "label": "label",
+    "event": "label",
+    "run": "run",
+    "run id": "run",
+    "run name": "run",
+    "run uuid": "run",
+    "key": "metric",
+    "metric": "metric",
+    "metric name": "metric",
+    "value": "value",
+    "metric value": "value",
+}
+# What W&B adds to the name of each metric in an export: the least and the most of the readings behind one point.
+_DERIVED: Final = ("__MIN", "__MAX")
+# Metrics of W&B's own monitor, which counts in units of 2^20 bytes and calls them MB.
+_WANDB_RESIDENT: Final = re.compile(r"(?:system[./])?proc\.memory\.rssMB$")
+_WANDB_GPU: Final = re.compile(
+    r"(?:system[./])?gpu\.(?P<own>process\.)?(?P<index>\d{1,3})\.memoryAllocatedBytes$"
+)
+# Of the last part of a path, "train/rss_mb"; "memory" alone may be that of anything.
+_DEVICE: Final = re.compile(r"gpu|cuda|vram|device", re.IGNORECASE)
+# "rss growth" is none, and neither is that of a process beside it.
+_NO_LEVEL: Final = re.compile(
+    r"\b(?:delta|diff|growth|change|limit|min|total|all|sum|peak|max|child|children|worker|workers|gpu|cuda|device"
+    r"|rank ?\d*|node ?\d*|process ?\d+)\b"
+)
+_CLEARLY_RESIDENT: Final = re.compile(r"\b(?:rss|ram|resident)\b")
+
+
+# What `nvidia-smi --query-gpu=... --format=csv` heads its columns with, beside the memory.
+_NVIDIA: Final = re.compile(
+    r"(?:memory\.(?:total|free)|utilization\.|temperature\.|power\.|clocks\.|pstate|fan\.|pci\.|uuid|index$)"
+)
+# Series of which there is one for each GPU.
+BY_DEVICE: Final = frozenset({"gpu.0.used_bytes"})
+
+
+def run_and_metric(name: str) -> tuple[str | None, str]:
+    """Return ("sunny-dust-12", "rss_mb") for "sunny-dust-12 - rss_mb", as W&B exports it; None without a run."""
+    run, _, metric = name.rpartition(" - ")
+    return (run.strip() or None, metric.strip())
+
+
+def meanings_of(head: Sequence[str], *, binary: bool = False) -> list[Meaning]:
+    """Return the meaning of each head of one table: a neighbour may tell whose memory it is."""
+    meanings = [
+        Meaning("derived")
+        if name.endswith(_DERIVED) and name[: -len(_DERIVED[0])] in head
+        else meaning_of(name, binary=binary)
+        for name in head
+    ]
+    names = [name.strip().lower() for name in head]
+    for at, name in enumerate(names):
+        beside = any(_NVIDIA.match(other) for other in names)
+        if name.startswith("memory.used") and (beside or "[" in name):
+            meanings[at] = replace(meanings[at], series="gpu.0.used_bytes")
+            if "index" in names:
+                meanings[names.index("index")] = Meaning("device")
+    return meanings
+
+
+def meaning_of(name: str, *, binary: bool = False) -> Meaning:
+    """Return the meaning of the head of a column or the name of a metric, also behind the name of its run."""
+    found = _meaning_of(name, binary=binary)
+    run, metric = run_and_metric(name)
+    if found.role == "other" and run is not None:
+        found = _meaning_of(metric, binary=binary)
+        # The same word in a sentence is no axis.
+        return found if found.role == "memory" else Meaning("other")
+    return found
+
+
+def _meaning_of(name: str, *, binary: bool) -> Meaning:
+    if _WANDB_RESIDENT.fullmatch(name):
+        return Meaning("memory", "process.rss_bytes", 2**20)
+    if gpu := _WANDB_GPU.fullmatch(name):
+        kind = "process_bytes" if gpu["own"] else "used_bytes"
+        return Meaning("memory", f"gpu.{int(gpu['index'])}.{kind}", 1)
+    bare, unit = _split(name)
+    words = _words(bare)
+    whole = _words(name)
+    if whole in _OTHERS:
+        return Meaning(_OTHERS[whole])
+    if whole in _GENERATIONS:
+        order = list(_GENERATIONS).index(whole)
+        return Meaning("generation", unit=_GENERATIONS[whole], rank=order)
+    for candidate, said in ((words, unit), (whole, "")):
+        if candidate in _MEMORY:
+            size = factor_of(_LONG_UNITS.get(said.lower(), said), binary=binary) if said else None
+            return Meaning("memory", _MEMORY[candidate], size, rank=list(_MEMORY).index(candidate))
+        if candidate in _TIMES:
+            return Meaning("time", "", _SECONDS.get(said.lower()), rank=_TIMES.index(candidate))
+    run, _ = run_and_metric(name)
+    if run is None and words.endswith(" rss") and not _NO_LEVEL.search(words):
+        size = factor_of(_LONG_UNITS.get(unit.lower(), unit), binary=binary) if unit else None
+        return Meaning("memory", "process.rss_bytes", size, rank=len(_MEMORY))
+    path, _, last = name.rpartition("/")
+    if path and _CLEARLY_RESIDENT.search(_words(last)) and not _DEVICE.search(path):
+        return _meaning_of(last, binary=binary)
+    return Meaning("other")
+
+
+def _split(name: str) -> tuple[str, str]:
+    """("RSS", "MB") of "RSS (MB)", "rss_mb", "rssMB"."""
+    text = name.strip().lstrip("#").strip()
+    found = _GLUED_UNIT.search(text) or _TELLS_UNIT.search(text)
+    if found is None:
+        return text, ""
+    unit = found.groupdict().get("brackets") or found["suffix"]
+    known = unit.lower() in _SECONDS or factor_of(_LONG_UNITS.get(unit.lower(), unit)) is not None
+    return (text[: found.start()], unit) if known else (text, "")
+
+
+def _words(name: str) -> str:
+    """``Process_Memory/RSS`` -> ``process memory rss``."""
+    return " ".join(re.findall(r"[a-z0-9]+", name.lower()))

@@ -1,0 +1,491 @@
+"""A table of memory over time: CSV, with a comma, a semicolon, a tab or a bar between its cells.
+
+What a column is, is told by its head (`column_names.py`); its unit too, or by the person. Rows are taken in order; a
+table in which time goes back, or a cell of the memory is no size, is refused whole. It is read twice, first for what
+its cells look like (`table_cells.py`), so that none of its rows are kept.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from ...snapshot import LARGEST_FLOAT, Number
+from ..column_names import BY_DEVICE, Meaning, meaning_of, meanings_of, run_and_metric
+from ..imported_log import (
+    BY_READING,
+    BY_TIME,
+    MAX_GAUGES,
+    MAX_MEMORY_BYTES,
+    ImportRefused,
+    Log,
+    Reading,
+    Wishes,
+)
+from ..reading_thinning import taken
+from ..size_parser import factor_of
+from ..text_lines import lines_of, moment_of
+from .table_cells import SIZE, Cells, is_absent, number_in
+from .tracker_metrics import chosen_metrics, missing
+
+DELIMITERS: Final = (",", ";", "\t", "|")
+# Unix time in seconds and in milliseconds; what is smaller counts from the start.
+_UNIX_FROM: Final = 3e8
+_UNIX_MS_FROM: Final = 3e11
+MAX_COLUMNS: Final = 500
+# Steps with a reading of their own for each epoch, from which on the steps are the axis.
+_SEVERAL: Final = 2
+# Names of a table that an error lists, and how much of each.
+_LISTED, _NAME_LENGTH = 12, 60
+# The columns of a metric that TensorBoard exports; its name is in that of the file.
+_TENSORBOARD: Final = ("wall time", "step", "value")
+# Column -> the only value whose rows are read.
+_Wanted = Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    at: int
+    name: str
+    meaning: Meaning
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Which column is what; ``factor`` of a memory column is known by then."""
+
+    memory: list[tuple[Column, float]]
+    time: Column | None
+    generation: Column | None
+    phase: Column | None
+    label: Column | None
+    gauges: list[Column]
+    # Which of several GPUs a row is of.
+    device: Column | None
+    # Whether a comma that may be either is a decimal sign.
+    decimal: bool
+    # The axis has fractions, so that the readings are counted instead.
+    fractions: Column | None = None
+    run: str | None = None
+
+
+def delimiter_of(line: str) -> str | None:
+    """The sign that stands between the cells; None where there is none."""
+    counts = {sign: line.count(sign) for sign in DELIMITERS}
+    best = max(counts, key=lambda sign: counts[sign])
+    return best if counts[best] else None
+
+
+def read_table(path: Path, wishes: Wishes) -> Log:
+    """Raises ImportRefused."""
+    number, head = next(_rows(path), (1, ()))
+    if wishes.columns:
+        if len(wishes.columns) > len(head):
+            why = f"has {len(head)} columns, and --columns names {len(wishes.columns)}"
+            raise ImportRefused(path, why, number)
+        head = wishes.columns
+    elif any(number_in(cell) is not None for cell in head):
+        raise ImportRefused(
+            path, "has no heads; name its columns in their order with --columns time,rss", number
+        )
+    if len(head) > MAX_COLUMNS:
+        raise ImportRefused(path, f"has more than {MAX_COLUMNS} columns", number)
+    first = 0 if wishes.columns else 1
+    meanings = meanings_of(head, binary=wishes.binary)
+    wanted = _wanted(path, head, meanings, first, wishes)
+    meanings = _with_value(path, head, meanings, wanted, wishes)
+    cells = Cells(path, len(head))
+    for line, row in _rows_of(path, first, wanted):
+        cells.add(line, row)
+    plan = _plan(path, number, head, meanings, cells, wishes)
+    reader = _Reader(path, plan)
+    readings = (reader.reading(line, row) for line, row in _rows_of(path, first, wanted))
+    told_readings = taken(path, (reading for reading in readings if reading.samples), wishes.every)
+    notes = (*_told_plan(plan), *_told_wanted(head, wanted), *reader.notes())
+    unit = plan.generation.meaning.unit if plan.generation else None
+    return Log(
+        "csv", told_readings, "step" if plan.fractions else unit, notes=notes, is_clock=reader.is_clock, name=plan.run
+    )  # fmt: skip
+
+
+def _rows_of(path: Path, first: int, wanted: _Wanted) -> Iterator[tuple[int, Sequence[str]]]:
+    for line, row in islice(_rows(path), first, None):
+        if all(row[at] == value for at, value in wanted.items()):
+            yield line, row
+
+
+def _wanted(
+    path: Path, head: Sequence[str], meanings: Sequence[Meaning], first: int, wishes: Wishes
+) -> _Wanted:
+    """Return the run and the metric whose rows are read, of a table that has a row for each value of several.
+
+    Raises ImportRefused if it holds several runs, or no metric that is known as memory.
+    """
+    wanted: dict[int, str] = {}
+    roles = [meaning.role for meaning in meanings]
+    if "run" in roles:
+        at = roles.index("run")
+        if runs := _distinct(path, first, at, wanted):
+            wanted[at] = _one_run(path, runs, wishes)
+    is_long = "metric" in roles and "value" in roles and "memory" not in roles
+    if is_long and wishes.memory not in head:
+        metrics = _distinct(path, first, roles.index("metric"), wanted)
+        chosen = chosen_metrics(path, metrics, wishes)
+        if not chosen:
+            raise missing(path, metrics)
+        resident = (name for name, m in chosen.items() if m.series == "process.rss_bytes")
+        wanted[roles.index("metric")] = next(resident, next(iter(chosen)))
+    return wanted
+
+
+def _distinct(path: Path, first: int, at: int, wanted: _Wanted) -> list[str]:
+    found = dict.fromkeys(row[at] for _, row in _rows_of(path, first, wanted) if row[at])
+    return list(found)[:MAX_COLUMNS]
+
+
+def _one_run(path: Path, runs: Sequence[str], wishes: Wishes) -> str:
+    if wishes.run is not None and wishes.run in runs:
+        return wishes.run
+    if len(runs) == 1 and wishes.run is None:
+        return runs[0]
+    if wishes.run is not None:
+        raise ImportRefused(path, f"has no run {wishes.run!r}; it has {_listed(runs)}")
+    raise ImportRefused(
+        path, f"holds {len(runs)} runs ({_listed(runs)}); choose one with --run {runs[0][:_NAME_LENGTH]}"
+    )  # fmt: skip
+
+
+def _with_value(
+    path: Path, head: Sequence[str], meanings: list[Meaning], wanted: _Wanted, wishes: Wishes
+) -> list[Meaning]:
+    """Return the meanings with that of the column "value": of the metric that is read, or named by the file."""
+    roles = [meaning.role for meaning in meanings]
+    if "value" not in roles or "memory" in roles:
+        return meanings
+    metric = None
+    if "metric" in roles:
+        metric = wanted.get(roles.index("metric"))
+    elif tuple(name.strip().lower() for name in head) == _TENSORBOARD:
+        metric = path.stem.rpartition("tag-")[2]
+    meaning = meaning_of(metric or "", binary=wishes.binary)
+    if metric is not None and metric == wishes.memory:
+        meaning = Meaning("memory", "process.rss_bytes", meaning.factor)
+    if meaning.role != "memory":
+        return meanings
+    at = roles.index("value")
+    return [*meanings[:at], meaning, *meanings[at + 1 :]]
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
+    delimiter = ""
+    width = 0
+    for number, line in _table_lines(path):
+        delimiter = delimiter or delimiter_of(line) or ","
+        try:
+            cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
+        except csv.Error as error:
+            raise ImportRefused(path, f"is no row of a table ({error})", number) from error
+        width = width or len(cells)
+        if len(cells) != width:
+            raise ImportRefused(path, f"has {len(cells)} cells, the rows before it {width}", number)
+        yield number, cells
+
+
+def _table_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Tabs are kept: they may stand between the cells. The rule below the heads of a Markdown table is no row."""
+    for number, line in lines_of(path, tabs=True):
+        if not line.lstrip().startswith("# ") and line.strip(" |:-"):
+            yield number, line
+
+
+def _plan(
+    path: Path,
+    line: int,
+    head: Sequence[str],
+    meanings: Sequence[Meaning],
+    cells: Cells,
+    wishes: Wishes,
+) -> _Plan:
+    columns = [Column(i, name, meanings[i]) for i, name in enumerate(head)]
+    if wishes.memory is not None and not any(m.role == "metric" for m in meanings):
+        if wishes.memory not in head:
+            raise ImportRefused(
+                path, f"has no column {wishes.memory!r}; it has {_names(columns)}", line
+            )
+        columns = [_chosen(column, wishes) for column in columns]
+    run = _run_of(path, columns, wishes)
+    if run is not None:
+        columns = [c for c in columns if run_and_metric(c.name)[0] in (None, run)]
+    columns = [column for column in columns if column.meaning.role != "derived"]
+    memory = _best_of_each([c for c in columns if c.meaning.role == "memory"], wishes)
+    if not memory:
+        raise ImportRefused(
+            path, f"none of its columns is known as memory ({_names(columns)}); name it with --memory COLUMN", line,
+        )  # fmt: skip
+    used = {column.at for column in memory}
+    generation, time, fractions = _axes(columns, cells)
+    sizes = [column.at for column in (*memory, time) if column is not None]
+    decimal = cells.decimal_commas(sizes, [generation.at] if generation else [], head)
+    device = (
+        _best(columns, "device") if any(c.meaning.series in BY_DEVICE for c in memory) else None
+    )
+    others = [
+        c for c in columns if c.at not in used and c.meaning.role in ("other", "memory", "value")
+    ]
+    gauges = [c for c in others if cells.are_numbers(c.at)][:MAX_GAUGES]
+    return _Plan(
+        [(column, _factor(path, line, column, cells, wishes)) for column in memory],
+        time, generation, _best(columns, "phase"), _best(columns, "label"), gauges, device, decimal, fractions, run,
+    )  # fmt: skip
+
+
+def _axes(
+    columns: Sequence[Column], cells: Cells
+) -> tuple[Column | None, Column | None, Column | None]:
+    """Return the columns of the generations and of the time, and the axis that has fractions and is not used.
+
+    A column "epoch" that counts from 1970 is a time. One with fractions, as frameworks write that log several times in
+    an epoch, has one reading for each of its values: the readings are counted.
+    """
+    counting = [c for c in columns if c.meaning.role == "generation"]
+    time = _best(columns, "time")
+    clocks = [c for c in counting if (cells.first_number(c.at) or 0.0) >= _UNIX_FROM]
+    if time is None and clocks:
+        time = replace(clocks[0], meaning=Meaning("time"))
+    counting = [c for c in counting if c not in clocks]
+    whole = [c for c in counting if cells.are_whole(c.at)]
+    generation = _best(whole, "generation")
+    finest = max(whole, key=lambda c: cells.steps_forward(c.at), default=None)
+    if generation is not None and finest is not None and not _best(columns, "phase"):
+        # Several readings in each epoch are told apart by their steps.
+        # A column that goes back is of a run that was resumed, which the generations tell.
+        each = cells.steps_forward(generation.at)
+        generation = finest if 0 < _SEVERAL * each <= cells.steps_forward(finest.at) else generation
+    return generation, time, _best(counting, "generation") if generation is None else None
+
+
+def _run_of(path: Path, columns: Sequence[Column], wishes: Wishes) -> str | None:
+    """Return the run whose columns are read, of a table with a column for each run; None if no column names one.
+
+    Raises ImportRefused if there are several, and none is chosen.
+    """
+    if wishes.memory is not None:
+        return run_and_metric(wishes.memory)[0]
+    memory = (c.name for c in columns if c.meaning.role == "memory")
+    runs = dict.fromkeys(run for name in memory if (run := run_and_metric(name)[0]) is not None)
+    return _one_run(path, list(runs), wishes) if runs else None
+
+
+def _chosen(column: Column, wishes: Wishes) -> Column:
+    """The column that a person has named is the resident memory, whatever else looks like it."""
+    meaning = column.meaning
+    if column.name == wishes.memory:
+        factor = wishes.size_unit or (
+            meaning.factor if meaning.role == "memory" else _unit_at_the_end(column.name, wishes)
+        )
+        return Column(column.at, column.name, Meaning("memory", "process.rss_bytes", factor))
+    if meaning.series == "process.rss_bytes":
+        return Column(column.at, column.name, Meaning("other"))
+    return column
+
+
+def _unit_at_the_end(name: str, wishes: Wishes) -> float | None:
+    """Of a name that is none of those known: "heap_mb"."""
+    tail = re.split(r"[^A-Za-z0-9]+", name.strip(" )]"))[-1]
+    return meaning_of(f"rss ({tail})", binary=wishes.binary).factor
+
+
+def _best(columns: Sequence[Column], role: str) -> Column | None:
+    return min(
+        (c for c in columns if c.meaning.role == role), key=lambda c: c.meaning.rank, default=None
+    )
+
+
+def _best_of_each(columns: Sequence[Column], wishes: Wishes) -> list[Column]:
+    """One column for each series."""
+    best: dict[str, Column] = {}
+    for column in sorted(columns, key=lambda c: (c.name != wishes.memory, c.meaning.rank)):
+        best.setdefault(column.meaning.series, column)
+    return sorted(best.values(), key=lambda c: c.at)
+
+
+def _factor(path: Path, line: int, column: Column, cells: Cells, wishes: Wishes) -> float:
+    if column.meaning.factor is not None:
+        return column.meaning.factor
+    if wishes.size_unit is not None:
+        return wishes.size_unit
+    if cells.are_sizes(column.at):
+        return 1.0
+    raise ImportRefused(
+        path, f"column {column.name!r} does not say its unit; give it with --size-unit B, KiB, MB, MiB, GB or GiB",
+        line,
+    )  # fmt: skip
+
+
+class _Reader:
+    """Rows in order: times must not go back, and each is in the form of the first."""
+
+    def __init__(self, path: Path, plan: _Plan) -> None:
+        self._path, self._plan = path, plan
+        self._last: float | None = None
+        self._said: str | None = None
+        self._scale = 1.0
+        self._counted = 0
+        self.is_clock = False
+
+    def notes(self) -> Iterator[str]:
+        if self._said is not None:
+            yield self._said
+
+    def reading(self, line: int, cells: Sequence[str]) -> Reading:
+        plan = self._plan
+        samples: dict[str, Number] = {}
+        for column, factor in plan.memory:
+            size = self._size(line, column, cells[column.at], factor)
+            if size is not None:
+                samples[self._series(line, column, cells)] = size
+        for column in plan.gauges:
+            number = self._number(cells[column.at])
+            if number is not None and samples:
+                samples[f"gauge.{column.name[:100]}"] = max(
+                    -LARGEST_FLOAT, min(number, LARGEST_FLOAT)
+                )
+        return Reading(
+            line, samples, self._time(line, cells),
+            self._generation(line, cells, has_memory=bool(samples)),
+            cells[plan.phase.at][:200] or None if plan.phase else None,
+            cells[plan.label.at][:200] if plan.label else "",
+        )  # fmt: skip
+
+    def _number(self, cell: str) -> float | None:
+        return number_in(cell, decimal=self._plan.decimal)
+
+    def _series(self, line: int, column: Column, cells: Sequence[str]) -> str:
+        device, series = self._plan.device, column.meaning.series
+        if device is None or series not in BY_DEVICE:
+            return series
+        cell = cells[device.at]
+        if not re.fullmatch(r"[0-9]{1,3}", cell):
+            raise ImportRefused(
+                self._path, f"{cell[:40]!r} in column {device.name!r} is no number of a GPU", line
+            )
+        return series.replace(".0.", f".{int(cell)}.")
+
+    def _size(self, line: int, column: Column, cell: str, factor: float) -> int | None:
+        if is_absent(cell):
+            return None
+        sized = SIZE.fullmatch(cell)
+        number = self._number(sized[1] if sized else cell)
+        unit = (factor_of(sized[2]) or 1) if sized else factor
+        found = None if number is None else number * unit
+        if found is None or not 0 <= found <= MAX_MEMORY_BYTES:
+            why = "is no size" if found is None else "is no size that a process has"
+            raise ImportRefused(self._path, f"{cell[:40]!r} in column {column.name!r} {why}", line)
+        return round(found)
+
+    def _time(self, line: int, cells: Sequence[str]) -> float | None:
+        column = self._plan.time
+        if column is None:
+            return None
+        time = self._moment(line, column, cells[column.at])
+        if self._last is not None and time < self._last:
+            raise ImportRefused(
+                self._path, f"time goes back, from {self._last:.10g} to {time:.10g}; a file holds one attempt: cut it",
+                line,
+            )  # fmt: skip
+        self._last = time
+        return time
+
+    def _moment(self, line: int, column: Column, cell: str) -> float:
+        number = self._number(cell)
+        if self._said is None:
+            self._decide(column, number)
+        found = number * self._scale if number is not None else _date(cell)
+        if found is None or not 0 <= found < 1e11:
+            raise ImportRefused(
+                self._path, f"{cell[:40]!r} in column {column.name!r} is no time; write 2026-01-31T12:00:00 or seconds",
+                line,
+            )  # fmt: skip
+        return found
+
+    def _decide(self, column: Column, number: float | None) -> None:
+        factor = column.meaning.factor
+        if number is None:
+            self.is_clock, how = True, "dates (UTC where they do not say)"
+        elif factor is None and number >= _UNIX_FROM:
+            milliseconds = number >= _UNIX_MS_FROM
+            self._scale = 1e-3 if milliseconds else 1.0
+            self.is_clock, how = True, f"Unix {'milliseconds' if milliseconds else 'seconds'}"
+        else:
+            self._scale = factor or 1.0
+            self.is_clock = number * self._scale >= _UNIX_FROM
+            how = "seconds" if self._scale == 1.0 else f"units of {self._scale:g} seconds"
+            how += "" if self.is_clock else " since the start"
+        self._said = f"column {column.name!r} is the time, in {how}"
+
+    def _generation(self, line: int, cells: Sequence[str], *, has_memory: bool) -> int | None:
+        if self._plan.fractions is not None:
+            self._counted += has_memory
+            return self._counted - 1 if has_memory else None
+        column = self._plan.generation
+        if column is None or is_absent(cells[column.at]):
+            return None
+        number = self._number(cells[column.at])
+        if number is None or not number.is_integer() or abs(number) > 2**52:
+            raise ImportRefused(
+                self._path, f"{cells[column.at][:40]!r} in column {column.name!r} is not a number", line
+            )  # fmt: skip
+        return int(number)
+
+
+def _date(cell: str) -> float | None:
+    return moment_of(cell.replace("/", "-").replace(" UTC", "Z"))
+
+
+def _told_plan(plan: _Plan) -> Iterator[str]:
+    for column, factor in plan.memory:
+        yield f"column {column.name!r} is {column.meaning.series}, in units of {_unit(factor)}"
+    if plan.generation is not None:
+        yield f"column {plan.generation.name!r} counts the {plan.generation.meaning.unit}s"
+    elif plan.fractions is not None:
+        yield f"column {plan.fractions.name!r} is not in whole numbers, so each reading counts as one step"
+    else:
+        yield f"no column counts generations{f', {BY_TIME}' if plan.time else f' {BY_READING}'}"
+    if plan.device is not None:
+        yield f"column {plan.device.name!r} is the number of the GPU"
+    if plan.time is None and (plan.generation or plan.fractions):
+        yield "no column is a time, so rows stand one second apart"
+    for named, word in ((plan.phase, "phase"), (plan.label, "label")):
+        if named is not None:
+            yield f"column {named.name!r} is the {word}"
+
+
+def _unit(factor: float) -> str:
+    powers: Mapping[float, str] = {
+        1.0: "bytes", 1e3: "kB (1,000 bytes)", 1e6: "MB (1,000,000 bytes)", 1e9: "GB (1,000,000,000 bytes)",
+        2.0**10: "KiB", 2.0**20: "MiB", 2.0**30: "GiB",
+    }  # fmt: skip
+    return powers.get(factor, f"{factor:g} bytes")
+
+
+def _told_wanted(head: Sequence[str], wanted: _Wanted) -> Iterator[str]:
+    for at, value in wanted.items():
+        yield f"only rows with {value!r} in column {head[at]!r} are read"
+
+
+def _names(columns: Sequence[Column]) -> str:
+    return _listed([column.name for column in columns if column.meaning.role != "derived"])
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first of the names, each once, shortened in the middle, where names of metrics differ least."""
+    half = _NAME_LENGTH // 2
+    shown = dict.fromkeys(
+        name if len(name) <= _NAME_LENGTH else f"{name[:half]}…{name[-half:]}" for name in names
+    )
+    return ", ".join(list(shown)[:_LISTED]) + (", …" if len(shown) > _LISTED else "")

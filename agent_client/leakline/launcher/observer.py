@@ -1,0 +1,148 @@
+"""A run beside a program that knows nothing of us: `leakline run` starts it through
+`launcher/startup/sitecustomize.py`.
+
+It measures on threads of ours, interval by interval. Nobody hears of it for its first seconds: most programs that call
+`init` themselves do so by then, and then it is as if it had never been.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ..core import shutdown
+from ..core.process_tree import ANNOUNCED, in_worker, take_back
+from ..core.target import Subject
+from ..run import Run, observe
+from ..settings import Settings, resolve, start_ticks
+from .interval_clock import Intervals
+
+# Tells the interpreters that `leakline run` starts what to do, as JSON of a `Plan`.
+PLAN: Final = "_LEAKLINE_OBSERVE"
+HOLD_SECONDS: Final = 5.0
+# A program that speaks of us may load for long before it calls.
+HOLD_SECONDS_WHEN_NAMED: Final = 60.0
+SCRIPT_READ_BYTES: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``startup``: the folder on PYTHONPATH, and ``python_path`` what stood there before. ``seen``: a folder in which
+    each interpreter leaves its process id. ``children``: observe what the program starts, too.
+    """
+
+    launcher: int
+    startup: str
+    seen: str
+    python_path: str | None = None
+    unit: str = "minute"
+    tags: tuple[str, ...] = ()
+    children: bool = False
+    log_lines: bool = False
+
+    def to_environment(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def plan_of(environ: Mapping[str, str]) -> Plan:
+    fields = json.loads(environ[PLAN])
+    return Plan(**{**fields, "tags": tuple(fields["tags"])})
+
+
+def begin(environ: Mapping[str, str] = os.environ) -> None:
+    """Observe this interpreter, when its program begins."""
+    plan = plan_of(environ)
+    if os.getppid() != plan.launcher and "RANK" not in environ and ANNOUNCED not in environ:
+        # Started by something that is no Python, which is watched from outside.
+        os.environ[ANNOUNCED] = (
+            f"{environ['LEAKLINE_RUN_ID']}:1:{start_ticks(plan.launcher)}:{plan.launcher}"
+        )
+    if in_worker():
+        return
+    settings = resolve(tags=plan.tags or None, log_lines=plan.log_lines or None)
+    if settings.mode != "disabled":
+        Observed(plan).begin(settings)
+
+
+class Observed(Run):
+    """The run of a program until it starts one itself."""
+
+    _is_of_others = True
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self._plan = plan
+        # What our launcher has started ends by a signal as if we were not there: the launcher sees how.
+        self._hears_signals = os.getppid() != plan.launcher
+        self._intervals: Intervals | None = None
+        self._looks = 0
+
+    def begin(self, settings: Settings) -> None:
+        subject = Subject(is_beside=True, is_told_of=True, unit=self._plan.unit)
+        observe(self, settings, subject)
+        loop = self._loop
+        if loop is not None:
+            # What the program has not loaded yet cannot speak of us: it is looked at when the time is over.
+            self._intervals = Intervals(
+                self._plan.unit, loop.end_interval, self._hold_on, HOLD_SECONDS
+            )
+            self._intervals.start()
+
+    def _hold_on(self) -> float | None:
+        """Seconds until the next look; None once the server may hear of it."""
+        self._looks += 1
+        if _speaks_of_us() and self._looks * HOLD_SECONDS < HOLD_SECONDS_WHEN_NAMED:
+            return HOLD_SECONDS
+        self._chain.let_go()
+        return None
+
+    def _make_way(self, settings: Settings) -> Settings:
+        if settings.mode == "disabled":
+            return settings
+        assert self._settings is not None
+        if not self._chain.is_held:
+            self.finish()
+            # The server knows the run by now.
+            return replace(settings, project=self._settings.project)
+        self._vanish()
+        return settings
+
+    def _vanish(self) -> None:
+        """As if it had never been."""
+        if self._finishing.begin():
+            self._stop_intervals()
+            self._loop = None
+            take_back()
+            with self._guard:
+                self._chain.discard()
+            self._finishing.done()
+            shutdown.unwatch(self)
+
+    def _leave(self, end: tuple[str, str]) -> None:
+        self._stop_intervals()
+        super()._leave(end)
+
+    def _stop_intervals(self) -> None:
+        if self._intervals is not None:
+            self._intervals.stop()
+
+
+def _speaks_of_us() -> bool:
+    script: Any = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not isinstance(script, str) or _is_a_command_of_ours(Path(script)):
+        return False
+    try:
+        with Path(script).open("rb") as file:
+            return b"leakline" in file.read(SCRIPT_READ_BYTES)
+    except OSError:
+        return False
+
+
+def _is_a_command_of_ours(script: Path) -> bool:
+    """None of them begins a run in its own process: a server under its own client is watched from the start."""
+    return script.name == "leakline" or script == Path(__file__).parents[1] / "__main__.py"

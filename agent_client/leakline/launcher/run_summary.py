@@ -1,0 +1,100 @@
+"""The last line of a command that has followed a program: what became of its run, and where it is to be seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ..analysis.generation_unit import UNITS_OF_TIME
+from ..core.exit_summary import LINE_LIMIT
+from ..errors import SpoolError
+from ..settings import Settings
+from ..text_format import with_forecast, worded
+from ..transport.http_delivery import Accepted, Delivery, one_line
+from ..transport.spool_format import read_header
+
+# For the server to have looked at the end of the run.
+PATIENCE_SECONDS: Final = 2.0
+ASK_AGAIN_SECONDS: Final = 0.05
+# Spools up to this size are read for a verdict; of longer ones `leakline report` takes its time.
+READ_UP_TO_BYTES: Final = 32 * 2**20
+
+
+def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakline run") -> str:
+    """One line: the verdict of the server, or worked out from the spools, and the page or the command for more.
+
+    Empty where the program has a run of its own, which has said it. ``unsent``: why the server has not got
+    everything; it is not asked then. ``command``: what has followed the program to its end, for advice; empty: there
+    is none to give.
+    """
+    where = settings.run_directory
+    spools = sorted(where.glob("*.spool"))
+    if not spools:
+        return "nothing was recorded: the program had ended before it could be looked at"
+    if not any(is_ours(path) for path in spools):
+        return ""
+    if settings.mode == "online" and not unsent:
+        told = _of_server(settings, command)
+        if told is not None:
+            return f"{told} -> {settings.url}"
+    if sum(path.stat().st_size for path in spools) > READ_UP_TO_BYTES:
+        return "; ".join(
+            filter(None, ("recorded", unsent, f"the verdict: leakline report {where}"))
+        )
+    try:
+        told = _worked_out(spools, command)
+    except SpoolError as error:
+        return f"recorded, but {error}"
+    more = (
+        f"upload it with: leakline sync {where}"
+        if settings.mode == "online"
+        else f"leakline report {where}"
+    )
+    return "; ".join(filter(None, (told, unsent, more)))
+
+
+def is_ours(path: Path) -> bool:
+    """Whether it is of a program that was counted by time; a damaged one says nothing of that."""
+    try:
+        return read_header(path)[0].unit in UNITS_OF_TIME
+    except SpoolError:
+        return True
+
+
+def _of_server(settings: Settings, command: str) -> str | None:
+    """None where it does not answer, or has not looked at the whole run in the time."""
+    delivery = Delivery(
+        settings.server, settings.token, timeout_seconds=PATIENCE_SECONDS, ca_file=settings.ca_file
+    )
+    until, said = time.monotonic() + PATIENCE_SECONDS, ""
+    try:
+        while time.monotonic() < until:
+            run = delivery.request("GET", f"/runs/{settings.run_id}")
+            verdict = delivery.request("GET", f"/runs/{settings.run_id}/verdict")
+            if not (isinstance(run, Accepted) and isinstance(verdict, Accepted)):
+                return None
+            status, summary = (str(verdict.body.get(name)) for name in ("status", "summary"))
+            before, said = said, with_forecast(worded(status, summary), verdict.body.get("oom"))
+            if run.body.get("state") != "running" and said == before:
+                return one_line(said + _advice(verdict.body, command), LINE_LIMIT)
+            time.sleep(ASK_AGAIN_SECONDS)
+    finally:
+        delivery.close()
+    return one_line(said, LINE_LIMIT)
+
+
+def _worked_out(spools: list[Path], command: str) -> str:
+    from ..analysis.results import to_json
+    from ..report import examined, load
+
+    verdict = examined(load(spools))
+    said = with_forecast(worded(verdict.status, verdict.summary), to_json(verdict.oom))
+    told = {"status": verdict.status, "unit": verdict.unit}
+    return one_line(said + _advice(told, command), LINE_LIMIT)
+
+
+def _advice(verdict: Mapping[str, object], command: str) -> str:
+    short = verdict.get("status") == "learning" and verdict.get("unit") == "minute"
+    return f"; for a program this short: {command} --per second" if short and command else ""

@@ -1,0 +1,160 @@
+"""Containers that the program declared with ``track``: length, capacity and bytes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from time import thread_time
+from typing import Any, Final
+from weakref import ref
+
+from leakline.probes.heap.arrays import array_types
+from leakline.probes.heap.marginal_size import is_on_device, marginal_parts
+from leakline.probes.heap.tensor_storages import overrides_off, storage_key, tensor_types
+from leakline.probes.references.attributes import attributes
+from leakline.probes.references.container_contents import is_container, items, newest
+from leakline.snapshot import LARGEST_INTEGER, Number
+
+# Objects looked at to size the items of one container.
+_OBJECTS_VISITED: Final = 2_500
+# Items sized at a time, and groups of them: their sizes may vary, and neighbours may share parts.
+_TOGETHER, _GROUPS = 8, 4
+# CPU seconds for all groups of one container, on the training thread.
+_SIZING_SECONDS: Final = 0.03
+# A container no longer than this may hold the arrays of a buffer: `self.data["observations"]`.
+_SHORT: Final = 64
+
+
+class TrackedContainer:
+    """A container that the program declared, with or without a capacity.
+
+    ``target`` has a length, or is a callable that returns something with a length, or a number. Objects are held
+    weakly where Python allows it. Lists, dicts and callables are held as they were given: a list cannot be held
+    weakly, and a lambda would be gone at once. So give a callable nothing that ought to be freed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: Any | Callable[[], Any],
+        capacity: int | None = None,
+        on_device: Callable[[Any], bool] = is_on_device,
+    ) -> None:
+        self.name = name
+        self.capacity = capacity
+        self._get = _getter(target)
+        self._on_device = on_device
+        # (bytes, of these on devices)
+        self._bytes_each: dict[str, tuple[int, int] | None] = {}
+        self._sized_at: dict[str, int] = {}
+
+    def read(self) -> dict[str, Number]:
+        """``tracked.<name>.length``, ``.capacity``, ``.bytes``; empty once the object is gone.
+
+        ``.device_bytes`` is the part of the bytes that lies on devices, where any does.
+
+        Bytes of a plain container are its own and its length times what one more item adds, from a sample. Of an
+        object: those of the containers and arrays among its attributes; an array made for the whole capacity counts
+        as far as it is filled. Bytes are left out where an item could not be measured. Raises OverflowError for a
+        length that no server takes, and what the program's own function raises.
+        """
+        target = self._get()
+        if target is None:
+            return {}
+        length = target if type(target) is int else len(target)
+        if not 0 <= length <= LARGEST_INTEGER:
+            # Without the digits: Python refuses to write very many.
+            raise OverflowError("a length below zero or beyond 2**53")
+        samples: dict[str, Number] = {f"tracked.{self.name}.length": length}
+        if self.capacity is not None:
+            samples[f"tracked.{self.name}.capacity"] = self.capacity
+        if type(target) is not int:
+            parts = dict(_parts(target))
+            if parts:
+                sizes = [self._part_bytes(*part, length) for part in parts.items()]
+                known = [size for size in sizes if size is not None]
+                if len(known) < len(sizes):
+                    return samples
+                samples[f"tracked.{self.name}.bytes"] = sum(size for size, _ in known)
+                if beside := sum(beside for _, beside in known):
+                    samples[f"tracked.{self.name}.device_bytes"] = beside
+        return samples
+
+    def _part_bytes(self, where: str, part: Any, length: int) -> tuple[int, int] | None:
+        """(bytes, of these on devices); None if they are not known."""
+        if is_container(part):
+            each = self._item_bytes(where, part) if len(part) else (0, 0)
+            if each is None:
+                return None
+            return sys.getsizeof(part) + len(part) * each[0], len(part) * each[1]
+        size = _buffer_bytes(part)
+        shape = part.shape
+        if self.capacity and len(shape) and shape[0] == self.capacity:
+            size = round(size * min(1.0, length / self.capacity))
+        of_torch = any(type(part) is kind for kind in tensor_types())
+        return size, size if of_torch and self._on_device(part) else 0
+
+    def _item_bytes(self, where: str, part: Any) -> tuple[int, int] | None:
+        """Sampled, and again each time the container has doubled. What was measured stands if that is cut short."""
+        if len(part) >= 2 * self._sized_at.get(where, 0):
+            self._bytes_each[where] = self._sampled(part) or self._bytes_each.get(where)
+            self._sized_at[where] = len(part)
+        return self._bytes_each[where]
+
+    def _sampled(self, part: Any) -> tuple[int, int] | None:
+        """Return the mean of what one more item adds in several groups of the newest."""
+        sample = newest(part, _TOGETHER * _GROUPS)
+        groups = [sample[i : i + _TOGETHER] for i in range(0, len(sample), _TOGETHER)]
+        # A short last group would say too little.
+        whole = [group for group in groups if len(group) == _TOGETHER] or groups
+        ends = thread_time() + _SIZING_SECONDS
+        known: list[tuple[int, int]] = []
+        for group in whole:
+            parts = marginal_parts(
+                group, lambda: thread_time() > ends, _OBJECTS_VISITED, self._on_device
+            )
+            if parts is None:
+                # The others would take as long, in vain.
+                break
+            known.append(parts)
+        if not known:
+            return None
+        size, beside = (round(sum(each) / len(known)) for each in zip(*known, strict=True))
+        return size, beside
+
+
+def _getter(target: Any) -> Callable[[], Any]:
+    if not hasattr(type(target), "__len__") and callable(target):
+        return target  # type: ignore[no-any-return]
+    try:
+        return ref(target)
+    except TypeError:
+        return lambda: target
+
+
+def _parts(target: Any) -> Iterator[tuple[str, Any]]:
+    """What of an object takes memory: itself, or the containers and arrays in its attributes."""
+    if is_container(target) or _is_buffer(target):
+        yield "", target
+        return
+    for name, value in attributes(target).items():
+        if _is_buffer(value):
+            yield name, value
+        elif is_container(value):
+            inner = items(value) if len(value) <= _SHORT else []
+            if inner and all(map(_is_buffer, inner)):
+                yield from ((f"{name}[{i}]", buffer) for i, buffer in enumerate(inner))
+            else:
+                yield name, value
+
+
+def _is_buffer(one: object) -> bool:
+    return any(type(one) is kind for kind in (*array_types(), *tensor_types()))
+
+
+def _buffer_bytes(buffer: Any) -> int:
+    if not any(type(buffer) is kind for kind in tensor_types()):
+        return int(buffer.nbytes)
+    with overrides_off():
+        key = storage_key(buffer)
+    return key[1] if key is not None else 0

@@ -1,0 +1,203 @@
+"""Which card is device ``i`` of this process: as torch says once it uses CUDA, else as CUDA reads the environment.
+
+CUDA numbers what a process may see, NVML what the machine has. Where the two cannot be brought together without
+waking CUDA, a device has no card: its readings are absent rather than those of another one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from types import ModuleType
+from typing import Any, Final
+
+from .nvml_library import Driver
+
+_WHOLE: Final = "GPU-"
+_SLICE: Final = "MIG-"
+# CUDA reads numbers as strtoul does: "1gpu2" is 1, and "-1" ends the list.
+_NUMBER: Final = re.compile(r"\s*\+?(\d+)")
+_OLD_SLICE: Final = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
+
+
+def cuda_in_use() -> Any | None:
+    """``torch.cuda``, once the program itself has woken CUDA; None in a forked child, which cannot use it."""
+    cuda = sys.modules.get("torch.cuda")
+    if type(cuda) is not ModuleType:
+        return None
+    # Half a module while another thread imports torch.
+    is_initialised = vars(cuda).get("is_initialized")
+    return cuda if is_initialised is not None and is_initialised() else None
+
+
+def devices_in_use(cuda: Any) -> list[int]:
+    """The devices on which this process has a context."""
+    return [index for index in range(cuda.device_count()) if has_context(index)]
+
+
+def has_context(index: int) -> bool:
+    """Asking makes none and waits for none. A torch that cannot say may have one on every device."""
+    ask = getattr(sys.modules.get("torch._C"), "_cuda_hasPrimaryContext", None)
+    return ask is None or bool(ask(index))
+
+
+def is_rocm() -> bool:
+    """ROCm answers under the name of CUDA, and NVML knows nothing of its cards."""
+    return getattr(sys.modules.get("torch.version"), "hip", None) is not None
+
+
+class Cards:
+    """NVML's handles under the numbers that devices have in this process. Looked up once, not at each reading."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._opened: object = None
+        self._used: dict[int, Any] = {}
+        self._asked_with: object = None
+        self._listed: dict[int, Any] = {}
+
+    def handles(self) -> dict[int, Any]:
+        """The devices that the program uses through torch; while it uses none, all that it may use."""
+        if is_rocm():
+            return {}
+        if self._opened != self._driver.opened:
+            self._opened = self._driver.opened
+            self._used, self._asked_with = {}, None
+        cuda = cuda_in_use()
+        if cuda is None:
+            return self._by_environment()
+        for index in devices_in_use(cuda):
+            if index not in self._used:
+                self._used[index] = self._by_torch(cuda, index)
+        return {index: card for index, card in self._used.items() if card is not None}
+
+    def _by_torch(self, cuda: Any, index: int) -> Any | None:
+        """By the device's own name; torch before 2.4 does not tell it."""
+        name = getattr(cuda.get_device_properties(index), "uuid", None)
+        if name is not None:
+            slice_ = self._driver.card_by_uuid(f"{_SLICE}{name}")
+            if slice_ is not None:
+                return slice_
+            card = self._driver.card_by_uuid(f"{_WHOLE}{name}")
+            if card is not None and not self._driver.is_partitioned(card):
+                return card
+        # Of a partitioned card older CUDA tells the name of the whole; the environment may name the slice.
+        return self._by_environment().get(index)
+
+    def _by_environment(self) -> dict[int, Any]:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        order = os.environ.get("CUDA_DEVICE_ORDER")
+        if self._asked_with != (visible, order):
+            self._asked_with = (visible, order)
+            found = listed_cards(self._driver, visible, by_bus=order == "PCI_BUS_ID")
+            self._listed = {index: card for index, card in enumerate(found) if card is not None}
+        return self._listed
+
+
+def visible_entries(text: str) -> list[int] | list[str]:
+    """What CUDA makes of ``CUDA_VISIBLE_DEVICES``: numbers, or names of one kind, up to the first it does not know.
+
+    A number that stands there twice leaves no device at all.
+    """
+    kind = text[:4]
+    if kind in (_WHOLE, _SLICE):
+        return list(takewhile(lambda name: name.startswith(kind), text.split(",")))
+    numbers: list[int] = []
+    for entry in text.split(","):
+        found = _NUMBER.match(entry)
+        if found is None:
+            break
+        numbers.append(int(found[1]))
+    return numbers if _is_without_doubles(numbers) else []
+
+
+def listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[Any | None]:
+    """The handles in the order in which CUDA will number them; None for one that cannot be known."""
+    cards = _cards(driver)
+    entries = list(range(len(cards))) if visible is None else visible_entries(visible)
+    if not entries:
+        return []
+    if isinstance(entries[0], int):
+        return _numbered(driver, cards, [int(entry) for entry in entries], by_bus=by_bus)
+    names = [str(entry) for entry in entries]
+    if names[0].startswith(_SLICE):
+        # CUDA uses one slice in a process, the first that is named.
+        found = _slice_named(driver, cards, names[0])
+        return [] if found is None else [found]
+    return _named(driver, cards, names)
+
+
+def _cards(driver: Driver) -> list[Any | None]:
+    """Every card of the machine; None for one that is lost, or kept from us."""
+    return [driver.card_at(index) for index in range(driver.count())]
+
+
+def _numbered(
+    driver: Driver, cards: list[Any | None], numbers: list[int], *, by_bus: bool
+) -> list[Any | None]:
+    known = list(takewhile(lambda number: number < len(cards), numbers))
+    answering = [card for card in cards if card is not None]
+    if any(driver.is_partitioned(card) for card in answering):
+        return [_whole_or_only_slice(driver, answering[0])] if len(cards) == 1 else []
+    if len(answering) < len(cards) or not (by_bus or _are_alike(driver, answering)):
+        # CUDA leaves out cards that it may not use, and puts the fastest first, by a measure of its own.
+        return []
+    return [cards[number] for number in known]
+
+
+def _are_alike(driver: Driver, cards: Sequence[Any]) -> bool:
+    """All of one model: then fastest first is the order on the bus."""
+    models = {driver.name(card) for card in cards}
+    return len(cards) == 1 or (len(models) == 1 and None not in models)
+
+
+def _named(driver: Driver, cards: list[Any | None], names: list[str]) -> list[Any | None]:
+    """By the beginnings of their names, each of which must fit one card."""
+    by_name = _by_uuid(driver, cards)
+    found: list[str] = []
+    for name in names:
+        fitting = [uuid for uuid in by_name if uuid.startswith(name)]
+        if len(fitting) != 1:
+            break
+        found.append(fitting[0])
+    if not _is_without_doubles(found):
+        return []
+    return [_whole_or_only_slice(driver, by_name[uuid]) for uuid in found]
+
+
+def _slice_named(driver: Driver, cards: Iterable[Any | None], name: str) -> Any | None:
+    exact = driver.card_by_uuid(name)
+    if exact is not None:
+        return exact
+    old = _OLD_SLICE.fullmatch(name)
+    if old is not None:
+        card = driver.card_by_uuid(old[1])
+        return None if card is None else _slice_at(driver, card, (int(old[2]), int(old[3])))
+    slices = [each for card in cards if card is not None for each in driver.slices(card)]
+    fitting = [each for uuid, each in _by_uuid(driver, slices).items() if uuid.startswith(name)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _slice_at(driver: Driver, card: Any, place: tuple[int, int]) -> Any | None:
+    """The slice with these numbers of GPU instance and compute instance."""
+    return next((each for each in driver.slices(card) if driver.instances(each) == place), None)
+
+
+def _whole_or_only_slice(driver: Driver, card: Any) -> Any | None:
+    """Containers are handed one slice. Which of several CUDA takes is not told."""
+    if not driver.is_partitioned(card):
+        return card
+    slices = driver.slices(card)
+    return slices[0] if len(slices) == 1 else None
+
+
+def _by_uuid(driver: Driver, cards: Iterable[Any | None]) -> Mapping[str, Any]:
+    named = ((driver.uuid(card), card) for card in cards if card is not None)
+    return {uuid: card for uuid, card in named if uuid is not None}
+
+
+def _is_without_doubles(values: list[Any]) -> bool:
+    return len(set(values)) == len(values)

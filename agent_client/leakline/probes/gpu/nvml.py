@@ -1,0 +1,109 @@
+"""Device memory as the driver counts it: every process on the card, what of it is ours, and what torch knows not of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from leakline.snapshot import Number
+
+from .cuda import reserved_bytes
+from .device_mapping import Cards
+from .nvml_library import Driver
+
+# The kernel's fixed number of the namespace in which its own process numbers hold, the driver's too.
+_FIRST_NAMESPACE: Final = "pid:[4026531836]"
+_NAMESPACE: Final = Path("/proc/self/ns/pid")
+_PROCESSES: Final = Path("/proc")
+
+_driver = Driver()
+_cards = Cards(_driver)
+
+
+def read_nvml() -> dict[str, Number]:
+    """``gpu.<i>.*``, numbered as the process numbers its devices; of a slice (MIG) where it runs on one.
+
+    ``used_bytes`` and ``total_bytes`` are the device's. ``process_bytes`` is ours, absent where the driver does not
+    tell it or tells it under process numbers that are not ours. ``outside_bytes`` is what of that torch's allocator
+    did not take: the context, NCCL, other libraries.
+    """
+    if not _driver.open():
+        return {}
+    samples: dict[str, Number] = {}
+    for index, card in _cards.handles().items():
+        samples.update({f"gpu.{index}.{name}": value for name, value in _read_card(index, card)})
+    return samples
+
+
+def read_nvml_of(pid: int) -> dict[str, Number]:
+    """The same of another process, of the cards where it has memory, numbered as the machine numbers them."""
+    if not _driver.open():
+        return {}
+    samples: dict[str, Number] = {}
+    for index in range(_driver.count()):
+        card = _driver.card_at(index)
+        listed = {} if card is None else _listed_processes(card)
+        size = listed.get(pid) if _numbers_are_ours(listed) else None
+        if size is None:
+            continue
+        samples[f"gpu.{index}.process_bytes"] = size
+        memory = _driver.memory(card)
+        if memory is not None:
+            samples[f"gpu.{index}.used_bytes"] = memory.used
+            samples[f"gpu.{index}.total_bytes"] = memory.total
+    return samples
+
+
+def _read_card(index: int, card: Any) -> Iterator[tuple[str, int]]:
+    memory = _driver.memory(card)
+    if memory is not None:
+        yield "used_bytes", memory.used
+        yield "total_bytes", memory.total
+    reserved = reserved_bytes(index)
+    ours = _process_bytes(card, reserved)
+    if ours is None:
+        return
+    yield "process_bytes", ours
+    if reserved is not None:
+        # Another thread may have freed or taken memory between the two readings.
+        yield "outside_bytes", max(0, ours - reserved)
+
+
+def _process_bytes(card: Any, reserved: int | None) -> int | None:
+    """Of this process on this card. ``reserved`` (None: no context there) says what it has at the least."""
+    listed = _listed_processes(card)
+    if os.getpid() in listed and _numbers_are_ours(listed):
+        return listed[os.getpid()]
+    if reserved is None or len(listed) != 1 or _in_first_namespace():
+        return None
+    # We have a context there and only one process has: whatever its number, it is this one.
+    (alone,) = listed.values()
+    return alone if alone is not None and alone >= reserved else None
+
+
+def _listed_processes(card: Any) -> dict[int, int | None]:
+    """Process number -> its bytes on the card, None where the driver does not tell them."""
+    found: dict[int, int | None] = {}
+    for processes in (_driver.compute_processes(card), _driver.mps_processes(card)):
+        listed: dict[int, int | None] = {}
+        for pid, size in processes:
+            # Once for each slice it runs on. Every listed process has a context: zero means unknown, too.
+            before = listed.get(pid, 0)
+            listed[pid] = before + size if before is not None and size else None
+        found = {**listed, **found}
+    return found
+
+
+def _numbers_are_ours(pids: Iterable[int]) -> bool:
+    """Are these process numbers those of our namespace? Else one may equal ours by chance."""
+    return _in_first_namespace() or all((_PROCESSES / str(pid)).exists() for pid in pids)
+
+
+def _in_first_namespace() -> bool:
+    try:
+        return str(_NAMESPACE.readlink()) == _FIRST_NAMESPACE
+    except OSError:
+        # A system without namespaces.
+        return True

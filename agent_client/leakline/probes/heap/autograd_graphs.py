@@ -1,0 +1,242 @@
+"""Autograd graphs: the storages that they hold and no tensor that the program refers to.
+
+Only to be read while torch's engine rests, and with it whoever trains: it frees what graphs have saved, and adds to
+gradients, while it holds no lock of the interpreter, so that reading them meanwhile takes the program down. A thread
+of ours has them read on the main thread (`main_thread.py`), between two steps of the program.
+
+Nothing here unpacks a saved tensor: hooks of the program would run.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final, TypeVar
+from weakref import ref
+
+from leakline.probes.heap.tensor_storages import overrides_off, storage_key
+from leakline.probes.references.frames import no_collection
+
+# How many graphs and how many of their nodes one census visits, about 10 ms; the rest is scaled from those. Few, also
+# because torch makes a Python object of each saved tensor that is looked at, and keeps it as long as the graph.
+_GRAPHS_VISITED: Final = 64
+# Tensors made one after the other often share a graph: they are visited together.
+_NEIGHBOURS: Final = 8
+_NODES_VISITED: Final = 5_000
+
+Found = TypeVar("Found")
+
+# Whoever is in the engine is in one of these as well, or waits for who is.
+_ENGINE: Final = frozenset({"torch.autograd", "torch.autograd.graph"})
+# For a thread of ours, until the main thread has come to it.
+_WAIT_SECONDS: Final = 0.25
+
+
+def while_the_engine_rests(read: Callable[[], Found]) -> Found | None:
+    """What ``read`` gives, called where and when graphs and gradients may be read; None where they may not be now."""
+    if threading.current_thread().name.startswith("leakline-"):
+        # Of no use to a program that calls us itself.
+        from leakline.probes.heap.main_thread import on_main_thread
+
+        return on_main_thread(lambda: _unless_it_runs(read), _WAIT_SECONDS)
+    return _unless_it_runs(read)
+
+
+def _unless_it_runs(read: Callable[[], Found]) -> Found | None:
+    if _engine_runs():
+        return None
+    with overrides_off():
+        return read()
+
+
+def _engine_runs() -> bool:
+    """On whatever thread, this one too: a hook of the program may call us in the middle of it."""
+    with no_collection():
+        return any(map(_is_in_engine, sys._current_frames().values()))
+
+
+def _is_in_engine(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _ENGINE:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBytes:
+    """``storages`` are the addresses visited; ``bytes`` is scaled from them unless the visit ``is_whole``."""
+
+    bytes: int
+    storages: Collection[int]
+    is_whole: bool
+
+
+def graph_bytes(roots: list[Any], known: set[int], kinds: frozenset[type]) -> GraphBytes:
+    """Bytes of storages that the graphs of ``roots`` hold and ``known`` does not name, each once.
+
+    When the visit ends before all graphs are seen, the rest is taken to add what the second half of those seen
+    added, so that graphs which share their memory are not multiplied.
+    """
+    visit = _GraphVisit(set(known), kinds)
+    found: list[int] = []
+    order = list(_evenly(roots))
+    for root in order:
+        visit.add(root)
+        found.append(visit.bytes)
+        if len(found) == _GRAPHS_VISITED or visit.is_spent():
+            break
+    rest = len(order) - len(found)
+    if not rest:
+        return GraphBytes(visit.bytes, visit.found, is_whole=True)
+    half = len(found) // 2
+    added = found[-1] - (found[half - 1] if half else 0)
+    scaled = visit.bytes + round(rest * added / (len(found) - half))
+    return GraphBytes(scaled, visit.found, is_whole=False)
+
+
+def graph_storages(root: Any, kinds: frozenset[type]) -> dict[int, int]:
+    """Address and bytes of every storage that the graph of one tensor holds."""
+    visit = _GraphVisit(set(), kinds)
+    visit.add(root)
+    return visit.found
+
+
+class GraphSample:
+    """Some of the tensors with a graph that turn up a few at a time, weakly: every so-manieth run of neighbours."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, list[ref[Any]]] = {}
+        self._run_count = 0
+        self._every = 1
+        self._root_count = 0
+
+    def add(self, roots: Sequence[Any]) -> None:
+        for start in range(0, len(roots), _NEIGHBOURS):
+            self._add_run(roots[start : start + _NEIGHBOURS])
+
+    def _add_run(self, roots: Sequence[Any]) -> None:
+        number = self._run_count
+        self._run_count += 1
+        self._root_count += len(roots)
+        if number % self._every:
+            return
+        self._runs[number] = [ref(root) for root in roots]
+        if len(self._runs) > 2 * _GRAPHS_VISITED // _NEIGHBOURS:
+            self._every *= 2
+            self._runs = {n: run for n, run in self._runs.items() if n % self._every == 0}
+
+    def bytes(self, known: set[int], kinds: frozenset[type]) -> GraphBytes:
+        """As ``graph_bytes``, of all that were added; what is gone meanwhile holds nothing."""
+        visit = _GraphVisit(set(known), kinds)
+        added: list[tuple[int, int]] = []
+        for run in self._runs.values():
+            before = visit.bytes
+            for weak in run:
+                root = weak()
+                if root is not None:
+                    visit.add(root)
+                del root
+            added.append((len(run), visit.bytes - before))
+            if visit.is_spent():
+                break
+        rest = self._root_count - sum(roots for roots, _ in added)
+        # What the later ones add stands for the rest: graphs that share their memory are not multiplied.
+        later = added[len(added) // 2 :]
+        roots = sum(count for count, _ in later)
+        scaled = rest * sum(size for _, size in later) / roots if roots else 0
+        is_whole = not rest and not visit.is_spent()
+        return GraphBytes(visit.bytes + round(scaled), visit.found, is_whole)
+
+
+class _GraphVisit:
+    """A walk from one graph to the next that enters each node once. It keeps the nodes while it lasts: a node's
+    address is its own only as long as somebody holds it.
+    """
+
+    def __init__(self, storages: set[int], kinds: frozenset[type]) -> None:
+        self.bytes = 0
+        self.found: dict[int, int] = {}
+        self._storages = storages
+        self._kinds = kinds
+        self._nodes: dict[int, Any] = {}
+        self._saved_names: dict[type, tuple[str, ...]] = {}
+
+    def is_spent(self) -> bool:
+        return len(self._nodes) >= _NODES_VISITED
+
+    def add(self, root: Any) -> None:
+        try:
+            waiting = [root.grad_fn]
+        except RuntimeError:
+            # A view whose base was changed in place without its history.
+            return
+        while waiting and not self.is_spent():
+            node = waiting.pop()
+            if node is None or id(node) in self._nodes:
+                continue
+            self._nodes[id(node)] = node
+            for saved in self._saved(node):
+                self._add_saved(saved)
+            waiting.extend(pair[0] for pair in _next_functions(node))
+
+    def _saved(self, node: Any) -> Iterator[Any]:
+        """Saved tensors of a node, packed; nothing is unpacked."""
+        base = _function_base()
+        for name in self._names(type(node)):
+            try:
+                # Nodes of Python functions belong to the program: round their own attributes.
+                value = (
+                    getattr(base, name).__get__(node) if name == _PYTHON else getattr(node, name)
+                )
+            except RuntimeError:
+                # Freed by backward().
+                continue
+            yield from value if type(value) is tuple else (value,)
+
+    def _names(self, kind: type) -> tuple[str, ...]:
+        names = self._saved_names.get(kind)
+        if names is None:
+            if _function_base() in type.__dict__["__mro__"].__get__(kind):
+                names = (_PYTHON,)
+            else:
+                names = tuple(n for n in type.__dir__(kind) if n.startswith("_raw_saved_"))
+            self._saved_names[kind] = names
+        return names
+
+    def _add_saved(self, saved: Any) -> None:
+        tensor = getattr(saved, "data", None)
+        # With hooks of the program, `data` is whatever they packed.
+        if type(tensor) not in self._kinds:
+            return
+        key = storage_key(tensor)
+        if key is not None and key[0] not in self._storages:
+            self._storages.add(key[0])
+            self.found[key[0]] = key[1]
+            self.bytes += key[1]
+
+
+_PYTHON: Final = "_raw_saved_tensors"
+
+
+def _function_base() -> Any:
+    return getattr(getattr(sys.modules.get("torch"), "_C", None), "_FunctionBase", None)
+
+
+def _next_functions(node: Any) -> Iterable[Any]:
+    base = _function_base()
+    if base in type.__dict__["__mro__"].__get__(type(node)):
+        return base.next_functions.__get__(node) or ()
+    return node.next_functions or ()
+
+
+def _evenly(roots: list[Any]) -> Iterator[Any]:
+    """All of ``roots`` in runs of neighbours, so that any first part is spread over the whole."""
+    starts = range(0, len(roots), _NEIGHBOURS)
+    step = max(1, len(starts) * _NEIGHBOURS // _GRAPHS_VISITED)
+    for first in range(step):
+        for start in starts[first::step]:
+            yield from roots[start : start + _NEIGHBOURS]

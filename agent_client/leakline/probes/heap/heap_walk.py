@@ -1,0 +1,292 @@
+"""The walk over live objects that a census is made of: one pass, no attribute of a foreign object touched.
+
+The collector's list does not name everything: tuples and dicts of plain values are taken off it, and NumPy arrays,
+byte strings and other objects that cannot form cycles were never on it. They are found as referents of what is on
+the list, and counted once by address. Plain atoms (numbers, strings) are not counted at all.
+
+What makes it fast enough without native code: every step over a block of objects is one call into C, and a block is
+counted, sized and followed while its objects are in the cache.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+import weakref
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import compress, filterfalse, repeat
+from math import gcd
+from operator import is_
+from typing import Any, Final
+
+from leakline.probes.heap.gc_objects import listed_objects
+from leakline.probes.heap.untracked_objects import UNTRACKABLE, Untracked
+from leakline.probes.references.class_names import (
+    StandIn,
+    is_collectable,
+    is_plain_metaclass,
+    module_name,
+    qualified_name,
+)
+from leakline.probes.references.program_code import all_classes
+
+BLOCK: Final = 512
+# Containers are sized exactly in every block with more referents than this, so that no big one is missed, and in
+# every eighth block besides, which stands for the others.
+_MANY_REFERENTS: Final = 8 * BLOCK
+_SIZED_EVERY: Final = 8
+
+# Tracked objects whose referents lead to code and to other tracked objects only. Following them would double the cost.
+NOT_FOLLOWED: Final = frozenset(
+    {
+        type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
+        types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
+        types.MemberDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType, types.CodeType,
+        types.GenericAlias, types.UnionType, classmethod, staticmethod, property, weakref.ReferenceType,
+    }
+)  # fmt: skip
+_ATOMS: Final = frozenset(
+    {str, int, float, bool, complex, type(None), type(...), type(NotImplemented), range, slice, types.CodeType}
+)  # fmt: skip
+SIZED: Final = frozenset(
+    {list, dict, set, frozenset, tuple, deque, OrderedDict, defaultdict, bytes, bytearray}
+)
+
+
+@dataclass(slots=True)
+class Heap:
+    """What a walk found. It holds objects of the program: drop it before returning to the program."""
+
+    kinds: Kinds
+    untracked: Untracked
+    counts: Counter[type] = field(default_factory=Counter)
+    sizes: dict[type, float] = field(default_factory=dict)  # shallow bytes of the SIZED types
+    picked: dict[type, list[Any]] = field(default_factory=dict)
+    large: list[tuple[int, Any]] = field(default_factory=list)  # (bytes, container)
+    floor_bytes: int = 0  # containers and byte strings from here on are `large`
+    coverage: float = 1.0  # share of the collector's list looked at
+    untracked_coverage: float = 1.0  # of the untracked containers found, the share followed
+
+    def untracked_of(self, kind: type) -> list[Any]:
+        """The untracked objects of exactly this type, in the order they were found."""
+        return self.untracked.of(self.kinds.of(kind))
+
+    def untracked_sizes(self) -> dict[type, int]:
+        """Shallow bytes of the untracked SIZED ones, all read; the large go to ``large``."""
+        totals: dict[type, int] = {}
+        for kind in SIZED & self.untracked.counts().keys():
+            ones = self.untracked.of(kind)
+            sizes = list(map(sys.getsizeof, ones))
+            totals[kind] = sum(sizes)
+            self.add_large(ones, sizes)
+        return totals
+
+    def add_large(self, ones: list[Any], sizes: list[int]) -> None:
+        if sizes and max(sizes) >= self.floor_bytes:
+            pairs = zip(sizes, ones, strict=True)
+            self.large += [(size, one) for size, one in pairs if size >= self.floor_bytes]
+
+
+class _Followed(dict[type, bool]):
+    """Whether the referents of a tracked object are looked at, by its type; filled as types turn up."""
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = followed = kind not in NOT_FOLLOWED
+        return followed
+
+
+class _Interesting(dict[type, bool]):
+    """Whether a referent of this type can be one that the collector does not list."""
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = interesting = kind in UNTRACKABLE or (
+            kind not in _ATOMS and not is_collectable(kind)
+        )
+        return interesting
+
+
+class Kinds:
+    """Types of objects, as keys that are safe to hash.
+
+    A metaclass may define ``__eq__`` and ``__hash__`` in Python: its classes get a stand-in of the same name.
+    """
+
+    def __init__(self) -> None:
+        self._stand_ins = {id(cls): stand_in(cls) for cls in _unsafe_classes()}
+
+    def __call__(self, objects: Iterable[object]) -> Iterable[type]:
+        if not self._stand_ins:
+            return map(type, objects)
+        swap = self._stand_ins.get
+        return [swap(id(kind), kind) for kind in map(type, objects)]
+
+    def of(self, kind: type) -> type:
+        """What objects of this type are listed under."""
+        return self._stand_ins.get(id(kind), kind)
+
+
+class HeapWalk:
+    """Fills a Heap. ``pick`` names the types whose objects are handed on, each with how many at most.
+
+    ``is_over`` is None where there is no deadline: the list is then walked in its own order, neighbours together.
+    """
+
+    def __init__(
+        self, pick: Mapping[type, int], floor_bytes: int, is_over: Callable[[], bool] | None
+    ) -> None:
+        self._limits = pick
+        self._floor_bytes = floor_bytes
+        self._is_over = is_over
+        self.kinds = Kinds()
+        self._followed = _Followed()
+        self._interesting = _Interesting()
+        self._followed_count = 0
+        self._skipped_count = 0
+
+    def run(self) -> Heap:
+        """Walk all blocks, or as many as the deadline allows; those are spread evenly over the list."""
+        objects = listed_objects()
+        # Made after the list was taken, so that we neither count nor follow our own findings.
+        self.heap = heap = Heap(
+            kinds=self.kinds,
+            untracked=Untracked(self.kinds),
+            picked={kind: [] for kind in self._limits},
+            floor_bytes=self._floor_bytes,
+        )
+        self._sizes = _Sizes()
+        self._found: list[Any] = []
+        seen = 0
+        for number, start in enumerate(self._starts(len(objects))):
+            if number and self._is_late():
+                break
+            block = objects[start : start + BLOCK]
+            seen += len(block)
+            self._visit(block, is_sample=number % _SIZED_EVERY == 0)
+            # Few are found in a block of most heaps: what is done with them is done for several blocks at once.
+            if len(self._found) >= BLOCK:
+                self._follow_found()
+        self._follow_found()
+        heap.coverage = seen / len(objects) if objects else 1.0
+        heap.sizes = self._sizes.totals(heap.counts)
+        return heap
+
+    def follow(self, referents: list[Any]) -> None:
+        """Keep what the collector does not list among ``referents``, and what is only reachable through that."""
+        self._found += self._unlisted(referents)
+        self._follow_found()
+
+    def _follow_found(self) -> None:
+        frontier = self._keep_found()
+        while frontier:
+            if self._followed_count and self._is_late():
+                self._skipped_count += len(frontier)
+                break
+            part = frontier[-BLOCK:]
+            del frontier[-BLOCK:]
+            self._followed_count += len(part)
+            self._found += self._unlisted(gc.get_referents(*part))
+            frontier += self._keep_found()
+        total = self._followed_count + self._skipped_count
+        self.heap.untracked_coverage = self._followed_count / total if total else 1.0
+
+    def _visit(self, block: list[Any], is_sample: bool) -> None:
+        kinds = list(self.kinds(block))
+        self.heap.counts.update(kinds)
+        present = set(kinds)
+        for kind in self._limits.keys() & present:
+            picked = self.heap.picked[kind]
+            if len(picked) < self._limits[kind]:
+                picked.extend(compress(block, map(is_, kinds, repeat(kind))))
+        followed: Iterable[Any] = block
+        if not NOT_FOLLOWED.isdisjoint(present):
+            followed = compress(block, map(self._followed.__getitem__, kinds))
+        referents = gc.get_referents(*followed)
+        if is_sample or len(referents) > _MANY_REFERENTS:
+            self._size(block, kinds, is_sample and len(referents) <= _MANY_REFERENTS)
+        self._found += self._unlisted(referents)
+
+    def _unlisted(self, referents: list[Any]) -> list[Any]:
+        """Those that the collector does not list and that are no atoms."""
+        interesting = map(self._interesting.__getitem__, self.kinds(referents))
+        return list(filterfalse(gc.is_tracked, compress(referents, interesting)))
+
+    def _keep_found(self) -> list[Any]:
+        """Keep the new ones of those found, and return those of them that are containers."""
+        found, self._found = self._found, []
+        return self.heap.untracked.add(found)
+
+    def _size(self, block: list[Any], kinds: list[type], is_sample: bool) -> None:
+        are_sized = list(map(SIZED.__contains__, kinds))
+        sized = list(compress(block, are_sized))
+        sizes = list(map(sys.getsizeof, sized))
+        self._sizes.add(list(compress(kinds, are_sized)), sizes, is_sample)
+        self.heap.add_large(sized, sizes)
+
+    def _starts(self, length: int) -> Iterable[int]:
+        return range(0, length, BLOCK) if self._is_over is None else _spread(length)
+
+    def _is_late(self) -> bool:
+        return self._is_over is not None and self._is_over()
+
+
+class _Sizes:
+    """Shallow bytes by type: exact where they were read, at the mean of the samples elsewhere."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[type, int] = dict.fromkeys(SIZED, 0)
+        self._read: Counter[type] = Counter()
+        self._samples: dict[type, tuple[int, int]] = {}
+
+    def add(self, kinds: list[type], sizes: list[int], is_sample: bool) -> None:
+        read: dict[type, int] = dict.fromkeys(SIZED, 0)
+        for kind, size in zip(kinds, sizes, strict=True):
+            read[kind] += size
+        counts = Counter(kinds)
+        self._read.update(counts)
+        for kind, count in counts.items():
+            self._bytes[kind] += read[kind]
+            if is_sample:
+                sampled, size = self._samples.get(kind, (0, 0))
+                self._samples[kind] = (sampled + count, size + read[kind])
+
+    def totals(self, counts: Counter[type]) -> dict[type, float]:
+        """Of all that were counted, most of which were not read."""
+        unread = {kind: counts[kind] - self._read[kind] for kind in SIZED}
+        return {kind: self._bytes[kind] + unread[kind] * self._mean(kind) for kind in SIZED}
+
+    def _mean(self, kind: type) -> float:
+        count, size = self._samples.get(kind, (0, 0))
+        # A type that no sample holds is rare: an empty one stands for it.
+        return size / count if count else sys.getsizeof(kind())
+
+
+def _spread(length: int) -> Iterator[int]:
+    """Starts of all blocks, so that any first part of them is spread over the whole list."""
+    count = -(-length // BLOCK)
+    # A step near the golden section, without a common factor, visits every block once and evenly.
+    step = max(1, round(count * 0.618))
+    while gcd(step, count) != 1:
+        step += 1
+    return (number * step % count * BLOCK for number in range(count))
+
+
+def _unsafe_classes() -> list[type]:
+    """Classes that must not be keys. There are few metaclasses, and many programs have none of that sort."""
+    metaclasses: list[type] = [type]
+    for meta in metaclasses:
+        # The list grows while it is gone through. Round the metaclass' own `__subclasses__`.
+        metaclasses += type.__subclasses__(meta)
+    unsafe = {id(meta) for meta in metaclasses if not is_plain_metaclass(meta)}
+    if not unsafe:
+        return []
+    classes = all_classes()
+    return list(compress(classes, map(unsafe.__contains__, map(id, map(type, classes)))))
+
+
+def stand_in(cls: type) -> type:
+    """A class of the same name that may be a key of our dictionaries."""
+    name = qualified_name(cls)
+    return type(name, (StandIn,), {"__module__": module_name(cls), "__qualname__": name})

@@ -1,0 +1,398 @@
+"""Exact counts of instances of classes made by ``class``, without looking at any instance.
+
+Every instance of such a class holds one reference to it, so the change of ``sys.getrefcount(cls)`` since a census is
+the change of its live instances. Annotations, registries and subclasses hold references too: a constant as long as
+they stand still. A class for which they do not is inexact, and left out until a later census agrees with it again.
+Where modules were loaded since, which bring such references by the hundreds, every class that has moved is in doubt,
+and left out until it is counted again. Static types (``list``, ``numpy.ndarray``) are counted by censuses only. So is
+everything where the interpreter runs without its lock: references are then counted per thread, and in part not at
+all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import compress, repeat
+from operator import call, is_, ne, sub
+from typing import Final
+from weakref import ref
+
+from leakline.probes.native_module import native
+from leakline.probes.references.class_names import (
+    hashes_plainly,
+    is_collectable,
+    is_heap_type,
+    type_name,
+)
+from leakline.probes.references.program_code import all_classes
+
+# What a class may drift between two censuses and stay exact: another subclass or annotation, beside many instances.
+_TOLERATED_DRIFT: Final = 2
+_TOLERATED_SHARE: Final = 0.01
+
+
+def references_are_counted() -> bool:
+    """Whether every reference to a class counts at once, as it does under the interpreter lock."""
+    return getattr(sys, "_is_gil_enabled", lambda: True)() is True
+
+
+def references_to(classes: list[ref[type]]) -> list[int]:
+    """References to each class; 0, or any number, for one that is gone. Always the same number of them is ours."""
+    module = native()
+    if module is not None:
+        found: list[int] = module.reference_counts(classes)
+        return found
+    alive = list(map(call, classes))
+    return list(map(sys.getrefcount, alive))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A few classes, arranged once to be read often: what each is called in the answer, and how it is counted."""
+
+    version: int
+    keys: list[str]
+    refs: list[ref[type]]
+    offsets: list[int]
+
+
+class ClassCounts:
+    """Counts of instances of heap classes: calibrated by censuses, read in a fraction of a millisecond.
+
+    Holds weak references to classes and nothing of their instances. What it returns has classes as keys: drop it
+    before the next calibration.
+    """
+
+    def __init__(self) -> None:
+        self._refs: list[ref[type]] = []
+        self._position: dict[int, int] = {}
+        self._offsets: list[int] = []
+        self._by_name: dict[str, list[int]] = {}
+        self._inexact: set[int] = set()
+        # Known, but not counted by a census yet.
+        self._uncounted: set[int] = set()
+        # Counted while instances came and went: their number is off by a constant, its changes are not.
+        self._approximate: set[int] = set()
+        # Their instances are no objects of the collector's.
+        self._untracked: set[int] = set()
+        # Modules were loaded since they were counted, and their references have moved: by instances or by names in
+        # those modules, nobody knows.
+        self._doubted: set[int] = set()
+        # As many modules there were at the last look.
+        self._modules = len(sys.modules)
+        # Instances at the last `changes`.
+        self._last: list[int] = []
+        # Rows of another version than this are to be arranged anew.
+        self.version = 0
+
+    def doubt(self) -> bool:
+        """Whether any count is in doubt: looks whether modules were loaded since. Costs nothing where none was.
+
+        torch alone adds 776 references to ``torch.Tensor`` with what its first optimizer step imports.
+        """
+        loaded = len(sys.modules)
+        if loaded != self._modules:
+            self._modules = loaded
+            moved = set(compress(range(len(self._refs)), map(ne, self._last, self._counts())))
+            moved -= self._uncounted
+            if not moved <= self._doubted:
+                self._doubted |= moved
+                self.version += 1
+        return bool(self._doubted)
+
+    def doubts_any(self, names: Iterable[str]) -> bool:
+        """Whether a class of one of these names is in doubt."""
+        doubted = self._doubted
+        return bool(doubted) and any(
+            at in doubted for name in names for at in self._by_name.get(name, ())
+        )
+
+    def references(self) -> dict[int, int]:
+        """References to every class by its address, as they stand before a census in slices."""
+        self.doubt()
+        self.version += 1
+        self._forget_dead_classes()
+        self._register(all_classes())
+        return dict(zip(self._position, references_to(self._refs), strict=True))
+
+    def calibrate_between(
+        self, before: Mapping[int, int], census_counts: Mapping[int, int], *, alone: bool
+    ) -> None:
+        """Learn from a census in slices, by address of the class, of the classes that no census has counted yet.
+
+        ``before`` is what `references` gave when it began. Instances may have come and gone meanwhile, and as many may
+        be there again: what is known exactly is left alone, and a new class is known approximately from now on. Only
+        if the program stood still (``alone``) and the references are the same, it is known exactly.
+        """
+        self.doubt()
+        self.version += 1
+        self._forget_dead_classes()
+        new = self._uncounted | self._approximate | self._doubted
+        for (key, position), references in zip(
+            list(self._position.items()), references_to(self._refs), strict=True
+        ):
+            if position not in new or key not in before:
+                continue
+            offset = (before[key] + references) // 2 - census_counts.get(key, 0)
+            if alone and before[key] == references:
+                self._approximate.discard(position)
+                self._start_at(position, references, offset)
+            elif position in self._uncounted or position in self._doubted:
+                self._approximate.add(position)
+                self._start_at(position, references, offset)
+
+    def _start_at(self, position: int, references: int, offset: int) -> None:
+        """Set the offset of a class, so that `changes` still compares with what was known of it before: nothing of one
+        that was not counted yet, the last exact count of one in doubt, and the changes of one counted approximately.
+        """
+        before, self._offsets[position] = self._offsets[position], offset
+        if position in self._doubted:
+            self._doubted.discard(position)
+        elif position in self._uncounted:
+            self._uncounted.discard(position)
+            self._last[position] = references - offset
+        else:
+            self._last[position] += before - offset
+
+    def calibrate_tracked(self, tracked_counts: Mapping[int, int]) -> None:
+        """Take counts of all objects that the collector tracks, by address of the class, at one moment, as the truth.
+
+        Classes of which it does not track every instance are left as they are.
+        """
+        self.doubt()
+        self.version += 1
+        self._forget_dead_classes()
+        self._register(all_classes())
+        new = self._uncounted | self._approximate | (self._doubted - self._inexact)
+        for (key, position), references in zip(
+            list(self._position.items()), references_to(self._refs), strict=True
+        ):
+            if position in self._untracked:
+                continue
+            count = tracked_counts.get(key, 0)
+            if position in new:
+                self._approximate.discard(position)
+                self._start_at(position, references, references - count)
+            else:
+                if position in self._inexact:
+                    self._last[position] = count
+                self._judge_one(position, references - self._offsets[position], count)
+                self._offsets[position] = references - count
+                self._doubted.discard(position)
+
+    def calibrate(self, census_counts: Mapping[type, int]) -> None:
+        """Take the counts of a full census as the truth.
+
+        ``census_counts`` must be the only thing left of the census that refers to classes: ``CensusResult.counts``
+        is; its own references are allowed for.
+        """
+        self.doubt()
+        self.version += 1
+        before = self._predicted(census_counts)
+        self._forget_dead_classes()
+        self._register(census_counts)
+        self._register(all_classes())
+        # Read the same way as later, so that our own references are in the constant.
+        references = references_to(self._refs)
+        counts = [0] * len(references)
+        for cls, count in census_counts.items():
+            position = self._position.get(id(cls))
+            if position is not None:
+                counts[position] = count
+                references[position] -= 1
+        self._offsets = list(map(sub, references, counts))
+        for position in self._uncounted | self._inexact | self._approximate - self._doubted:
+            # What was not counted yet has not changed.
+            self._last[position] = counts[position]
+        self._judge(before, counts)
+        self._uncounted.clear()
+        self._approximate.clear()
+        self._doubted.clear()
+
+    def read(self) -> dict[type, int]:
+        """Instances now of every class that has any and is counted exactly. Empty before the first calibration."""
+        counts = self._counts()
+        found = {}
+        for position in compress(range(len(counts)), counts):
+            cls = self._refs[position]()
+            # Below zero a registry or subclass let go of the class: no count, and the server would refuse it.
+            if cls is not None and counts[position] > 0 and not self._is_left_out(position):
+                found[cls] = counts[position]
+        return found
+
+    def changes(self) -> list[tuple[type, int, int]]:
+        """(class, instances at the last call, instances now) of every class that has more or fewer, counted exactly.
+
+        The first call compares with the first calibration. What is in doubt is compared once it is counted again. Hold
+        the result shortly: it refers to the classes.
+        """
+        self.doubt()
+        now = self._counts()
+        for position in self._doubted:
+            now[position] = self._last[position]
+        last, self._last = self._last, now
+        found = []
+        for position in compress(range(len(now)), map(ne, last, now)):
+            cls = self._refs[position]()
+            if cls is not None and now[position] >= 0 and not self._is_left_out(position):
+                found.append((cls, max(0, last[position]), now[position]))
+        return found
+
+    def read_names(
+        self, names: Iterable[str], approximately: Container[str] = ()
+    ) -> dict[str, int]:
+        """Instances by type name, classes of the same name added up; absent when unknown or inexact.
+
+        ``approximately``: the names that are also told where only their change is exact.
+        """
+        return self.read_rows(self.rows_of({name: name for name in names}, approximately))
+
+    def rows_of(self, keys: Mapping[str, str], approximately: Container[str] = ()) -> Rows:
+        """Arrange these type names (name -> key in the answer) for `read_rows`; good until the version changes."""
+        found: list[tuple[str, int]] = []
+        for name, key in keys.items():
+            positions = self._by_name.get(name, ())
+            if not any(self._is_unknown(at, name in approximately) for at in positions):
+                found.extend((key, at) for at in positions)
+        return Rows(
+            self.version,
+            [key for key, _ in found],
+            [self._refs[at] for _, at in found],
+            [self._offsets[at] for _, at in found],
+        )
+
+    def read_rows(self, rows: Rows) -> dict[str, int]:
+        """Instances by key, as `read_names` tells them: a few microseconds for a hundred."""
+        counts = list(map(sub, references_to(rows.refs), rows.offsets))
+        found = dict(zip(rows.keys, counts, strict=True))
+        all_alive = not any(map(is_, map(call, rows.refs), repeat(None)))
+        if all_alive and len(found) == len(counts) and min(counts, default=0) >= 0:
+            return found
+        return _added_up(rows, counts)
+
+    def _is_unknown(self, position: int, approximately: bool) -> bool:
+        about = position in self._approximate and not approximately
+        return about or self._is_left_out(position)
+
+    def counts_exactly(self, names: Iterable[str]) -> bool:
+        """Return False if a class of these names is known, but not counted exactly, and a count of all tracked objects
+        would change that.
+        """
+        kinds = (self._doubted, self._approximate, self._uncounted)
+        return not any(kinds) or not any(
+            at not in self._untracked and any(at in kind for kind in kinds)
+            for name in names
+            for at in self._by_name.get(name, ())
+        )
+
+    def classes_named(self, names: Iterable[str]) -> list[type]:
+        """The classes of these names that are still there."""
+        found = (
+            self._refs[position]() for name in names for position in self._by_name.get(name, ())
+        )
+        return [cls for cls in found if cls is not None]
+
+    def count_of(self, address: int) -> int | None:
+        """Instances of the class at this address (``id(cls)``); None when unknown or inexact.
+
+        By address, because whoever holds the class itself while asking would be counted, too.
+        """
+        position = self._position.get(address)
+        return None if position is None or position in self._approximate else self._count(position)
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all classes that are counted exactly, with or without instances."""
+        return tuple(
+            name
+            for name, positions in self._by_name.items()
+            if not any(map(self._is_left_out, positions))
+        )
+
+    def _count(self, position: int) -> int | None:
+        if self._is_left_out(position):
+            return None
+        reference = self._refs[position]
+        if reference() is None:
+            return 0
+        count = references_to([reference])[0] - self._offsets[position]
+        return count if count >= 0 else None
+
+    def _is_left_out(self, position: int) -> bool:
+        left_out = position in self._inexact or position in self._uncounted
+        return left_out or position in self._doubted
+
+    def _counts(self) -> list[int]:
+        """By position; of classes that are gone or left out a number without meaning."""
+        return list(map(sub, references_to(self._refs), self._offsets))
+
+    def _predicted(self, census_counts: Mapping[type, int]) -> dict[int, int]:
+        """What we would have said just now, by the id of the class; the census' own references taken off."""
+        references = references_to(self._refs)
+        held = set(map(id, census_counts))
+        return {
+            key: references[position] - self._offsets[position] - (key in held)
+            for key, position in self._position.items()
+        }
+
+    def _forget_dead_classes(self) -> None:
+        if all(reference() is not None for reference in self._refs):
+            return
+        alive = [
+            (reference, i) for i, reference in enumerate(self._refs) if reference() is not None
+        ]
+        moved = {old: new for new, (_, old) in enumerate(alive)}
+        self._refs = [reference for reference, _ in alive]
+        self._offsets = [self._offsets[old] for _, old in alive]
+        self._last = [self._last[old] for _, old in alive]
+        self._inexact = {moved[old] for old in self._inexact if old in moved}
+        self._uncounted = {moved[old] for old in self._uncounted if old in moved}
+        self._approximate = {moved[old] for old in self._approximate if old in moved}
+        self._doubted = {moved[old] for old in self._doubted if old in moved}
+        self._untracked = {moved[old] for old in self._untracked if old in moved}
+        self._position = {key: moved[old] for key, old in self._position.items() if old in moved}
+        names = {name: [moved[p] for p in at if p in moved] for name, at in self._by_name.items()}
+        self._by_name = {name: at for name, at in names.items() if at}
+
+    def _register(self, classes: Iterable[type]) -> None:
+        if not references_are_counted():
+            return
+        for cls in classes:
+            if id(cls) not in self._position and is_heap_type(cls) and hashes_plainly(cls):
+                position = len(self._refs)
+                self._refs.append(ref(cls))
+                # Until a census has counted it.
+                self._offsets.append(0)
+                self._last.append(0)
+                self._uncounted.add(position)
+                if not is_collectable(cls):
+                    self._untracked.add(position)
+                self._position[id(cls)] = position
+                self._by_name.setdefault(type_name(cls), []).append(position)
+
+    def _judge(self, before: Mapping[int, int], counts: list[int]) -> None:
+        """Mark the classes whose references moved although their instances did not."""
+        new = self._uncounted | self._approximate | (self._doubted - self._inexact)
+        for key, predicted in before.items():
+            position = self._position.get(key)
+            if position is not None and position not in new:
+                self._judge_one(position, predicted, counts[position])
+
+    def _judge_one(self, position: int, predicted: int, count: int) -> None:
+        if abs(predicted - count) > min(_TOLERATED_DRIFT, count * _TOLERATED_SHARE):
+            self._inexact.add(position)
+        else:
+            self._inexact.discard(position)
+
+
+def _added_up(rows: Rows, counts: list[int]) -> dict[str, int]:
+    """Classes of the same name together, those that are gone as none; without what fell below zero."""
+    found: dict[str, int] = {}
+    unknown: set[str] = set()
+    for key, reference, count in zip(rows.keys, rows.refs, counts, strict=True):
+        alive = count if reference() is not None else 0
+        if alive < 0:
+            unknown.add(key)
+        found[key] = found.get(key, 0) + alive
+    return {key: count for key, count in found.items() if key not in unknown}

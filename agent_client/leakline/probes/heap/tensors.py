@@ -1,0 +1,234 @@
+"""PyTorch tensors: how many, the bytes of their storages, each once, and what autograd graphs keep beside them.
+
+What `tensor_storages.py` says of tensors and `autograd_graphs.py` of graphs, added up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import sub
+from typing import Any
+from weakref import ref
+
+from leakline.probes.heap.autograd_graphs import (
+    GraphBytes,
+    GraphSample,
+    graph_bytes,
+    while_the_engine_rests,
+)
+from leakline.probes.heap.tensor_storages import overrides_off, storage_key
+from leakline.snapshot import Number
+
+
+@dataclass(slots=True)
+class TensorMeasure:
+    """``bytes`` holds each storage once, on any device; ``device_bytes`` is the part outside host memory.
+
+    ``graph_count`` are the tensors with a graph. ``graph_bytes`` are storages that autograd graphs hold and no tensor
+    that the program still refers to; they are not in ``bytes``. None where torch's engine did not rest: what torch
+    holds and Python has seen is in ``bytes`` then. ``by_type`` gives a storage to the first type that has it.
+    ``addresses`` maps the memory that torch did not allocate itself, and an array may own, to its bytes. ``shown``
+    are Python objects that our look at graphs has made torch keep: in ``count``, though made by us.
+    """
+
+    count: int = 0
+    bytes: int = 0
+    device_bytes: int = 0
+    graph_count: int = 0
+    graph_bytes: int | None = 0
+    by_type: dict[type, int] = field(default_factory=dict)
+    addresses: dict[int, int] = field(default_factory=dict)
+    shown: dict[type, int] = field(default_factory=dict)
+    large: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def samples(self) -> dict[str, Number]:
+        """``tensors.*``; the bytes of devices only when there are any."""
+        samples: dict[str, Number] = {
+            "tensors.count": self.count,
+            "tensors.bytes": self.bytes,
+            "tensors.graph_count": self.graph_count,
+        }
+        if self.graph_bytes is not None:
+            samples["tensors.graph_bytes"] = self.graph_bytes
+        if self.device_bytes:
+            samples["tensors.device_bytes"] = self.device_bytes
+        return samples
+
+
+def measure_tensors(
+    tensors: Mapping[type, list[Any]],
+    floor_bytes: int,
+    name_of: Callable[[type], str],
+) -> TensorMeasure:
+    """Measure tensors given by exact type; the lists must hold nothing but objects of that type."""
+    measure = TensorMeasure()
+    storages = _Storages(measure, floor_bytes, name_of)
+    roots: list[Any] = []
+    orphans: list[Any] = []
+    with overrides_off():
+        for kind, ones in tensors.items():
+            measure.count += len(ones)
+            bytes_before = measure.bytes
+            # Asked for all at once: two references to each are ours, the list and the argument.
+            references_to = list(map(sys.getrefcount, ones))
+            for tensor, references in zip(ones, references_to, strict=True):
+                has_graph = not tensor.is_leaf
+                measure.graph_count += has_graph
+                if _is_orphan(tensor, references - 2):
+                    orphans.append(tensor)
+                    continue
+                storages.add(tensor)
+                if has_graph:
+                    roots.append(tensor)
+            measure.by_type[kind] = measure.bytes - bytes_before
+        found = while_the_engine_rests(
+            lambda: _look_at_graphs(roots, storages.known, tuple(tensors))
+        )
+        if found is None:
+            measure.graph_bytes = None
+            _add_orphans(measure, storages, orphans, ())
+            return measure
+        graphs, shown = found
+        measure.shown = dict(zip(tensors, shown, strict=True))
+        measure.count += sum(shown)
+        measure.graph_bytes = graphs.bytes
+        if graphs.is_whole:
+            _add_orphans(measure, storages, orphans, graphs.storages)
+    return measure
+
+
+def _look_at_graphs(
+    roots: list[Any], known: set[int], kinds: tuple[type, ...]
+) -> tuple[GraphBytes, list[int]]:
+    """What they hold, and by type the Python objects that torch has made to show us saved tensors: they stay as long as
+    their graph."""
+    before = list(map(sys.getrefcount, kinds))
+    found = graph_bytes(roots, known, frozenset(kinds))
+    after = list(map(sys.getrefcount, kinds))
+    return found, [max(0, more) for more in map(sub, after, before)]
+
+
+def _add_orphans(
+    measure: TensorMeasure, storages: _Storages, orphans: list[Any], in_graphs: Collection[int]
+) -> None:
+    """Gradients, and what else torch itself holds outside of graphs."""
+    for tensor in orphans:
+        key = storage_key(tensor)
+        if key is not None and key[0] not in in_graphs:
+            before = measure.bytes
+            storages.add(tensor)
+            measure.by_type[type(tensor)] += measure.bytes - before
+
+
+def _is_orphan(tensor: Any, references: int) -> bool:
+    """Whether nothing in Python refers to a tensor any more and only torch keeps it, as graphs do.
+
+    Torch then keeps the Python object, too, by one reference, for it may be asked for again.
+    """
+    use_count = getattr(tensor, "_use_count", None)
+    # Older versions do not tell: the tensor counts as one of the program's.
+    return use_count is not None and references == 1 and use_count() > 1
+
+
+class TensorTally:
+    """The measure of tensors that turn up a few at a time, on any thread. It keeps addresses and numbers, and weak
+    references to the tensors that torch alone holds, and to some of those with a graph.
+
+    Their graphs are looked at in the end, where the engine rests: on the thread of whoever asks for the measure.
+    """
+
+    def __init__(self, floor_bytes: int, name_of: Callable[[type], str]) -> None:
+        self._measure = TensorMeasure()
+        self._storages = _Storages(self._measure, floor_bytes, name_of)
+        self._bytes: list[int] = []
+        # What torch itself holds: address -> (position of the type, bytes, on a device, the tensor).
+        self._orphans: dict[int, tuple[int, int, bool, ref[Any]]] = {}
+        self._graphs = GraphSample()
+
+    def add(self, tensors: Sequence[list[Any]]) -> None:
+        """Tensors not seen before by exact type, in the order of ``tensor_types()``."""
+        if not any(tensors):
+            return
+        self._bytes += [0] * (len(tensors) - len(self._bytes))
+        roots: list[Any] = []
+        with overrides_off():
+            for position, ones in enumerate(tensors):
+                self._measure.count += len(ones)
+                references_to = list(map(sys.getrefcount, ones))
+                for tensor, references in zip(ones, references_to, strict=True):
+                    self._add(tensor, position, references - 2, roots)
+        self._graphs.add(roots)
+
+    def measure(self, kinds: Sequence[type]) -> TensorMeasure:
+        """All of it; ``kinds`` as in ``add``."""
+        measure = self._measure
+        found = while_the_engine_rests(
+            lambda: self._graphs.bytes(self._storages.known, frozenset(kinds))
+        )
+        measure.graph_bytes = None if found is None else found.bytes
+        if found is None or found.is_whole:
+            self._add_orphans(() if found is None else found.storages)
+        measure.by_type = dict(zip(kinds, self._bytes + [0] * len(kinds), strict=False))
+        return measure
+
+    def _add_orphans(self, in_graphs: Collection[int]) -> None:
+        for address, (position, size, on_device, tensor) in self._orphans.items():
+            if address in in_graphs or address in self._storages.known or tensor() is None:
+                continue
+            self._storages.known.add(address)
+            self._measure.bytes += size
+            self._measure.device_bytes += size if on_device else 0
+            self._bytes[position] += size
+
+    def _add(self, tensor: Any, position: int, references: int, roots: list[Any]) -> None:
+        measure = self._measure
+        has_graph = not tensor.is_leaf
+        measure.graph_count += has_graph
+        if _is_orphan(tensor, references):
+            key = storage_key(tensor)
+            if key is not None and not tensor.is_meta:
+                self._orphans[key[0]] = (position, key[1], not tensor.is_cpu, ref(tensor))
+            return
+        before = measure.bytes
+        self._storages.add(tensor)
+        self._bytes[position] += measure.bytes - before
+        if has_graph:
+            roots.append(tensor)
+
+
+class _Storages:
+    """Adds each storage to a measure once."""
+
+    def __init__(
+        self, measure: TensorMeasure, floor_bytes: int, name_of: Callable[[type], str]
+    ) -> None:
+        self.known: set[int] = set()
+        self._measure = measure
+        self._floor_bytes = floor_bytes
+        self._name_of = name_of
+
+    def add(self, tensor: Any) -> None:
+        key = storage_key(tensor)
+        if key is None or key[0] in self.known:
+            return
+        address, size = key
+        self.known.add(address)
+        if tensor.is_meta:
+            # A shape without memory.
+            return
+        measure = self._measure
+        measure.bytes += size
+        if not tensor.is_cpu:
+            measure.device_bytes += size
+        elif not tensor.untyped_storage().resizable():
+            measure.addresses[address] = size
+        if size >= self._floor_bytes:
+            measure.large.append((size, self._name_of(type(tensor)), describe(tensor)))
+
+
+def describe(tensor: Any) -> str:
+    """Shape, dtype and device, as in ``(64, 33) float32 cpu``."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{tuple(tensor.shape)} {dtype} {tensor.device}"

@@ -1,0 +1,206 @@
+"""The container's memory limit: what the kernel kills by, on cgroup v2 and v1.
+
+``cgroup.used_bytes`` leaves out inactive file pages, as ``docker stats`` and the kubelet do: the kernel drops
+those before it kills anybody. It drops active ones as well, later: ``cgroup.active_file_bytes`` of the used ones. Used
+and limit are of the same group: the one with the tightest limit.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from leakline.snapshot import Number
+
+from .kernel_file import KeptFile
+
+ROOT: Final = Path("/sys/fs/cgroup")
+OWN_GROUPS: Final = Path("/proc/self/cgroup")
+BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+# v1 writes "no limit" as the largest number of whole pages; nobody has such a machine.
+_NO_LIMIT_BYTES: Final = 1 << 60
+# A look at all groups and limits costs ten times as much as a reading.
+LOOK_EVERY_SECONDS: Final = 10.0
+# And where our group cannot be read.
+LOOK_AGAIN_SECONDS: Final = 3.0
+
+
+class _Version(NamedTuple):
+    used: str
+    limit: str
+    events: str
+    inactive: bytes
+    active: bytes
+
+
+_V2: Final = _Version(
+    "memory.current", "memory.max", "memory.events", b"inactive_file", b"active_file"
+)
+_V1: Final = _Version(
+    "memory.usage_in_bytes",
+    "memory.limit_in_bytes",
+    "memory.oom_control",
+    b"total_inactive_file",
+    b"total_active_file",
+)
+
+
+class _Group(NamedTuple):
+    """The group whose limit is the tightest. Its files stay open."""
+
+    version: _Version
+    used: KeptFile
+    stat: KeptFile
+    events: KeptFile
+    limit: int | None
+    folder: Path
+
+    def read(self) -> dict[str, Number]:
+        """Empty when the group has vanished."""
+        used = _number(self.used.read())
+        if used is None:
+            return {}
+        stat = self.stat.read()
+        inactive, active = (
+            _line(stat, key) for key in (self.version.inactive, self.version.active)
+        )
+        samples: dict[str, Number] = {"cgroup.used_bytes": max(0, used - (inactive or 0))}
+        if active is not None:
+            samples["cgroup.active_file_bytes"] = active
+        if self.limit is not None:
+            samples["cgroup.limit_bytes"] = self.limit
+        kills = _line(self.events.read(), b"oom_kill")
+        if kills is not None:
+            samples["cgroup.kills"] = kills
+        return samples
+
+
+class _Look(NamedTuple):
+    """What one process found, and when."""
+
+    pid: int
+    at: float
+    group: _Group | None
+
+
+class ContainerMemory:
+    """The memory group of this process. Any thread may read; a forked child looks for its own.
+
+    ``clock`` gives seconds that only rise.
+    """
+
+    def __init__(
+        self,
+        root: Path = ROOT,
+        proc: Path = OWN_GROUPS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._root, self._proc, self._clock = root, proc, clock
+        # Replaced as one: no thread sees the limit of one group beside the use of another.
+        self._last = _Look(-1, 0.0, None)
+
+    def read(self) -> dict[str, Number]:
+        """``cgroup.used_bytes``, ``.limit_bytes`` and ``.kills``; empty outside a memory group.
+
+        The limit is absent when neither the group nor one above it has any.
+        """
+        now, last = self._clock(), self._last
+        if last.pid != os.getpid() or now - last.at >= LOOK_EVERY_SECONDS:
+            return self._look(now)
+        samples = {} if last.group is None else last.group.read()
+        if not samples and last.group is not None and now - last.at >= LOOK_AGAIN_SECONDS:
+            return self._look(now)
+        return samples
+
+    def identity(self) -> str | None:
+        """What no other memory group has, on any machine; None outside of one."""
+        group = self._last.group if self.read() else None
+        try:
+            return group and f"{BOOT.read_text().strip()}:{group.folder.stat().st_ino}"
+        except OSError:
+            return None
+
+    def _look(self, now: float) -> dict[str, Number]:
+        group = _find(self._root, self._proc)
+        self._last = _Look(os.getpid(), now, group)
+        return {} if group is None else group.read()
+
+
+_own = ContainerMemory()
+
+
+def read_cgroup(root: Path = ROOT, proc: Path = OWN_GROUPS) -> dict[str, Number]:
+    """``cgroup.*`` of this process: see `ContainerMemory.read`. Any other ``root`` or ``proc`` is looked at anew."""
+    is_own = root is ROOT and proc is OWN_GROUPS
+    return (_own if is_own else ContainerMemory(root, proc)).read()
+
+
+def memory_group() -> str | None:
+    """Of this process: see `ContainerMemory.identity`."""
+    return _own.identity()
+
+
+def _find(root: Path, proc: Path) -> _Group | None:
+    try:
+        own_groups = proc.read_text()
+    except OSError:
+        return None
+    version, groups = _groups(root, own_groups)
+    if not groups:
+        return None
+    limits = [(limit, group) for group in groups if (limit := _limit(group, version)) is not None]
+    limit, group = min(limits, key=lambda pair: pair[0], default=(None, groups[0]))
+    names = version.used, "memory.stat", version.events
+    used, stat, events = (KeptFile(str(group / name)) for name in names)
+    return _Group(version, used, stat, events, limit, group)
+
+
+def _groups(root: Path, own_groups: str) -> tuple[_Version, list[Path]]:
+    """Our memory group and those above it, nearest first."""
+    lines = own_groups.splitlines()
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    # On a mixed machine the memory controller belongs to v1, and v2 is there without it.
+    for controllers, path in paths.items():
+        if "memory" in controllers.split(","):
+            return _V1, list(_upwards(root / "memory", path, _V1.used))
+    for mount in (root, root / "unified"):
+        groups = list(_upwards(mount, paths.get("", "/"), _V2.used))
+        if groups:
+            return _V2, groups
+    return _V2, []
+
+
+def _upwards(mount: Path, path: str, must_have: str) -> Iterator[Path]:
+    # Inside a container the path may be the host's, which does not exist here: then the mount is our group.
+    group = mount / path.strip("/")
+    while True:
+        if (group / must_have).exists():
+            yield group
+        if group == mount or mount not in group.parents:
+            return
+        group = group.parent
+
+
+def _limit(group: Path, version: _Version) -> int | None:
+    try:
+        limit = _number((group / version.limit).read_bytes())
+    except OSError:
+        return None
+    return limit if limit is not None and limit < _NO_LIMIT_BYTES else None
+
+
+def _number(text: bytes | None) -> int | None:
+    number = b"" if text is None else text.strip()
+    return int(number) if number.isdigit() else None
+
+
+def _line(text: bytes | None, key: bytes) -> int | None:
+    """The number behind ``key`` in "key number" lines."""
+    if text is None:
+        return None
+    lines = b"\n" + text
+    at = lines.find(b"\n" + key + b" ")
+    return _number(lines[at + len(key) + 2 :].partition(b"\n")[0]) if at >= 0 else None

@@ -1,0 +1,39 @@
+"""Memory of the whole machine: context, never the verdict; other programs move it too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from leakline.probes.memory.process_memory import psutil_or_none
+from leakline.snapshot import Number
+
+from .kernel_file import KeptFile
+
+MEMINFO: Final = Path("/proc/meminfo")
+_LINES: Final = {b"MemTotal": "system.total_bytes", b"MemAvailable": "system.available_bytes"}
+# Both are among the first lines.
+_BEGINNING: Final = 512
+
+_own = KeptFile(str(MEMINFO), _BEGINNING)
+
+
+def read_system(meminfo: Path = MEMINFO) -> dict[str, Number]:
+    """``system.total_bytes`` and ``system.available_bytes``."""
+    text = (_own if meminfo is MEMINFO else KeptFile(str(meminfo))).read()
+    if text is None:
+        return _by_psutil()
+    samples: dict[str, Number] = {}
+    for line in text.splitlines()[:8]:
+        key, _, rest = line.partition(b":")
+        if key in _LINES:
+            samples[_LINES[key]] = int(rest.split()[0]) * 1024
+    return samples
+
+
+def _by_psutil() -> dict[str, Number]:
+    psutil = psutil_or_none()
+    if psutil is None:
+        return {}
+    memory = psutil.virtual_memory()
+    return {"system.total_bytes": memory.total, "system.available_bytes": memory.available}

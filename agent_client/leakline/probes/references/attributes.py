@@ -1,0 +1,62 @@
+"""Attributes of objects of the program, read without running its code: no property, no ``__getattr__``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import GetSetDescriptorType, MemberDescriptorType
+from typing import Any, Final
+
+from leakline.probes.references.container_contents import is_container
+
+_class_dict: Final[Any] = type.__dict__["__dict__"].__get__
+_mro_of: Final[Any] = type.__dict__["__mro__"].__get__
+
+
+def class_attributes(cls: type) -> Mapping[str, Any]:
+    """What the body of a class has bound, without what it inherits."""
+    return _class_dict(cls)  # type: ignore[no-any-return]
+
+
+def is_exception_class(cls: type) -> bool:
+    """Whether instances can be raised, and so may hold a traceback."""
+    return any(base is BaseException for base in _mro_of(cls))
+
+
+def attributes(one: object) -> dict[str, Any]:
+    """Attributes of an instance by name. Asking makes Python give it a ``__dict__``: for a few objects only."""
+    found: dict[str, Any] = {}
+    for base in _mro_of(type(one)):
+        names = class_attributes(base)
+        own = names.get("__dict__")
+        if type(own) is GetSetDescriptorType:
+            found.update(own.__get__(one))
+        for name, descriptor in names.items():
+            if type(descriptor) is MemberDescriptorType:
+                try:
+                    found[name] = descriptor.__get__(one)
+                except AttributeError:
+                    # A slot that was never filled.
+                    continue
+    return found
+
+
+def values_of(instances: Iterable[object], name: str) -> Iterator[Any]:
+    """One attribute of many instances, no ``__dict__`` made; those without it are passed over."""
+    for one in instances:
+        try:
+            yield object.__getattribute__(one, name)
+        except AttributeError:
+            continue
+
+
+def is_plain_attribute(cls: type) -> Callable[[str], bool]:
+    """Whether reading a name of an instance of ``cls`` runs no descriptor of the program."""
+
+    def check(name: str) -> bool:
+        for base in _mro_of(cls):
+            names = class_attributes(base)
+            if name in names:
+                return type(names[name]) is MemberDescriptorType or is_container(names[name])
+        return True
+
+    return check

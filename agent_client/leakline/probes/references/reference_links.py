@@ -1,0 +1,176 @@
+"""How one object holds another, in the words of a path, and the names that a path may start with."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import OrderedDict, defaultdict, deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leakline.probes.references.attributes import attributes, is_exception_class
+from leakline.probes.references.class_names import is_class, is_heap_type, type_name
+from leakline.probes.references.frames import Locals, function_name, no_collection
+from leakline.probes.references.program_code import is_user_class
+
+# By address: a class of the program may hash and compare in its own way.
+_SEQUENCES: Final = frozenset(map(id, (list, tuple, set, frozenset, deque)))
+_MAPPINGS: Final = frozenset(map(id, (dict, OrderedDict, defaultdict)))
+_GENERATORS: Final = frozenset(
+    map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
+)
+# Classes of the standard library that a path may start with, although they are not the program's.
+_KNOWN_ROOTS: Final = {
+    "threading.Thread": "threading.Thread",
+    "threading.Timer": "threading.Timer",
+    "_thread._localdummy": "threading.local",
+    "logging.handlers.MemoryHandler": "logging.handlers.MemoryHandler",
+}
+_LONGEST_NAMESPACE: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The way from an object on the path down to the samples.
+
+    ``below`` reads on from the object as a container, ``inside`` from its owner if it is somebody's namespace.
+    """
+
+    below: str
+    inside: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How one object holds another: as an item, under a name, or without a word in the path."""
+
+    word: str
+    inside: str | None = None
+    through_namespace: bool = False
+    variables: tuple[str, ...] = ()  # of a function that holds cells
+
+    def prepend(self, step: Step) -> Step:
+        if self.variables and step.inside is not None:
+            index, _, rest = step.inside.partition("|")
+            return Step(f".<closure>.{self.variables[int(index)]}{rest}")
+        if self.through_namespace and step.inside is not None:
+            return Step(self.word + step.inside)
+        inside = None if self.inside is None else self.inside + step.below
+        return Step(self.word + step.below, inside)
+
+
+def link_between(above: Any, below: Any) -> Link | None:
+    """None when the reference says nothing of who keeps the object."""
+    kind = type(above)
+    if id(kind) in _MAPPINGS:
+        return Link("[*]", _key_of(above, below))
+    if kind is tuple and type(below) is types.CellType:
+        return Link("", f"{_index_of(above, below)}|")
+    if id(kind) in _SEQUENCES:
+        return Link("[*]")
+    if kind is types.FunctionType:
+        return _function_link(above, below)
+    if kind is types.ModuleType or is_class(kind):
+        return Link("", through_namespace=True)
+    if kind is functools._lru_cache_wrapper:
+        return Link(".<cache>" if type(below) is dict else ".<cache>[*]")
+    if id(kind) in _GENERATORS:
+        return Link(_word_of_local(_frame_of(above), below))
+    if kind is types.FrameType:
+        return _frame_link(above, below)
+    if type(below) is types.TracebackType and is_exception_class(kind):
+        return Link(".<traceback>")
+    return _instance_link(above, below) if is_heap_type(kind) else Link("")
+
+
+def _key_of(mapping: Any, below: Any) -> str | None:
+    """The attribute name, should this be a namespace."""
+    if len(mapping) > _LONGEST_NAMESPACE:
+        return None
+    for key, value in list(dict.items(mapping)):
+        if value is below:
+            return f".{key}" if type(key) is str else None
+    return None
+
+
+def _index_of(cells: tuple[Any, ...], below: Any) -> int:
+    return next(index for index, cell in enumerate(cells) if cell is below)
+
+
+def _function_link(function: types.FunctionType, below: Any) -> Link | None:
+    if below is function.__closure__:
+        return Link("", variables=function.__code__.co_freevars)
+    if below is function.__defaults__ or below is function.__kwdefaults__:
+        return Link(".<defaults>")
+    if below is function.__globals__:
+        # Every function refers to the globals of its module, which has the better name.
+        return None
+    return Link("", through_namespace=True)
+
+
+def _instance_link(above: Any, below: Any) -> Link:
+    names = attributes(above)
+    for name, value in names.items():
+        if value is below:
+            return Link(f".{name}")
+    if type(below) is dict:
+        return Link("", through_namespace=True)
+    # Inside of a C extension: no name to give.
+    return Link("")
+
+
+def _frame_link(frame: types.FrameType, below: Any) -> Link:
+    if type(below) is types.FrameType:
+        # The frame of the caller, on the way from an inner one.
+        return Link("")
+    return Link(f".{frame.f_code.co_qualname}{_word_of_local(frame, below)}")
+
+
+def _word_of_local(frame: types.FrameType | None, below: Any) -> str:
+    if type(below) is types.CellType:
+        below = _content_of(below)
+    for name, value in Locals(frame).read().items() if frame is not None else ():
+        if value is below:
+            return f".<locals>.{name}"
+    return ".<locals>"
+
+
+def _content_of(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        # Bound later, or not any more.
+        return cell
+
+
+def _frame_of(generator: Any) -> types.FrameType | None:
+    kind = type(generator)
+    # It may be running on another thread.
+    with no_collection():
+        if kind is types.GeneratorType:
+            return generator.gi_frame  # type: ignore[no-any-return]
+        if kind is types.CoroutineType:
+            return generator.cr_frame  # type: ignore[no-any-return]
+        return generator.ag_frame  # type: ignore[no-any-return]
+
+
+def root_name(one: Any) -> str | None:
+    """The name a path may start with at this object, if it has one."""
+    kind = type(one)
+    if kind is types.ModuleType:
+        name = one.__dict__.get("__name__")
+        return name if type(name) is str else None
+    if is_class(kind):
+        return type_name(one)
+    if kind is types.FunctionType:
+        module = one.__module__
+        return f"{module}.{one.__qualname__}" if type(module) is str else str(one.__qualname__)
+    if id(kind) in _GENERATORS:
+        frame = _frame_of(one)
+        return str(one.__qualname__) if frame is None else function_name(frame)
+    if kind is functools._lru_cache_wrapper:
+        wrapped = attributes(one).get("__wrapped__")
+        return root_name(wrapped) if type(wrapped) is types.FunctionType else None
+    if is_user_class(kind):
+        return type_name(kind)
+    return _KNOWN_ROOTS.get(type_name(kind)) if is_heap_type(kind) else None

@@ -1,0 +1,156 @@
+"""What the program can reach by a name: its module globals, class attributes, locals, and what is near below them.
+
+A walk forward from there takes a millisecond or two, whatever the size of the heap, because long containers are not
+entered. Most holders are found in it without a look at anything else.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from leakline.probes.heap.tensor_storages import tensor_types
+from leakline.probes.references.attributes import class_attributes, is_exception_class
+from leakline.probes.references.class_names import is_class, is_heap_type, module_name, type_name
+from leakline.probes.references.program_code import is_user_class, is_user_file, user_modules
+
+# Objects entered by one walk, and levels below the roots: a namespace (`__dict__`) is a level of its own.
+OBJECTS: Final = 3_000
+_LEVELS: Final = 7
+# The items of longer containers are not entered: what grows is named by the container itself.
+_SHORT: Final = 64
+
+# By address: a class of the program may hash and compare in its own way.
+_CONTAINERS: Final = frozenset(
+    map(id, (list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict))
+)
+_ENTERED: Final = frozenset(map(id, (
+    types.CellType, types.MethodType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType,
+    types.TracebackType, types.FrameType, functools.partial, functools._lru_cache_wrapper,
+)))  # fmt: skip
+# A suspended function says more than the variable it is in.
+_GENERATORS: Final = frozenset(
+    map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
+)
+_PASSED_OVER: Final = frozenset({"weakref", "_weakref", "_weakrefset", "leakline"})
+
+
+@dataclass(slots=True)
+class Near:
+    """What a walk found. It holds objects of the program: drop it before returning to the program."""
+
+    named: dict[int, str] = field(default_factory=dict)  # address -> path
+    objects: list[Any] = field(
+        default_factory=list
+    )  # everything entered, the roots' namespaces first
+    instances: dict[type, list[Any]] = field(default_factory=dict)  # of the program's own classes
+    classes: dict[int, type] = field(
+        default_factory=dict
+    )  # those that its modules bind or that have an instance here
+
+
+def look_near(local_names: Mapping[str, Mapping[str, Any]], limit: int = OBJECTS) -> Near:
+    """Walk forward from the program's roots and the given locals (by function), at most ``limit`` objects.
+
+    Named are the values that module globals, class attributes and locals are bound to; what is below them is named on
+    the way up, by ``ReferrerSearch``.
+    """
+    near = Near()
+    roots: list[Any] = []
+    for space, names in _spaces(near, local_names):
+        for key, value in list(names.items()):
+            if type(key) is str and not key.startswith("__"):
+                roots.append(value)
+                if _can_hold(value):
+                    near.named.setdefault(id(value), f"{space}.{key}")
+    _walk(near, roots, limit)
+    return near
+
+
+def _spaces(
+    near: Near, local_names: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for function, names in local_names.items():
+        yield f"{function}.<locals>", names
+    for name, module in user_modules():
+        namespace = module.__dict__
+        near.objects += [module, namespace]
+        for one in list(namespace.values()):
+            if is_class(type(one)) and is_user_class(one):
+                near.classes[id(one)] = one
+        yield name, namespace
+    for cls in near.classes.values():
+        names = class_attributes(cls)
+        # What a class refers to is the dictionary behind the proxy.
+        near.objects += [cls, *gc.get_referents(names)]
+        yield type_name(cls), names
+
+
+def _walk(near: Near, level: list[Any], limit: int) -> None:
+    seen = set(map(id, near.objects))
+    enters = _Enters()
+    left = limit
+    for _ in range(_LEVELS):
+        below: list[Any] = []
+        for one in level:
+            kind = type(one)
+            known = enters.get(id(kind))
+            if not (enters.of(kind) if known is None else known) or id(one) in seen:
+                continue
+            left -= 1
+            if left < 0:
+                return
+            seen.add(id(one))
+            near.objects.append(one)
+            if id(kind) in enters.users:
+                near.classes.setdefault(id(kind), kind)
+                near.instances.setdefault(kind, []).append(one)
+            below += _below(one, kind)
+        level = below
+
+
+class _Enters(dict[int, bool]):
+    """Whether objects of a type are entered, by its address. ``users`` are the program's own classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users: set[int] = set()
+        self.update(dict.fromkeys(_CONTAINERS | _ENTERED | {id(types.FunctionType)}, True))
+        # The graph behind a tensor is no namespace.
+        self.update(dict.fromkeys(map(id, tensor_types()), False))
+
+    def of(self, kind: type) -> bool:
+        if is_user_class(kind):
+            self.users.add(id(kind))
+        module = (module_name(kind) or "").partition(".")[0]
+        enters = not is_class(kind) and (
+            (is_heap_type(kind) and module not in _PASSED_OVER) or is_exception_class(kind)
+        )
+        self[id(kind)] = enters
+        return enters
+
+
+def _below(one: Any, kind: type) -> list[Any]:
+    if kind is types.FunctionType:
+        # Its globals are a module's, which is a root if it is the program's own.
+        if not is_user_file(one.__code__.co_filename):
+            return []
+        return [x for x in (one.__closure__, one.__defaults__, one.__kwdefaults__) if x]
+    if id(kind) in _CONTAINERS and len(one) > _SHORT:
+        return []
+    return gc.get_referents(one)
+
+
+def _can_hold(value: Any) -> bool:
+    kind = type(value)
+    return not (
+        is_class(kind) or kind is types.ModuleType or kind is types.FunctionType or value is None
+        or kind is str or kind is int or kind is float or kind is bool
+        # An object of the program is better known by its class than by the variable it is in.
+        or id(kind) in _GENERATORS or is_user_class(kind)
+    )  # fmt: skip

@@ -1,0 +1,230 @@
+"""A run in a terminal: one frame of `leakline top`, of what the API gives. Pure; with colours or without."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..core.phase_accounting import RESERVED_PHASES
+from ..text_format import (
+    count_of,
+    format_bytes,
+    format_change,
+    format_count,
+    format_count_change,
+    printable,
+    worded,
+)
+from .verdict_facts import beside_finding, forecast, graph_rates, is_forecast_known, with_graphs
+
+Json = Mapping[str, Any]
+
+BARS: Final = "▁▂▃▄▅▆▇█"
+PHASES_SHOWN: Final = 6
+TYPES_SHOWN: Final = 8
+NARROWEST: Final = 40
+# Select graphic rendition: bold, dim, red, yellow, green.
+_BOLD, _DIM, _RED, _YELLOW, _GREEN = "1", "2", "31", "33", "32"
+_COLOURS: Final = {
+    "confirmed": _RED, "suspected": _RED, "watch": _YELLOW, "filling": _YELLOW, "ok": _GREEN, "recovered": _GREEN,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The answers of the API for one run. ``note``: a line of the viewer itself, such as that nobody answers."""
+
+    run: Json
+    verdict: Json
+    books: Json
+    types: Sequence[Json]
+    note: str = ""
+
+
+def frame(shown: Shown, width: int = 80, height: int = 0, *, colours: bool = False) -> list[str]:
+    """Lines of at most ``width`` columns, and at most ``height`` of them unless that is 0."""
+    width = max(NARROWEST, width)
+    paint = _painted if colours else _plain
+    lines = [paint(cut(text, width), style) for text, style in _lines(shown, width)]
+    return lines[:height] if height else lines
+
+
+def brief(shown: Shown) -> str:
+    """The same in one line: for what is no terminal."""
+    run, verdict = shown.run, shown.verdict
+    parts = [
+        run["state"],
+        progress(run),
+        _memory(run),
+        worded(verdict["status"], verdict["summary"]),
+    ]
+    return "  ".join(plain(part) for part in parts if part)
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """As wide as there are values, at most ``width``: each column the highest of what it stands for, a gap a blank."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    columns = min(width, len(values))
+    low, high = min(known), max(known)
+    drawn = []
+    for column in range(columns):
+        part = values[column * len(values) // columns : (column + 1) * len(values) // columns]
+        here = [value for value in part if value is not None]
+        drawn.append(_bar(max(here), low, high) if here else " ")
+    return "".join(drawn)
+
+
+def progress(run: Json) -> str:
+    """``14 of 25 generations``; nothing for a program that counts none."""
+    if not run["generations"]:
+        return ""
+    if run["total"]:
+        return f"{format_count(run['generations'])} of {count_of(run['total'], run['unit'])}"
+    return count_of(run["generations"], run["unit"])
+
+
+def plain(text: str) -> str:
+    """Without what a terminal would obey: names come from programs."""
+    return printable(text)
+
+
+def cut(text: str, width: int) -> str:
+    """At most ``width`` columns of the terminal; wide characters take two."""
+    text = plain(text)
+    if columns(text) <= width:
+        return text
+    while text and columns(text) > width - 1:
+        text = text[:-1]
+    return f"{text}…"
+
+
+def columns(text: str) -> int:
+    return sum(_columns_of(character) for character in text)
+
+
+def _columns_of(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _lines(shown: Shown, width: int) -> Iterator[tuple[str, str]]:
+    run, verdict = shown.run, shown.verdict
+    counted = progress(run)
+    yield (
+        f"{run['project']}/{run['name']}  {run['state']}{f'  {counted}' if counted else ''}",
+        _BOLD,
+    )
+    yield from ((line, _COLOURS.get(verdict["status"], "")) for line in _verdict(verdict, width))
+    if shown.note:
+        yield shown.note, _YELLOW
+    yield "", ""
+    yield _memory(run), ""
+    trend = sparkline(run["sparkline"], width - 8)
+    if trend:
+        yield f"trend   {trend}", ""
+    growth = verdict["growth_bytes_per_generation"]
+    if growth is not None:
+        rate = f"{format_change(growth['estimate'])} per {verdict['unit']}"
+        yield f"growth  {rate}{beside_finding(verdict)}", ""
+    oom = verdict["oom"]
+    if is_forecast_known(oom):
+        style = _RED if oom["risk"] in ("high", "critical") else ""
+        said = forecast(oom, verdict["unit"])
+        yield from ((line, style) for line in _wrapped("forecast ", said, width))
+    yield from _table("phase", "newest", "in all", _phases(shown.books), width)
+    unit = verdict["unit"]
+    yield from _table("type", "count", f"per {unit}", _types(shown.types, verdict), width)
+
+
+def _verdict(verdict: Json, width: int) -> Iterator[str]:
+    """The sentence, in as many lines as it takes."""
+    return _wrapped(f"{verdict['status']}:", verdict["summary"], width)
+
+
+def _wrapped(line: str, text: str, width: int) -> Iterator[str]:
+    """Break ``text`` after the words of ``line`` into as many lines as it needs."""
+    for word in plain(text).split():
+        if columns(line) + 1 + columns(word) > width:
+            yield line
+            line = f"  {word}"
+        else:
+            line += f" {word}"
+    yield line
+
+
+def _memory(run: Json) -> str:
+    if run["rss_bytes"] is None:
+        return "memory  not read yet"
+    peak = f", peak {format_bytes(run['peak_bytes'])}" if run["peak_bytes"] is not None else ""
+    return f"memory  {format_bytes(run['rss_bytes'])}{peak}"
+
+
+def _phases(books: Json) -> Iterator[tuple[str, str, str]]:
+    """The largest first; nothing for a program that has none."""
+    found = []
+    if all(line["name"] in RESERVED_PHASES for line in books["lines"]):
+        return
+    for line in books["lines"]:
+        known = [size for size in line["bytes"] if size is not None]
+        if known and any(known):
+            found.append((sum(known), line["name"], known[-1]))
+    for total, name, newest in sorted(found, key=lambda row: -row[0])[:PHASES_SHOWN]:
+        yield name, format_change(newest), format_change(total)
+
+
+def _types(types: Sequence[Json], verdict: Json) -> Iterator[tuple[str, str, str]]:
+    """What is suspected first, in its order; then those that grow most."""
+    suspects = [
+        s["name"] for f in verdict["findings"] for s in f["suspects"] if s["role"] == "type"
+    ]
+    place = {name: number for number, name in reversed(list(enumerate(suspects)))}
+    graphs = graph_rates(verdict)
+    ranked = sorted(
+        types,
+        key=lambda row: (place.get(row["name"], len(place)), row["rating"] != "grows", -_rate(row)),
+    )
+    for row in ranked[:TYPES_SHOWN]:
+        rate = _rate(row)
+        yield (
+            with_graphs(row["name"], row["name"], graphs),
+            "" if row["last_count"] is None else format_count(row["last_count"]),
+            format_count_change(rate) if rate else "",
+        )
+
+
+def _rate(row: Json) -> float:
+    rate = row["count_per_generation"]
+    return 0.0 if rate is None else float(rate["estimate"])
+
+
+def _table(
+    title: str, first: str, second: str, rows: Iterator[tuple[str, str, str]], width: int
+) -> Iterator[tuple[str, str]]:
+    listed = list(rows)
+    if not listed:
+        return
+    names = max(8, width - 32)
+    yield "", ""
+    yield f"{title:<{names}}{first:>14}{second:>18}", _DIM
+    for name, one, other in listed:
+        shown = cut(name, names - 1)
+        yield f"{shown}{' ' * (names - columns(shown))}{one:>14}{other:>18}", ""
+
+
+def _bar(value: float, low: float, high: float) -> str:
+    if high <= low:
+        return BARS[0]
+    return BARS[round((value - low) / (high - low) * (len(BARS) - 1))]
+
+
+def _plain(text: str, _style: str) -> str:
+    return text.rstrip()
+
+
+def _painted(text: str, style: str) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m" if style and text else text

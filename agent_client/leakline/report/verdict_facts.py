@@ -1,0 +1,249 @@
+"""A verdict or a comparison as short facts: what the commands print and the reports in Markdown say alike.
+
+They are given in the shapes of the API. ``write`` puts a name into the text: as it is for a terminal, safe for
+Markdown (`markdown.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ..analysis.generation_unit import UNITS_OF_TIME
+from ..analysis.status import GROWING
+from ..text_format import (
+    NOT_MEASURED,
+    count_of,
+    format_bytes,
+    format_change,
+    format_count,
+    format_interval,
+    format_number,
+    format_percent_change,
+    format_range,
+    format_rate,
+    in_brackets,
+    join_processes,
+    seen_of,
+)
+
+Json = Mapping[str, Any]
+Write = Callable[[str], str]
+
+# Kind of a finding whose memory is not private memory of the process -> the name of that memory.
+NOT_PRIVATE: Final[Mapping[str, str]] = {
+    "children": "Child processes",
+    "shared_memory": "Shared memory",
+    "gpu": "GPU memory",
+    "gpu_fragmentation": "Reserved GPU memory",
+}
+_ACTIVE: Final[tuple[tuple[str, ...], ...]] = (
+    ("confirmed", "suspected"),
+    ("watch", "filling", "recovered"),
+)
+
+
+def leading_finding(verdict: Json | None) -> Json | None:
+    """The largest finding that matters; findings come ranked."""
+    findings: Sequence[Json] = (verdict or {}).get("findings", ())
+    for statuses in _ACTIVE:
+        for finding in findings:
+            if finding["status"] in statuses:
+                return finding
+    return None
+
+
+def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tuple[str, str]]:
+    """(title, fact): where, what once for each suspect, how much, and when where a start was found."""
+    phase = write(finding["phase"]) if finding["phase"] else "no single phase"
+    yield "where", phase + of_process(finding.get("process"), write)
+    for place, suspect in enumerate(finding["suspects"]):
+        role = role_words(finding, place)
+        yield "what", f"{write(suspect['name'])} ({role}){_per_unit(suspect, unit)}"
+    yield "how much", f"{interval(finding['growth_bytes_per_generation'])} per {unit}"
+    start = finding["started_at_generation"]
+    if start is not None:
+        yield "when", f"since {unit} {format_count(start['estimate'])}"
+
+
+def role_words(finding: Json, place: int) -> str:
+    """Return the role of a suspect; of tensors with a graph, which are a part of all tensors, with these words."""
+    role = str(finding["suspects"][place]["role"])
+    return (
+        f"{role}, with a graph"
+        if finding.get("kind") == "graph" and not place and role == "type"
+        else role
+    )
+
+
+def graph_rates(verdict: Json | None) -> dict[str, float]:
+    """Return, by type, how many more tensors with a graph the findings name: a part of the rate of the type."""
+    rates: dict[str, float] = {}
+    found = ((f["suspects"][0], f) for f in (verdict or {}).get("findings", ()) if f["suspects"])
+    for first, finding in found:
+        rate = first["count_per_generation"]
+        is_graph = role_words(finding, 0) != first["role"]
+        if is_graph and finding["status"] in GROWING and rate is not None:
+            rates[first["name"]] = rates.get(first["name"], 0.0) + rate
+    return rates
+
+
+def with_graphs(rate: str, name: str, graphs: Mapping[str, float]) -> str:
+    """Return ``+49, 30 with a graph``; the rate alone of a type whose graphs no finding names."""
+    return f"{rate}, {format_count(graphs[name])} with a graph" if name in graphs else rate
+
+
+def of_process(named: str | None, write: Write = str) -> str:
+    """``, rank 1 main``: of a run with several processes that which a finding is of, else nothing."""
+    return f", {write(join_processes(named))}" if named else ""
+
+
+def seen(verdict: Json) -> str:
+    """``14 generations``, ``59 readings in 581 seconds``: what it is of. That of an older server knows no time."""
+    return seen_of(verdict["generations"], verdict.get("generations_passed"), verdict["unit"])
+
+
+def compared(comparison: Json, unit: str) -> str:
+    """As `seen`, of what both runs have."""
+    number, passed = (
+        comparison.get(name) for name in ("generations_compared", "generations_passed")
+    )
+    return seen_of(number or 0, passed, unit)
+
+
+def _per_unit(suspect: Json, unit: str) -> str:
+    parts = []
+    if suspect["count_per_generation"] is not None:
+        parts.append(format_rate(suspect["count_per_generation"], unit, "more"))
+    if suspect["bytes_per_generation"] is not None:
+        parts.append(f"{format_bytes(suspect['bytes_per_generation'])} per {unit}")
+    return f": {', '.join(parts)}" if parts else ""
+
+
+def interval(growth: Mapping[str, float]) -> str:
+    """Return ``+7.10 GiB (6.90 GiB to 7.30 GiB)``."""
+    return format_interval(
+        growth["estimate"], growth["low"], growth["high"], format_change, format_bytes
+    )
+
+
+def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
+    """``-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)``: a difference, which has no direction of its own."""
+    if growth is None:
+        return NOT_MEASURED
+    span = in_brackets(format_range(growth["low"], growth["high"], format_change))
+    return f"{format_change(growth['estimate'])}{per}{span}"
+
+
+def beside_finding(verdict: Json) -> str:
+    """Say that the growth of a run is that of private memory, where the leading finding is of other memory."""
+    finding = leading_finding(verdict)
+    is_other = finding is not None and finding.get("kind") in NOT_PRIVATE
+    return " (private memory)" if is_other else ""
+
+
+def forecast(oom: Json, unit: str) -> str:
+    """Return when memory runs out, in the sentence of the analysis, and the risk where there is one."""
+    sentence = forecast_sentence(oom, unit)
+    return sentence if oom["risk"] == "none" else f"{sentence}, {oom['risk']} risk"
+
+
+def is_forecast_known(oom: Json) -> bool:
+    """Return True if memory has a known limit, so that a line about its end says something."""
+    return oom.get("limit_bytes") is not None
+
+
+def forecast_sentence(oom: Json, unit: str) -> str:
+    """Return when memory runs out; a verdict of an older server has no sentence, but may have an end."""
+    if oom.get("sentence"):
+        return str(oom["sentence"])
+    if oom.get("generation"):
+        return f"OOM near {unit} {round(oom['generation']['estimate']):,}"
+    return "not in sight" if is_forecast_known(oom) and oom["risk"] == "none" else "not known"
+
+
+def forecast_headline(oom: Json, unit: str) -> tuple[str, str]:
+    """Split the sentence: what is forecast, and at which rate, between which ends and at what time."""
+    sentence = forecast_sentence(oom, unit)
+    found = re.fullmatch(r"(.+?),? (at this rate.*|\(.*\))", sentence)
+    return (found[1], found[2]) if found else (sentence, "")
+
+
+def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, str]]:
+    """(what, before, after, change) of growth, memory, peak and time; a side that was not measured is empty."""
+    for title, change, told in (
+        (f"growth per {unit}", comparison["growth_bytes_per_generation"], _growth),
+        (memory_title(comparison, unit), comparison.get("memory_after"), format_bytes),
+        ("peak memory", comparison["peak_bytes"], format_bytes),
+        (f"seconds per {unit}", comparison["seconds_per_generation"], _seconds),
+    ):
+        if change is None:
+            # Of runs without a generation in common, or told by an older server.
+            continue
+        before, after = (
+            "" if change[side] is None else told(change[side]) for side in ("before", "after")
+        )
+        yield title, before, after, percent(change["change_percent"])
+
+
+def memory_title(comparison: Json, unit: str) -> str:
+    """``memory after 7 generations``, ``memory at second 50``: of the newest that both runs have; empty where there is
+    none."""
+    found = comparison.get("memory_after")
+    if not found:
+        return ""
+    if unit in UNITS_OF_TIME:
+        return f"memory at {unit} {found['generation']:,}"
+    return f"memory after {count_of(found['generations'], unit)}"
+
+
+def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:
+    """(gauge, before, after, change) of what the program told beside memory; of an older server none."""
+    for each in comparison.get("by_gauge") or ():
+        before, after = (
+            "" if each[side] is None else format_number(each[side]) for side in ("before", "after")
+        )
+        yield (
+            each["gauge"],
+            before,
+            after,
+            "no change" if each["same"] else percent(each["change_percent"]),
+        )
+
+
+def survival_line(comparison: Json) -> str:
+    """How far both runs come, in a sentence; empty of an older server."""
+    return str((comparison.get("survival") or {}).get("sentence", ""))
+
+
+def rating_words(each: Json) -> str:
+    """Of the change of a count: ``good``, ``expected: 2``, ``problem: expected 2``, ``problem: grows``."""
+    word, bounds = each["change_rating"], each["expected"]
+    if word == "unknown":
+        return "not known yet"
+    if word == "expected":
+        return f"expected: {bounds or 'it grows, but no finding names it'}"
+    if word == "problem":
+        return f"problem: expected {bounds}" if each["rating"] == "problem" else "problem: grows"
+    return str(word)
+
+
+def percent(change: float | None) -> str:
+    """``-95.0 %``; empty where there is nothing to compare with."""
+    return "" if change is None else format_percent_change(change)
+
+
+def _growth(growth: Mapping[str, float] | float) -> str:
+    return format_change(growth["estimate"] if isinstance(growth, Mapping) else growth)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s"
+
+
+def finding_line(finding: Json, write: Write = str) -> str:
+    """``confirmed in evaluate: trading.Environment``: one finding of a comparison."""
+    names = ", ".join(write(suspect["name"]) for suspect in finding["suspects"][:2])
+    where = write(finding["phase"]) if finding["phase"] else "no single phase"
+    return f"{finding['status']} in {where}: {names or finding['kind']}"

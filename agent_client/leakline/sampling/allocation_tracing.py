@@ -1,0 +1,129 @@
+"""Which lines of the program allocated what is kept: traced for a short while once a leak is suspected, where asked.
+
+The interpreter's own tracing slows every allocation down, so it runs for one generation at most, and ends sooner when
+its time is over or it holds too much memory itself. That is looked after on a thread of its own, which lives as long
+as the tracing: a generation without a phase may last an hour, and a second of allocations fill any table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from ..runtime.error_boundary import Guard
+from ..runtime.threads import OurThread
+from ..snapshot import Snapshot
+from ..text_format import format_bytes
+
+LINES_TOLD: Final = 10
+TRACED_SECONDS: Final = 60.0
+# What the tracing may hold itself, of some 90,000 blocks. To look through them takes 0.3 seconds of CPU, and for half
+# of that the program stands still; with 68 MiB it was 5.7 seconds on a busy machine.
+TRACER_BYTES: Final = 16 * 2**20
+LOOK_SECONDS: Final = 0.05
+NAME: Final = "allocations"
+_SUSPECTED: Final = ("suspected", "confirmed")
+
+Note = Callable[[str, str, Mapping[str, Any]], None]
+
+
+class Allocations:
+    """Told of every snapshot. Traces once in a run; ``status`` gives that of the newest verdict."""
+
+    def __init__(
+        self,
+        note: Note,
+        status: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+        tracer_bytes: int = TRACER_BYTES,
+        note_cpu: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._note, self._status, self._clock = note, status, clock
+        self._tracer_bytes, self._note_cpu = tracer_bytes, note_cpu
+        self._guard = Guard("tracing allocations")
+        self._may_begin, self._is_tracing = True, False
+        # When it began, until somebody takes it out to tell: the training thread or ours, and no lock for a signal
+        # handler or a forked child to wait for.
+        self._began: list[float] = []
+
+    def see(self, snapshot: Snapshot) -> None:
+        if snapshot.kind == "finish":
+            self.stop()
+        elif snapshot.kind == "generation_end":
+            if self._is_tracing:
+                self._tell()
+            elif self._may_begin and self._status() in _SUSPECTED:
+                self._begin()
+
+    def stop(self) -> None:
+        """From here on nothing is traced for this run. In a forked child as well, where our thread is not."""
+        self._may_begin = False
+        self._began.clear()
+        self._end()
+
+    def _begin(self) -> None:
+        import tracemalloc
+
+        self._may_begin = False
+        # Of a program that traces itself, its own tracing would be stopped at the end.
+        if tracemalloc.is_tracing():
+            return
+        began = self._clock()
+        self._began.append(began)
+        # First: without it there would be no bound.
+        OurThread("allocations", self._look_after, began).start()
+        self._is_tracing = True
+        tracemalloc.start(1)
+
+    def _look_after(self, began: float) -> None:
+        while self._began:
+            time.sleep(LOOK_SECONDS)
+            if self._is_enough(began):
+                with self._guard:
+                    self._tell()
+        self._note_cpu()
+
+    def _is_enough(self, began: float) -> bool:
+        import tracemalloc
+
+        over = self._clock() - began > TRACED_SECONDS
+        return over or tracemalloc.get_tracemalloc_memory() > self._tracer_bytes
+
+    def _tell(self) -> None:
+        import tracemalloc
+
+        try:
+            seconds = self._clock() - self._began.pop()
+        except IndexError:
+            # Told or stopped meanwhile, by another.
+            return
+        try:
+            traced = tracemalloc.take_snapshot()
+        finally:
+            self._end()
+        lines = list(kept_lines(traced))[:LINES_TOLD]
+        text = "; ".join(f"{line} {format_bytes(size)} ({count:,})" for line, size, count in lines)
+        data = {"text": text, "seconds": round(seconds, 3), "lines": [list(each) for each in lines]}
+        self._note("mark", NAME, data)
+
+    def _end(self) -> None:
+        import tracemalloc
+
+        if self._is_tracing:
+            self._is_tracing = False
+            tracemalloc.stop()
+
+
+def kept_lines(traced: Any) -> Iterator[tuple[str, int, int]]:
+    """(file:line, bytes, blocks) of what was allocated while it was traced and is still there, the largest first."""
+    ours = __file__.rsplit("/", 2)[0]
+    for each in traced.statistics("lineno"):
+        frame = each.traceback[0]
+        if not frame.filename.startswith((ours, "<")):
+            yield f"{_short(frame.filename)}:{frame.lineno}", each.size, each.count
+
+
+def _short(path: str) -> str:
+    """Without the folders that say whose machine it is: ``training/trainer.py``."""
+    return "/".join(path.replace("\\", "/").rsplit("/", 2)[-2:])

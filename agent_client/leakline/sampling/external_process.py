@@ -1,0 +1,86 @@
+"""Another process, seen from outside: what the kernel and the driver tell of it. No types, no phases, no promises."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ..probes.gpu.nvml import read_nvml_of
+from ..probes.memory.cgroup import ROOT, ContainerMemory
+from ..probes.memory.process_memory import PROC, OtherProcess
+from ..probes.memory.system_memory import read_system
+from ..probes.processes.child_memory import read_children
+from ..probes.processes.child_names import ChildNames
+from ..snapshot import Number
+from .heap_scans import Measured
+from .overhead_budget import Governor
+from .sampler import Probe, Sampler
+
+# What costs more than a file or two: at the ends of intervals, when it is due.
+_RARE: Final = frozenset({"children", "gpu"})
+
+
+class OutsideSampler(Sampler):
+    """Asks about the process ``pid`` what a `Sampler` asks about its own. Gives nothing once that has ended."""
+
+    def __init__(self, pid: int, governor: Governor) -> None:
+        super().__init__(governor)
+        self.pid = pid
+        self._process = OtherProcess(pid)
+        group = ContainerMemory(ROOT, PROC / str(pid) / "cgroup")
+        self._highest: Number = 0
+        self._outside = {
+            name: Probe(name, read)
+            for name, read in (
+                ("process", self._read_process), ("cgroup", group.read), ("system", read_system),
+                ("children", partial(read_children, PROC, pid, ChildNames())), ("gpu", lambda: read_nvml_of(pid)),
+            )
+        }  # fmt: skip
+
+    def start(self) -> None:
+        """Nothing of this process is of interest."""
+
+    def stop(self) -> None:
+        """Nothing was started."""
+
+    def measure(self, kind: str, *, nested: bool = False) -> Measured:
+        return Measured(self._all(tuple(self._outside)))
+
+    def sample(self) -> dict[str, Number]:
+        return self._all(tuple(name for name in self._outside if name not in _RARE))
+
+    def look(self) -> None:
+        rss = self._process.read().get("process.rss_bytes", 0)
+        self._highest = max(self._highest, rss)
+
+    def read_private_bytes(self) -> int:
+        found = self._process.read()
+        return int(found.get("process.anon_bytes", 0) + found.get("process.swap_bytes", 0))
+
+    def _read_process(self) -> dict[str, Number]:
+        """The kernel's mark is of its whole life; told is the highest since the reading before, as far as was seen."""
+        samples = self._process.read()
+        samples.pop("process.peak_bytes", None)
+        if samples:
+            samples["process.peak_bytes"] = max(self._highest, samples["process.rss_bytes"])
+            self._highest = 0
+        return samples
+
+    def _all(self, names: tuple[str, ...]) -> dict[str, Number]:
+        samples: dict[str, Number] = {}
+        for name in names:
+            self._read(self._outside[name], samples)
+            if not samples:
+                # It has ended: what is left is the machine, and that would look like a process without memory.
+                break
+        return samples
+
+
+def started_as(pid: int, proc: Path = PROC) -> list[str]:
+    """The command line of a process; empty when it has none that we may read."""
+    try:
+        line = (proc / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [part.decode(errors="replace") for part in line.split(b"\0") if part]

@@ -1,0 +1,485 @@
+"""The looks at the whole heap: censuses, tensors, holders. Which of them now, and where.
+
+On the training thread when it then stands still for no longer than the pause of the budget; in slices beside it when
+the native module can; else not at all. What a look in slices has found travels with the training thread's own
+snapshots: holders with the next, a census with the next generation end. So a census that was begun at one generation
+end is told at the following.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..probes.containers.growing_containers import ContainerWatch
+from ..probes.heap.census import SlicedCensus, count_tracked, look_at_tensors, take_census
+from ..probes.heap.census_result import CensusResult, SlicedResult
+from ..probes.heap.cyclic_garbage import OBJECTS_TOLD, GarbageProbe
+from ..probes.heap.tensor_storages import tensor_types
+from ..probes.native_module import native
+from ..runtime.error_boundary import Guard
+from ..snapshot import (
+    LARGE_OBJECTS,
+    LARGE_OBJECTS_AT_LEAST_BYTES,
+    Census,
+    Holder,
+    LargeObject,
+    Number,
+)
+from .backoff_schedule import Rhythm
+from .census_plan import DEADLINE_SECONDS, CensusPlan, RisingMemory
+from .holder_paths import (
+    FoundHolder,
+    SlicedHolderSearch,
+    find_holder_of_largest,
+    find_holders,
+)
+from .incremental_scan import SliceThread
+from .instance_tracking import Following
+from .overhead_budget import Governor
+from .run_requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
+from .type_counts import TypeGrowth
+
+TYPES_IN_CENSUS: Final = 48
+# CPU seconds: five looks through the heap of a torch process; in slices, one of five million objects.
+HOLDER_SECONDS: Final = 0.35
+SLICED_HOLDER_SECONDS: Final = 1.0
+# Near the roots of the program alone; it takes two milliseconds on an idle machine.
+NEAR_SECONDS: Final = 0.01
+# Most holders are found near the program's roots, in less than this.
+SEARCH_AT_LEAST_SECONDS: Final = 0.05
+CLASSES_PER_SEARCH: Final = 3
+LOOKS_OF_A_SEARCH: Final = 2
+# A census follows what it finds; a look at tensors alone only asks for types.
+TENSORS_PART_OF_CENSUS: Final = 0.35
+FOLLOWING_SECONDS: Final = 0.002
+# Containers near the program's roots are looked for without a census: first after so many generation ends, and at least
+# at every so many.
+CONTAINERS_GAPS: Final = (4, 16)
+CONTAINERS_SECONDS: Final = 0.002
+# The pause of a look at garbage, as a part of the longest.
+GARBAGE_PART_OF_PAUSE: Final = 0.4
+GARBAGE_GAPS: Final = (1, 16)
+# More than ever before by this factor, and the next look follows soon.
+GARBAGE_RISES: Final = 1.2
+GARBAGE_FADES: Final = 0.7
+# A census in slices that took more than this part of a generation tells of no moment of it: then it is a table only.
+MOMENT_PART: Final = 0.2
+# A program loads its modules in a few places; one that goes on pays for counting after them from the budget.
+SETTLED_AS_SET_UP: Final = 8
+# At the end of a run, how long what is under way is waited for.
+LAST_LOOK_SECONDS: Final = 0.5
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one look gave. The sequence numbers inside are set when the snapshot gets its own."""
+
+    samples: dict[str, Number]
+    census: Census | None = None
+    large_objects: tuple[LargeObject, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    answers: tuple[Answer, ...] = ()
+
+
+class Looks:
+    """The training thread's. Types and containers learn from every census."""
+
+    def __init__(
+        self,
+        governor: Governor,
+        types: TypeGrowth,
+        containers: ContainerWatch,
+        blocks: Callable[[], int] = sys.getallocatedblocks,
+    ) -> None:
+        self._governor, self._types, self._containers = governor, types, containers
+        self.following = Following(types)
+        self._blocks = blocks
+        self.plan = CensusPlan(governor, blocks, is_native=lambda: native() is not None)
+        self._beside = SliceThread(governor.work_seconds)
+        self._guard, self._holder_guard = Guard("the census"), Guard("the search for holders")
+        # References to every class when the census under way began, and whether something was rising then.
+        self._references: Mapping[int, int] = {}
+        self._was_rising = False
+        self._census: SlicedResult | None = None
+        # How long it took, and the generation.
+        self._census_seconds, self._generation_seconds = 0.0, 0.0
+        self._last_end = time.perf_counter()
+        self._garbage, self._garbage_guard = GarbageProbe(), Guard("the look at cyclic garbage")
+        self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0.0
+        self._memory = RisingMemory()
+        # How often doubts were settled while the program was young.
+        self._settled = 0
+        # Holders of tensors were searched for. Whether those hold graphs is looked at after it, for that makes
+        # tensors of what graphs have saved, which nothing in Python holds.
+        self._graphs_wanted = False
+        self._following_guard = Guard("following instances")
+        self._containers_guard = Guard("finding containers")
+        self._containers_rhythm = Rhythm(*CONTAINERS_GAPS)
+        # Objects out of the collector's sight when types were counted first.
+        self._frozen = 0
+        # Of how many single objects a census tells, and from which size on.
+        self.large_objects = LARGE_OBJECTS
+        self.large_from_bytes = LARGE_OBJECTS_AT_LEAST_BYTES
+        # Asked for, and under way beside the training thread.
+        self._asked: Request | None = None
+
+    def stay_beside(self) -> None:
+        """The program is at work whenever we measure: nothing that refers to what is its own, but in slices."""
+        self.plan.only_beside = True
+
+    @property
+    def bytes_beside(self) -> int:
+        """Memory that a look under way beside the training thread holds for itself."""
+        return self._beside.bytes
+
+    def at_baseline(self, measured: Measured) -> None:
+        """A census wherever one can be taken: the loop has not begun, and it is set-up."""
+        way = self.plan.way()
+        self._frozen = gc.get_freeze_count()
+        with self._guard:
+            if way == "whole":
+                self._take_census(measured, rising=False)
+            elif way == "slices":
+                work = self._begin_census(rising=False)
+                started = self._governor.work_seconds()
+                # Other threads may go on.
+                while not work.step(self._governor.max_pause_seconds / 4):
+                    time.sleep(0)
+                seconds = self._governor.work_seconds() - started
+                self._census_ended(work.result(), seconds, alone=True)
+                self._tell_census(measured)
+
+    def at_generation_end(self, measured: Measured, rising: bool) -> None:
+        """What is due and has room in the budget."""
+        now = time.perf_counter()
+        self._generation_seconds, self._last_end = now - self._last_end, now
+        self.fetch(measured)
+        self._tell_census(measured)
+        self._follow(measured)
+        # What was asked for and is in doubt is a reason to count, too.
+        way = self.plan.due(
+            rising or self._types.is_in_doubt(), self._memory_rises(measured.samples)
+        )
+        if way == "whole":
+            with self._guard, self._governor.measuring("census", set_up=self.plan.is_set_up):
+                self._take_census(measured, rising)
+        else:
+            wanted = self._graphs_wanted
+            if wanted:
+                # Before what else needs the pause.
+                self._look_at_tensors(measured)
+            if self.plan.is_young or (way == "slices" and rising):
+                self._recount()
+            if not self.plan.only_beside:
+                self._find_containers()
+            if rising and not wanted:
+                self._look_at_tensors(measured)
+        self._look_at_garbage(measured, rising)
+        self._find_holders(measured)
+        # After the search: what is known to rise comes before what might.
+        if way == "slices" and self._beside.is_free:
+            with self._guard:
+                self._beside.offer("census", self._begin_census(rising))
+
+    def _memory_rises(self, samples: Mapping[str, Number]) -> bool:
+        private = samples.get("process.anon_bytes", samples.get("process.rss_bytes"))
+        return private is not None and self._memory.note(
+            private + samples.get("process.swap_bytes", 0)
+        )
+
+    @property
+    def turn(self) -> AbstractContextManager[Any]:
+        """While the training thread has it, no look beside it goes on."""
+        return self._beside.turn
+
+    def wait(self) -> None:
+        """The last chance of what is under way; not for long."""
+        self._beside.wait(LAST_LOOK_SECONDS)
+
+    def fetch(self, measured: Measured) -> None:
+        """Take what a look beside the training thread has found since."""
+        if self._beside.is_free:
+            return
+        with self._governor.measuring("fetch"):
+            outcome = self._beside.take()
+        if outcome is None:
+            return
+        self._governor.charge_beside(outcome.name, outcome.seconds, outcome.longest_slice)
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            told = FAILED if outcome.result is None else DONE if outcome.result else NOTHING_FOUND
+            measured.answers += (Answer(asked, told),)
+        if outcome.result is None:
+            return
+        if outcome.name == "holders":
+            self._record_holders(measured, outcome.result)
+        else:
+            self._census_ended(outcome.result, outcome.seconds)
+            self._census_seconds = outcome.wall_seconds
+
+    def at_finish(self, measured: Measured) -> None:
+        """What was found since the last generation end."""
+        self.fetch(measured)
+        self._tell_census(measured)
+
+    def stop(self) -> None:
+        """Nothing of ours goes on after this."""
+        self._beside.stop()
+
+    def _take_census(self, measured: Measured, rising: bool) -> None:
+        started = self._governor.work_seconds()
+        result = take_census(DEADLINE_SECONDS, self._on_instances)
+        is_whole = result.is_exact and self._sees_the_same_heap()
+        measured.samples.update(_told_by(result, with_counts=is_whole))
+        self._tell(measured, result)
+        if is_whole:
+            self._types.calibrate(result.counts)
+            self._types.note_sizes(result.rows_by_type())
+            measured.samples.update({**self._types.read(), **self._types.read_census()})
+        self.plan.taken(result.objects, self._governor.work_seconds() - started, rising)
+        self._memory.counted()
+
+    def _on_instances(self, instances: Mapping[type, Sequence[object]]) -> None:
+        self._containers.find(None, instances)
+        self._containers_rhythm.restart()
+        self.following.at_census(instances)
+
+    def _find_containers(self) -> None:
+        """Those near the program's roots, without a census."""
+        if not self._containers_rhythm.is_due():
+            return
+        if self._governor.allows("containers_found", CONTAINERS_SECONDS):
+            with self._containers_guard, self._governor.measuring("containers_found"):
+                self._containers.find()
+                self._containers_rhythm.looked(again_soon=False)
+
+    def _follow(self, measured: Measured) -> None:
+        if self._governor.allows("following", FOLLOWING_SECONDS):
+            with self._following_guard, self._governor.measuring("following"):
+                measured.samples.update(self.following.at_generation_end())
+
+    def _begin_census(self, rising: bool) -> SlicedCensus:
+        self._references, self._was_rising = self._types.references(), rising
+        self.plan.begun()
+        return SlicedCensus()
+
+    def _census_ended(self, result: SlicedResult, seconds: float, *, alone: bool = False) -> None:
+        if self._sees_the_same_heap():
+            self._types.calibrate_between(
+                self._references, result.counts, result.names, alone=alone
+            )
+        self.plan.taken(result.objects, seconds, self._was_rising, "slices")
+        self._memory.counted()
+        self._census = result
+
+    def _tell_census(self, measured: Measured) -> None:
+        result, self._census = self._census, None
+        if result is None:
+            return
+        self._tell(measured, result)
+        if not self._sees_the_same_heap():
+            return
+        if self._census_seconds <= self._generation_seconds:
+            self._types.note_sizes(result.rows_by_type())
+        if self._census_seconds <= MOMENT_PART * self._generation_seconds:
+            # What is counted at every phase end is younger than this census.
+            measured.samples = {**result.samples(), **self._types.read_census(), **measured.samples}
+        elif self._census_seconds <= self._generation_seconds:
+            # What lasts is in it once: enough for bytes, which are compared over many generations.
+            measured.samples = {**result.sizes(), **measured.samples}
+
+    def _tell(self, measured: Measured, result: CensusResult | SlicedResult) -> None:
+        measured.census = result.to_census(0, TYPES_IN_CENSUS)
+        measured.large_objects = result.large_objects(0, self.large_objects, self.large_from_bytes)
+
+    def _look_at_tensors(self, measured: Measured) -> None:
+        """Between two censuses: whether what rises are tensors, and whether they hold graphs."""
+        if self.plan.only_beside:
+            return
+        unknown = TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
+        expected = self._governor.expects("tensors", unknown)
+        if native() is not None and not self._governor.fits_pause(expected):
+            return
+        if self.plan.way() is not None and self._governor.allows("tensors", unknown):
+            with self._guard, self._governor.measuring("tensors"):
+                measured.samples.update(look_at_tensors())
+                self._graphs_wanted = False
+
+    def _sees_the_same_heap(self) -> bool:
+        """Objects that the program has frozen since are on no list any more: they would be missed, not freed."""
+        return gc.get_freeze_count() <= self._frozen
+
+    def settle_doubts(self) -> None:
+        """Count classes that somebody asked for and that are not counted exactly: now, if that is cheap.
+
+        While the program is young this is set-up, so many times; later by budget. Until then they are not told.
+        """
+        if self._settled < SETTLED_AS_SET_UP:
+            self._settled += self.plan.is_young
+            self._recount()
+        else:
+            self._recount(set_up=False)
+
+    def _recount(self, *, set_up: bool = True) -> None:
+        """Classes whose references moved without instances, as they do while a program loads what it needs."""
+        is_set_up = set_up and self.plan.is_young
+        expected = self._governor.expects(
+            "recount", TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
+        )
+        fits = native() is not None and self._governor.fits_pause(expected)
+        if not (fits and self._sees_the_same_heap()) or self.plan.only_beside:
+            return
+        if is_set_up or self._governor.allows("recount", expected):
+            with self._guard, self._governor.measuring("recount", set_up=is_set_up):
+                self._types.calibrate_tracked(count_tracked())
+
+    def _look_at_garbage(self, measured: Measured, rising: bool) -> None:
+        """What waits for the collector, without letting it run: at once while it is off, else by and by."""
+        seconds = GARBAGE_PART_OF_PAUSE * self._governor.max_pause_seconds
+        enabled = gc.isenabled()
+        due = self._garbage_rhythm.is_due()
+        if native() is None or (enabled and not due) or not self._governor.fits_pause(seconds):
+            return
+        if self._governor.allows("garbage", seconds, routine=enabled and not rising):
+            with self._garbage_guard, self._governor.measuring("garbage"):
+                found = self._garbage.read(seconds)
+                objects = 0 if found is None else found.objects
+                # As many as before are what waits between two collections of a healthy program.
+                many = objects >= max(OBJECTS_TOLD, GARBAGE_RISES * self._most_garbage)
+                # What libraries leave while they load is forgotten by and by.
+                self._most_garbage = max(GARBAGE_FADES * self._most_garbage, objects)
+                self._garbage_rhythm.looked(again_soon=many)
+                if found is not None:
+                    measured.samples.update(found.samples())
+                    measured.holders += found.holders(0)
+
+    def _find_holders(self, measured: Measured) -> None:
+        classes = self._types.to_search(CLASSES_PER_SEARCH)
+        way = self.plan.way()
+        if way is not None and not self.plan.only_beside:
+            self._find_largest(measured)
+        if not classes or way is None:
+            return
+        if self._must_search_beside():
+            self._search_beside(classes)
+        elif self._governor.allows("holders", HOLDER_SECONDS):
+            with self._holder_guard, self._governor.measuring("holders"):
+                self._searched(classes)
+                found = find_holders(classes, HOLDER_SECONDS)
+                self._record_holders(measured, found)
+
+    def _find_largest(self, measured: Measured) -> None:
+        """What holds a tensor, an array or a container that grows: there are no more of its type to sample."""
+        kind = self._types.grows_larger()
+        if kind is None:
+            return
+        near_only = self._must_search_beside()
+        whole = min(HOLDER_SECONDS, LOOKS_OF_A_SEARCH * self.plan.expected_seconds())
+        expected = min(NEAR_SECONDS, whole) if near_only else whole
+        if self._governor.allows("holders", expected_seconds=expected):
+            with self._holder_guard, self._governor.measuring("holders"):
+                self._types.searched_largest(kind)
+                seconds = self._governor.max_pause_seconds if near_only else HOLDER_SECONDS
+                found = find_holder_of_largest(kind, seconds, near_only=near_only)
+                self._record_holders(measured, found)
+
+    def serve(self, request: Request, measured: Measured) -> str | None:
+        """Look as asked: what came of it, empty while it is under way, None while there is no room for it.
+
+        What a person asks goes before the budget, which is charged all the same, and never beyond the longest pause.
+        """
+        way = self.plan.way()
+        if way is None:
+            return f"{REFUSED}: too many objects for one look at all of them"
+        if request.kind == "census":
+            return self._serve_census(request, measured, way == "whole")
+        classes = self._types.classes_of(request.type)
+        if not classes:
+            return NOTHING_FOUND
+        return self._serve_search(request, measured, classes[:CLASSES_PER_SEARCH])
+
+    def _serve_census(self, request: Request, measured: Measured, whole: bool) -> str | None:
+        if not (request.by_person or self._governor.allows("census")):
+            return None
+        if not whole:
+            return self._begin(request, "census", lambda: self._begin_census(rising=False))
+        if measured.census is None:
+            with self._guard, self._governor.measuring("census"):
+                self._take_census(measured, rising=False)
+        return FAILED if measured.census is None else DONE
+
+    def _serve_search(
+        self, request: Request, measured: Measured, classes: list[type]
+    ) -> str | None:
+        if not (request.by_person or self._governor.allows("holders", HOLDER_SECONDS)):
+            return None
+        if self._must_search_beside():
+            return self._begin(
+                request, "holders", lambda: SlicedHolderSearch(classes, SLICED_HOLDER_SECONDS)
+            )
+        with self._holder_guard, self._governor.measuring("holders"):
+            found = find_holders(classes, HOLDER_SECONDS)
+            self._record_holders(measured, found)
+            return DONE if found else NOTHING_FOUND
+        return FAILED
+
+    def _begin(self, request: Request, name: str, make: Callable[[], Any]) -> str | None:
+        if not self._beside.is_free:
+            return None
+        with self._holder_guard, self._governor.measuring(f"{name}_begun"):
+            self._beside.offer(name, make())
+            self._asked = request
+            return ""
+        return FAILED
+
+    def _searched(self, classes: list[type]) -> None:
+        self._types.searched(classes)
+        kinds = tensor_types()
+        self._graphs_wanted = self._graphs_wanted or any(cls in kinds for cls in classes)
+
+    def _must_search_beside(self) -> bool:
+        """One may be named near the program's roots at once, and the next take several looks through the heap."""
+        dearest = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
+        beside = self.plan.only_beside or not self._governor.fits_pause(dearest)
+        return native() is not None and beside
+
+    def _record_holders(self, measured: Measured, found: Iterable[FoundHolder]) -> None:
+        """Record holders, without those that are ours, and have the containers among them read from now on."""
+        told = [one for one in found if not one.path.startswith("leakline.")]
+        measured.holders += tuple(one.to_holder(0) for one in told)
+        self._containers.note_holders(one.path for one in told)
+
+    def _search_beside(self, classes: list[type]) -> None:
+        seconds = min(SLICED_HOLDER_SECONDS, self._governor.room("holders"))
+        if self._beside.is_free and self._governor.allows("holders", expected_seconds=seconds / 2):
+            if seconds < SEARCH_AT_LEAST_SECONDS:
+                return
+            with self._holder_guard, self._governor.measuring("holders_begun"):
+                counts = {cls: self._types.count_of(id(cls)) for cls in classes}
+                totals = {cls: count for cls, count in counts.items() if count}
+                search = SlicedHolderSearch(
+                    classes,
+                    seconds,
+                    seeds=self.following.instances(classes),
+                    totals=totals,
+                )
+                self._searched(classes)
+                self._beside.offer("holders", search)
+
+
+def _told_by(result: CensusResult, *, with_counts: bool) -> dict[str, Number]:
+    """The samples of a census.
+
+    Counts that are scaled, or miss what the program has frozen, stay in the census itself: on a line they would look
+    like growth, or like a fall.
+    """
+    samples = result.samples()
+    if with_counts:
+        return samples
+    return {name: value for name, value in samples.items() if not name.endswith("count")}

@@ -1,0 +1,493 @@
+"""What keeps objects alive, as a path of names, and what one more of them costs.
+
+A sample of the live objects of a type, spread over their age, is followed upwards until it reaches something with a
+name. A path counts for more the more of the sample it leads to, and the fewer objects it starts from: a list that
+keeps all of them says more than the one helper that each of them has.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import compress
+from time import thread_time
+from types import FrameType
+from typing import Any, Final
+from weakref import ref
+
+from leakline.probes.heap.census import LARGE_FLOOR_BYTES
+from leakline.probes.heap.gc_objects import listed_objects
+from leakline.probes.heap.heap_walk import HeapWalk
+from leakline.probes.heap.marginal_size import (
+    GraphsMet,
+    marginal_bytes,
+    own_bytes_of,
+    parts_without_graphs,
+)
+from leakline.probes.references.class_names import is_collectable, type_name
+from leakline.probes.references.frames import locals_of_threads
+from leakline.probes.references.referrers import (
+    HOOKS,
+    PAIRS,
+    WIDTH,
+    FoundPath,
+    ReferrerSearch,
+    are_untracked,
+    native_look,
+    pairs_through_heap,
+)
+from leakline.probes.references.roots import Near, look_near
+from leakline.snapshot import CYCLIC_GARBAGE, Holder
+
+# Each sample makes every look through the heap dearer.
+SAMPLES: Final = 10
+PATHS_OF_A_TYPE: Final = 3
+# Characters of one path, as the server takes them.
+PATH_LIMIT: Final = 1024
+# Paths that lead to less than this share of the sample are chance.
+_SHARE_TOLD: Final = 0.1
+# The part of the budget for paths; the rest is for sizes.
+_PATHS_SHARE: Final = 0.8
+# The compiled look costs no more for many targets.
+_WIDTH_NATIVE: Final = 1_024
+# Looking for the newest from the young end of the heap, and objects visited for a size, at most; about 5 ms each.
+_NEWEST_SECONDS: Final = 0.005
+_NEWEST: Final = 16
+# Instances of a type among which the largest is looked for, and items of a container that is looked into for them.
+_MANY: Final = 4_096
+_SIZED: Final = (list, dict, tuple, set, frozenset, deque)
+_OBJECTS_SIZED: Final = 4_000
+_SIZING_SECONDS: Final = 0.01
+_GOLDEN: Final = 0.618034
+
+
+@dataclass(frozen=True, slots=True)
+class FoundHolder:
+    """What keeps ``count`` objects of ``type`` alive; ``to_holder`` gives it the sequence number it travels with."""
+
+    type: str
+    path: str
+    count: int
+    bytes_each: int | None
+
+    def to_holder(self, sequence: int) -> Holder:
+        return Holder(sequence, self.type, self.path[:PATH_LIMIT], self.count, self.bytes_each)
+
+
+def find_holders(
+    types: Sequence[type],
+    budget_seconds: float,
+    frame: FrameType | None = None,
+    clock: Callable[[], float] = thread_time,
+) -> list[FoundHolder]:
+    """What keeps live objects of exactly these ``types`` alive: at most three paths each, the likeliest first.
+
+    ``count`` is how many of the type the path leads to, scaled from the sample. ``bytes_each`` is what one more
+    object adds, buffers and graphs included and without what they share; None where that took too long. ``frame`` is
+    where the calling thread stands (here, if left out). A type without a path is left out; objects that nothing holds
+    but each other have the path ``CYCLIC_GARBAGE``. The budget is CPU seconds of this thread, and is checked between
+    looks through the whole heap, one of which may overrun it.
+    """
+    started = clock()
+    here = frame or sys._getframe(1)
+    totals, samples = _samples(types)
+    return _search(
+        types,
+        totals,
+        samples,
+        here,
+        lambda: clock() - started > budget_seconds * _PATHS_SHARE,
+        lambda _, ones: marginal_bytes(ones, lambda: clock() - started > budget_seconds),
+    )
+
+
+def find_holder_of_largest(
+    kind: type,
+    budget_seconds: float,
+    frame: FrameType | None = None,
+    clock: Callable[[], float] = thread_time,
+    *,
+    near_only: bool = False,
+) -> list[FoundHolder]:
+    """Return what keeps the largest object of exactly this type alive, without a size of what one more would add.
+
+    For a tensor, an array or a container that grows: there are no more of them. Empty when none is large.
+    ``near_only``: look near the roots of the program, which takes two milliseconds, and not through the heap.
+    """
+    started = clock()
+    here = frame or sys._getframe(1)
+
+    def is_late() -> bool:
+        return clock() - started > budget_seconds * _PATHS_SHARE
+
+    samples = _largest(kind, here, near_only, is_late)
+    return _search(
+        [kind],
+        [1],
+        samples,
+        here,
+        is_late,
+        lambda _name, _ones: None,
+        near_only,
+    )
+
+
+def _search(
+    types: Sequence[type],
+    totals: Sequence[int],
+    samples: list[Any],
+    here: FrameType,
+    is_late: Callable[[], bool],
+    size_of: Callable[[str, list[Any]], int | None],
+    near_only: bool = False,
+) -> list[FoundHolder]:
+    """Climb from these samples, ``SAMPLES`` places for each type, and empty the list."""
+    search = ReferrerSearch(samples, _groups(len(types)), _width())
+    # From here on the search has the only references of ours: what else refers to a sample is the program's.
+    samples.clear()
+    search.climb_near(_near(here), is_late)
+    while not near_only and not is_late() and (targets := search.wanted()):
+        pairs, is_whole = _pairs(targets)
+        near = _near(here)
+        search.give(pairs, near, is_whole)
+        del pairs, targets
+        search.climb_near(near, is_late)
+        del near
+    return _told([type_name(cls) for cls in types], totals, search, size_of)
+
+
+def _largest(
+    kind: type, here: FrameType, near_only: bool, is_late: Callable[[], bool]
+) -> list[Any]:
+    """The largest object of a type in the first of ``SAMPLES`` places, if it is large at all."""
+    bytes_of = own_bytes_of(kind)
+    largest, most = None, LARGE_FLOOR_BYTES - 1
+    for ones in _candidates(kind, here, near_only, is_late):
+        for one in ones:
+            if (size := bytes_of(one)) > most:
+                largest, most = one, size
+        if is_late():
+            break
+    return [] if largest is None else [largest, *[None] * (SAMPLES - 1)]
+
+
+def _candidates(
+    kind: type, here: FrameType, near_only: bool, is_late: Callable[[], bool]
+) -> Iterator[list[Any]]:
+    """Some thousand objects of exactly this type at a time: near the roots first, because they are found soonest."""
+    for found in locals_of_threads(here).values():
+        yield [one for one in found.read().values() if type(one) is kind]
+    for holder in _near(here).objects:
+        if not _is_long(holder):
+            yield [one for one in gc.get_referents(holder) if type(one) is kind]
+    if not near_only:
+        _, ones = next(_instances([kind], _MANY, is_late))
+        yield ones[:: len(ones) // _MANY + 1]
+
+
+def _is_long(one: Any) -> bool:
+    """Return True for a container that takes too long to look into; of a subclass too, whatever its ``len`` says."""
+    base = next((base for base in _SIZED if issubclass(type(one), base)), None)
+    return base is not None and base.__len__(one) > _MANY
+
+
+class SlicedHolderSearch:
+    """The same in slices, for a heap on which one look would stop the program for too long. Needs the native module.
+
+    Make it on the training thread, whose locals are read there and then, and only names of them kept; call ``step``
+    on any thread until it says True, then ``result``. ``totals`` are counts by class: when all are given, and for
+    each class instances known already (``seeds``, weakly, of ``AgeSamples.instances``), those and the newest are the
+    sample, and no look through the heap is needed to count and to find some. ``budget_seconds`` are CPU seconds of all
+    steps together; when they are spent, what was found by then is the result. Between two steps neither classes nor
+    their instances are held, but for instances of types that cannot be referred to weakly, and lists, dicts and tuples
+    on the way: those until the end.
+
+    Raises RuntimeError without the native module.
+    """
+
+    def __init__(
+        self,
+        types: Sequence[type],
+        budget_seconds: float = 1.0,
+        frame: FrameType | None = None,
+        seeds: Mapping[type, Sequence[ref[Any]]] | None = None,
+        totals: Mapping[type, int] | None = None,
+        clock: Callable[[], float] = thread_time,
+    ) -> None:
+        module = native_look()
+        if module is None:
+            raise RuntimeError("SlicedHolderSearch needs the native module; use find_holders")
+        self._native = module
+        self._left, self._clock = budget_seconds, clock
+        self._names = [type_name(cls) for cls in types]
+        # A class that is gone leaves its address to another.
+        self._classes = [ref(cls) for cls in types]
+        near = _near(frame or sys._getframe(1))
+        # What locals are bound to, by address: their frames are not ours to read later.
+        self._local_names = {key: name for key, name in near.named.items() if ".<locals>." in name}
+        self._search: ReferrerSearch | None = None
+        self._pass: Any = None
+        self._targets: list[int] = []
+        self._totals: list[int] = []
+        self._found: list[FoundHolder] | None = None
+        # By name of the type, what holds graphs: of that, the size is told in the end.
+        self._unsized: dict[str, list[ref[Any]]] = {}
+        counts = [(totals or {}).get(cls, 0) for cls in types]
+        known = seeds or {}
+        # The newest alone are what a program works on just now: of a type without seeds the whole heap is sampled.
+        is_known = all(counts) and all(known.get(cls) for cls in types)
+        samples = _known_samples(module, types, known) if is_known else [[]]
+        if all(samples):
+            self._begin(counts, samples, near)
+        else:
+            self._pass = module.InstancePass(tuple(types), SAMPLES)
+        self._let_go()
+
+    def step(self, seconds: float) -> bool:
+        """Go on for about ``seconds``; True when there is nothing left to do."""
+        started = self._clock()
+        if self._found is None:
+            self._step(seconds)
+            self._let_go()
+        self._left -= self._clock() - started
+        return self._found is not None
+
+    def _step(self, seconds: float) -> None:
+        if self._pass is not None and not self._pass.step(seconds) and self._left > 0:
+            return
+        if self._search is not None:
+            self._search.take_up()
+        # A look that the budget has cut short is used all the same: what it met is true, if not all there is.
+        if self._search is None:
+            self._sample()
+        elif self._pass is not None:
+            self._climb()
+        elif self._left > 0:
+            self._go_on()
+        else:
+            self._finish()
+
+    def result(self) -> list[FoundHolder]:
+        """What ``find_holders`` would have said; empty before the end. To be asked on the training thread."""
+        unsized, self._unsized = self._unsized, {}
+        for name, weak in unsized.items():
+            each = marginal_bytes(_alive(weak), objects_visited=_OBJECTS_SIZED)
+            self._found = [
+                replace(one, bytes_each=each) if one.type == name else one
+                for one in self._found or []
+            ]
+        return self._found or []
+
+    def _sample(self) -> None:
+        rows = [
+            row if cls() is not None else (0, [])
+            for cls, row in zip(self._classes, self._pass.result(), strict=True)
+        ]
+        self._pass = None
+        near = self._near()
+        self._begin([count for count, _ in rows], [_spread(ones) for _, ones in rows], near)
+
+    def _begin(self, totals: list[int], samples: list[list[Any]], near: Near) -> None:
+        self._totals = totals
+        padded = [one for ones in samples for one in (*ones, *[None] * (SAMPLES - len(ones)))]
+        self._search = ReferrerSearch(padded, _groups(len(samples)), _WIDTH_NATIVE)
+        self._search.climb_near(near)
+
+    def _climb(self) -> None:
+        assert self._search is not None
+        pairs, is_whole = self._pass.result()
+        self._pass = None
+        near = self._near()
+        # A target that died meanwhile has lost its node, so that its address leads to nothing.
+        self._search.give(((self._targets[place], one) for place, one in pairs), near, is_whole)
+        del pairs
+        self._search.climb_near(near)
+
+    def _go_on(self) -> None:
+        assert self._search is not None
+        targets = self._search.wanted()
+        if targets:
+            self._targets = [id(one) for one in targets]
+            self._pass = self._native.ReferrerPass(targets, PAIRS, are_untracked(targets))
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        search, self._search, self._pass = self._search, None, None
+        self._found = (
+            []
+            if search is None
+            else _told(
+                self._names,
+                self._totals,
+                search,
+                self._sized,
+            )
+        )
+
+    def _sized(self, name: str, ones: list[Any]) -> int | None:
+        """In one step: of what is too large for that, the size is not told."""
+        started = self._clock()
+        try:
+            parts = parts_without_graphs(
+                ones, lambda: self._clock() - started > _SIZING_SECONDS, _OBJECTS_SIZED
+            )
+        except GraphsMet:
+            # What cannot be referred to weakly must not be kept for its size.
+            with suppress(TypeError):
+                self._unsized[name] = [ref(one) for one in ones]
+            return None
+        return None if parts is None else parts[0]
+
+    def _near(self) -> Near:
+        near = look_near({})
+        near.named = self._local_names | near.named
+        return near
+
+    def _let_go(self) -> None:
+        if self._search is not None:
+            self._search.let_go()
+
+
+def _known_samples(
+    module: Any, types: Sequence[type], seeds: Mapping[type, Sequence[ref[Any]]]
+) -> list[list[Any]]:
+    """Samples without a look through the heap: the seeds, and the newest from its young end."""
+    newest = module.newest_instances(tuple(types), _NEWEST, _NEWEST_SECONDS)
+    return [
+        _spread(_distinct([*_alive(seeds.get(cls, ())), *reversed(ones)]))
+        for cls, ones in zip(types, newest, strict=True)
+    ]
+
+
+def _near(frame: FrameType) -> Near:
+    # The locals are read anew each time: a copy of them would look like a holder in the next look through the heap.
+    return look_near({name: found.read() for name, found in locals_of_threads(frame).items()})
+
+
+def _pairs(targets: list[Any]) -> tuple[list[tuple[int, Any]], bool]:
+    module = native_look()
+    if module is None:
+        return list(pairs_through_heap(targets)), True
+    look = module.ReferrerPass(targets, PAIRS, are_untracked(targets))
+    look.step(-1.0)
+    pairs, is_whole = look.result()
+    return [(id(targets[place]), one) for place, one in pairs if one is not targets], is_whole
+
+
+def _width() -> int:
+    return WIDTH if native_look() is None else _WIDTH_NATIVE
+
+
+def _told(
+    names: Sequence[str],
+    totals: Sequence[int],
+    search: ReferrerSearch,
+    size_of: Callable[[str, list[Any]], int | None],
+) -> list[FoundHolder]:
+    garbage = search.unreachable()
+    paths = search.paths()
+    found: list[FoundHolder] = []
+    for position, name in enumerate(names):
+        bits = _bits(position)
+        ones = search.samples(bits)
+        mine = list(_of_type(paths, bits, garbage, len(ones)))
+        if mine:
+            each = size_of(name, ones)
+            found += [
+                FoundHolder(name, path, max(1, round(share * totals[position])), each)
+                for path, share in mine
+            ]
+    return found
+
+
+def _bits(position: int) -> int:
+    """The samples of one type."""
+    return ((1 << SAMPLES) - 1) << (position * SAMPLES)
+
+
+def _groups(count: int) -> list[int]:
+    return [_bits(position) for position in range(count)]
+
+
+def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
+    """How many there are of each type, and SAMPLES places for each, oldest first, None where there are fewer."""
+    totals: list[int] = []
+    samples: list[Any] = []
+    for count, ones in _instances(types):
+        totals.append(count)
+        spread = _spread(ones)
+        samples += spread + [None] * (SAMPLES - len(spread))
+    return totals, samples
+
+
+def _instances(
+    types: Sequence[type], each: int = SAMPLES, is_late: Callable[[], bool] = lambda: False
+) -> Iterator[tuple[int, list[Any]]]:
+    """Of each type how many there are, and some or all of them, oldest first."""
+    module = native_look()
+    if module is not None:
+        look = module.InstancePass(tuple(types), each)
+        look.step(-1.0)
+        yield from look.result()
+        return
+    # The collector keeps the youngest generation first and, in each, the oldest object first.
+    wanted = dict.fromkeys(map(id, types), True)
+    everything = [
+        one for generation in (2, 1, 0) for one in _of_types(listed_objects(generation), wanted)
+    ]
+    for cls in types:
+        ones = [one for one in everything if type(one) is cls]
+        if not ones and not is_collectable(cls):
+            ones = HeapWalk({}, 1 << 62, is_late).run().untracked_of(cls)
+        yield len(ones), ones
+
+
+def _of_types(objects: list[Any], wanted: dict[int, bool]) -> Iterator[Any]:
+    # By address: a class of the program may hash in its own way.
+    return compress(objects, map(wanted.__contains__, map(id, map(type, objects))))
+
+
+def _alive(weak: Sequence[ref[Any]]) -> list[Any]:
+    return [one for one in (reference() for reference in weak) if one is not None]
+
+
+def _distinct(ones: list[Any]) -> list[Any]:
+    return list({id(one): one for one in ones}.values())
+
+
+def _spread(ones: list[Any]) -> list[Any]:
+    """At most SAMPLES of them, from the oldest to the newest, and not in step with any rhythm they were made in."""
+    if len(ones) <= SAMPLES:
+        return ones
+    chosen: list[Any] = []
+    place = -1
+    for i in range(SAMPLES):
+        # One of each tenth, at another place in each.
+        place = max(place + 1, int((i + i * _GOLDEN % 1) * len(ones) / SAMPLES))
+        chosen.append(ones[min(place, len(ones) - SAMPLES + i)])
+    return chosen
+
+
+def _of_type(
+    paths: list[FoundPath], bits: int, garbage: int, count: int
+) -> Iterator[tuple[str, float]]:
+    """(path, share of the sample) of one type, the likeliest first."""
+    if not count:
+        return
+    ranked = [
+        ((found.samples & bits & ~garbage).bit_count(), found.roots, found.path)
+        for found in paths
+        if found.samples & bits & ~garbage
+    ]
+    if garbage & bits:
+        ranked.append(((garbage & bits).bit_count(), 1, CYCLIC_GARBAGE))
+    # Of two names for the same, a hook says more than the function that it is.
+    ranked.sort(key=lambda row: (-row[0] / row[1], HOOKS not in row[2], len(row[2]), row[2]))
+    for leads_to, _, path in ranked[:PATHS_OF_A_TYPE]:
+        if leads_to / count >= _SHARE_TOLD:
+            yield path, leads_to / count

@@ -1,0 +1,384 @@
+"""Which types are worth counting at every phase end: watched, expected, growing, and large at the last census.
+
+Thousands of classes can be counted exactly in a fraction of a millisecond; at most 128 names travel.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from weakref import ref
+
+from ..probes.heap.arrays import array_types
+from ..probes.heap.instance_counts import ClassCounts, Rows
+from ..probes.heap.native_handle_types import hides_memory
+from ..probes.heap.tensor_storages import tensor_types
+from ..probes.heap.watched_instances import is_known_to_pile_up, known_to_pile_up, piling_in_census
+from ..probes.references.class_names import is_class, is_heap_type, type_name
+from ..probes.references.program_code import is_user_class
+from ..snapshot import Number
+from .rise_filter import News
+
+SENT_TYPES_LIMIT: Final = 128
+# In how many generations a class must have risen before its holders are looked for.
+RISES_BEFORE_HOLDERS: Final = 3
+# And by how many instances, when it is not one of the program's own.
+LIBRARY_RISE_BEFORE_HOLDERS: Final = 64
+# Fewer are enough of what holds memory.
+MEMORY_RISE_BEFORE_HOLDERS: Final = 16
+# Or by this part of what was there after the first rise: a thousand arrays come and go by some dozens.
+LIBRARY_PART_BEFORE_HOLDERS: Final = 0.05
+LIBRARY_RISES: Final = 6
+_TENSOR: Final = "torch.Tensor"
+# Of libraries, but rarely made for their own sake.
+_HOLDS_MEMORY: Final = frozenset({_TENSOR, "torch.nn.parameter.Parameter", "numpy.ndarray"})
+# Entries of caches: what they hold is searched for under its own name.
+_NOT_SEARCHED: Final = frozenset({"functools._lru_list_elem"})
+FOLLOWED_LIMIT: Final = 32
+# What comes and goes rises every other generation. A rise is what goes beyond the highest so far, and that fades by
+# this part with each rise below it: what was there for a moment while the program loaded must not hide a leak.
+FADES: Final = 0.2
+# A fall by this part of what a class has gained begins anew, where only censuses count.
+TAKEN_BACK: Final = 0.5
+# After a search, a class that still rises is searched again after this many generations.
+SEARCH_AGAIN_AFTER: Final = 8
+# Bytes that a type must gain from census to census, and how often in a row, to be searched for what grows larger.
+GROWS_LARGER_BYTES: Final = 1 << 20
+GROWS_LARGER_TIMES: Final = 2
+# The part of the rise of their bytes by which their number may rise: of thousands of strings a few come and go.
+FEW_MORE: Final = 0.1
+
+
+@dataclass(slots=True)
+class Size:
+    """Bytes of a type at the newest census, and in how many in a row those rose while their number hardly did."""
+
+    count: int
+    bytes: int
+    times: int = 0
+
+
+@dataclass(slots=True)
+class Rise:
+    """How a class has grown over the generation ends."""
+
+    cls: ref[type]
+    first: int
+    highest: float
+    # After the first rise, which is what loading the program made.
+    loaded: float = 0.0
+    rises: int = 0
+    news: News = field(default_factory=News)
+    rises_now: bool = False
+    is_static: bool = False
+    is_own: bool = False
+    holds_memory: bool = False
+    # Memory that no size tells: a few are enough of handles.
+    hides_memory: bool = False
+    is_entry: bool = False
+    search_at_rise: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.search_at_rise = self._first_search
+
+    @property
+    def _first_search(self) -> int:
+        """One more where only censuses count: they meet a program at any moment of it, and a fall begins anew."""
+        return RISES_BEFORE_HOLDERS + self.is_static
+
+    def begin_anew(self) -> None:
+        """As if only loaded: what was searched for is searched again when it rises lastingly."""
+        self.search_at_rise = max(self._first_search, self.search_at_rise - self.rises + 1)
+        self.rises = min(self.rises, 1)
+
+    def matters(self) -> bool:
+        """The program's own, or many; not the entries of caches."""
+        least = MEMORY_RISE_BEFORE_HOLDERS if self.holds_memory else LIBRARY_RISE_BEFORE_HOLDERS
+        enough = max(least, LIBRARY_PART_BEFORE_HOLDERS * self.loaded)
+        many = self.highest - self.loaded >= enough
+        return self.is_own or self.hides_memory or (many and not self.is_entry)
+
+    def is_worth_a_search(self) -> bool:
+        """Of libraries only after a while: they load more of themselves at first."""
+        few = self.is_own or self.holds_memory or self.hides_memory
+        long = few or self.rises >= LIBRARY_RISES
+        return long and self.matters()
+
+
+class TypeGrowth:
+    """Class counts over the run, and the names that travel."""
+
+    def __init__(self) -> None:
+        self._counts = ClassCounts()
+        self._asked: dict[str, None] = {}
+        self._growing: tuple[str, ...] = ()
+        # Loaded now, of those that are known to pile up in training programs.
+        self._piling: tuple[str, ...] = ()
+        self._rises: dict[str, Rise] = {}
+        # The names that travel, as they are read; None after these have changed.
+        self._rows: Rows | None = None
+        self._untold_at_zero: list[str] = []
+        # Names of all types of the last census, static ones included.
+        self._seen: dict[str, int] = {}
+        # By name, of the types whose instances can grow.
+        self._sizes: dict[str, Size] = {}
+        self.calibrations = 0
+
+    def ask(self, name: str) -> None:
+        """Send the count of this type from now on, also before it grows."""
+        if len(self._asked) < SENT_TYPES_LIMIT:
+            self._asked[name] = None
+            self._rows = None
+
+    def resolve(self, name: str) -> str | None:
+        """The full name of a class told by its name alone or with a part of its module; None when unknown."""
+        if name in self._seen or self._counts.classes_named([name]):
+            return name
+        known = {*self._counts.names(), *self._seen}
+        ending = [full for full in known if full.endswith(f".{name}")]
+        return min(ending, key=lambda full: (len(full), full), default=None)
+
+    def note_sizes(self, rows: Iterable[tuple[str, int, int | None]]) -> None:
+        """A census has counted everything: (name, count, bytes) of each type."""
+        can_grow = _can_grow()
+        for name, count, size in rows:
+            if size is None or name not in can_grow:
+                continue
+            known = self._sizes.setdefault(name, Size(count, size))
+            few = known.count * FEW_MORE * (size - known.bytes) / max(known.bytes, 1)
+            grows = size - known.bytes >= GROWS_LARGER_BYTES and count - known.count <= few
+            known.times = known.times + 1 if grows else 0
+            known.count, known.bytes = count, size
+
+    def grows_larger(self) -> type | None:
+        """The type whose instances grow larger, once it has been long enough; None while there is none."""
+        for name, size in self._sizes.items():
+            if size.times >= GROWS_LARGER_TIMES:
+                return _can_grow().get(name)
+        return None
+
+    def searched_largest(self, kind: type) -> None:
+        """Begin anew: the type is searched again after it has grown as long once more."""
+        self._sizes[type_name(kind)].times = 0
+
+    def references(self) -> dict[int, int]:
+        """References to every class by its address, as a census in slices begins."""
+        return self._counts.references()
+
+    def calibrate_between(
+        self,
+        before: Mapping[int, int],
+        counts: Mapping[int, int],
+        names: Mapping[str, int],
+        *,
+        alone: bool,
+    ) -> None:
+        """A census in slices has counted everything, by address of the class and by name."""
+        self._note_names(names)
+        self._counts.calibrate_between(before, counts, alone=alone)
+        self.calibrations += 1
+
+    def calibrate_tracked(self, counts: Mapping[int, int]) -> None:
+        """All objects that the collector tracks were counted at one moment, by address of the class."""
+        self._counts.calibrate_tracked(counts)
+        self.calibrations += 1
+
+    def calibrate(self, counts: Mapping[type, int]) -> None:
+        """A census has counted everything exactly, at one moment."""
+        names: dict[str, int] = {}
+        for cls, count in counts.items():
+            name = type_name(cls)
+            names[name] = names.get(name, 0) + count
+        self._note_names(names)
+        self._counts.calibrate(counts)
+        self.calibrations += 1
+
+    def _note_names(self, names: Mapping[str, int]) -> None:
+        """Also rises of the types that only a census can count: arrays, and what other extensions make."""
+        for name, count in names.items():
+            before = self._seen.get(name, 0)
+            # A fall is news of what has risen before.
+            told = count > before or (count < before and name in self._rises)
+            cls = _static_class(name) if before and told else None
+            if cls is not None:
+                self._note_rise(cls, before, count)
+        self._seen, self._piling, self._rows = dict(names), known_to_pile_up(), None
+
+    def read(self) -> dict[str, Number]:
+        """``type.<name>.count`` of the names that travel."""
+        self._counts.doubt()
+        if self._rows is None or self._rows.version != self._counts.version:
+            self._rows = self._arrange()
+        found: dict[str, Number] = {**self._counts.read_rows(self._rows)}
+        for key in self._untold_at_zero:
+            if found.get(key) == 0:
+                del found[key]
+        return found
+
+    def _arrange(self) -> Rows:
+        growing = self._growing[: SENT_TYPES_LIMIT - len(self._asked)]
+        told = {*self._asked, *growing}
+        self._untold_at_zero = [_key(name) for name in self._piling if name not in told]
+        names = (*self._asked, *growing, *self._piling)
+        return self._counts.rows_of({name: _key(name) for name in names}, self._known_by_changes)
+
+    def read_census(self) -> dict[str, Number]:
+        """The same names as the last census counted them. While its result lives, `read` is one too high for each.
+
+        Static types are counted by censuses only.
+        """
+        names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
+        counts = {_key(name): self._seen[name] for name in names if name in self._seen}
+        return {**piling_in_census(self._seen), **counts}
+
+    def count_of(self, address: int) -> int | None:
+        """Live instances of the class at this address, if counted exactly."""
+        self._counts.doubt()
+        return self._counts.count_of(address)
+
+    def close_generation(self) -> bool:
+        """Compare with the generation end before; True when the rise of some class is worth a deeper look."""
+        if not self.calibrations:
+            return False
+        for rise in self._rises.values():
+            # What only a census can count is compared from one census to the next.
+            rise.rises_now = rise.rises_now and rise.is_static
+        risen = self._risen()
+        news = [self._note_rise(cls, before, now) for cls, before, now in risen]
+        self._choose()
+        return any(news)
+
+    def _risen(self) -> list[tuple[type, int, int]]:
+        """(class, before, now); of classes of one name only the one that rose most, a module loaded again has two."""
+        most: dict[str, tuple[type, int, int]] = {}
+        for change in self._counts.changes():
+            cls, before, now = change
+            if now > before and not _is_ours(cls):
+                name = type_name(cls)
+                known = most.get(name)
+                if known is None or now - before > known[2] - known[1]:
+                    most[name] = change
+        return list(most.values())
+
+    def is_in_doubt(self) -> bool:
+        """Whether what was asked for is not counted exactly just now, as modules were loaded since it was."""
+        return self._counts.doubt() and self._counts.doubts_any(self._asked)
+
+    def counts_exactly(self) -> bool:
+        """Return False if something that was asked for is not counted exactly just now, and could be."""
+        self._counts.doubt()
+        return self._counts.counts_exactly(self._asked)
+
+    def exact_counts(self, names: Iterable[str]) -> dict[str, int]:
+        """Live instances by name, where they are counted exactly."""
+        self._counts.doubt()
+        return self._counts.read_names(names)
+
+    def told_counts(self) -> dict[str, int]:
+        """Live instances by name, of what was asked for, what grows, and tensors; their change is exact."""
+        names = (_TENSOR, *self._asked, *self._growing)
+        self._counts.doubt()
+        return self._counts.read_names(names, self._known_by_changes)
+
+    @property
+    def _known_by_changes(self) -> frozenset[str]:
+        """Names of classes that may be sent though only their changes are exact; a watched one must be exact."""
+        return frozenset(self._growing) - self._asked.keys()
+
+    def classes_of(self, name: str) -> list[type]:
+        """The classes of this name, in full or in part; cheap, for it is asked again while there is no room."""
+        full = self.resolve(name) or name
+        static = _static_class(full)
+        return self._counts.classes_named([full]) or ([] if static is None else [static])
+
+    def to_follow(self) -> list[type]:
+        """Classes whose instances are worth following: watched, expected, and the program's own that rise."""
+        names = [*self._asked, *self._growing]
+        own = [name for name in names if name in self._asked or self._rises[name].is_own]
+        return self._counts.classes_named(own[:FOLLOWED_LIMIT])
+
+    def to_search(self, limit: int) -> list[type]:
+        """The classes whose holders should be looked for now: the program's own first, then the fastest growing."""
+        due = [
+            rise
+            for rise in self._rises.values()
+            # What has stopped rising was loaded late, not kept.
+            if rise.rises_now and rise.rises >= rise.search_at_rise and rise.is_worth_a_search()
+        ]
+        due.sort(key=lambda rise: rise.first - rise.highest)
+        classes = [cls for rise in due if (cls := rise.cls()) is not None]
+        # A kept agent brings hundreds of parameters along: who keeps the agent is the answer for all of them.
+        classes.sort(key=lambda cls: not is_user_class(cls))
+        return classes[:limit]
+
+    def searched(self, classes: Iterable[type]) -> None:
+        for cls in classes:
+            rise = self._rises[type_name(cls)]
+            rise.search_at_rise = rise.rises + SEARCH_AGAIN_AFTER
+            rise.rises_now = False
+            rise.news.looked_at()
+
+    def _note_rise(self, cls: type, before: int, count: int) -> bool:
+        """Whether it is worth a deeper look."""
+        name = type_name(cls)
+        rise = self._rises.get(name)
+        if rise is None:
+            rise = self._rises[name] = Rise(
+                ref(cls), before, before, is_static=not is_heap_type(cls), is_own=is_user_class(cls),
+                holds_memory=name in _HOLDS_MEMORY, is_entry=name in _NOT_SEARCHED,
+                hides_memory=hides_memory(cls) or is_known_to_pile_up(name),
+            )  # fmt: skip
+        if rise.cls() is not cls:
+            # The newest of its name: an older one may be gone.
+            rise.cls, rise.highest, rise.loaded = ref(cls), before, min(rise.loaded, before)
+        beyond = count - rise.highest
+        if beyond <= 0:
+            if rise.is_static and -beyond > TAKEN_BACK * (rise.highest - rise.loaded):
+                rise.begin_anew()
+            rise.highest, rise.rises_now = rise.highest + FADES * beyond, False
+            return False
+        if not rise.rises:
+            rise.loaded = count
+        rise.highest, rise.rises, rise.rises_now = count, rise.rises + 1, True
+        if rise.matters():
+            rise.news.rose(beyond)
+        return rise.news.is_news
+
+    def _choose(self) -> None:
+        room = SENT_TYPES_LIMIT - len(self._asked)
+        growing = [
+            (rise.rises, rise.highest - rise.first, name)
+            for name, rise in self._rises.items()
+            if rise.highest > rise.first and name not in self._asked
+        ]
+        growing.sort(reverse=True)
+        chosen = tuple(name for _, _, name in growing[:room])
+        if chosen != self._growing:
+            self._growing, self._rows = chosen, None
+
+
+def _can_grow() -> dict[str, type]:
+    """By name, the types whose instances a census measures, whatever they have grown to."""
+    kinds = (*tensor_types(), *array_types(), str, bytes, bytearray, list, dict, set)
+    return {type_name(kind): kind for kind in kinds}
+
+
+def _key(name: str) -> str:
+    """The series of a type's count."""
+    return f"type.{name}.count"
+
+
+def _static_class(name: str) -> type | None:
+    """Return the class of this full name if an extension made it, and it may hold something by itself."""
+    module, _, qualified = name.rpartition(".")
+    found = getattr(sys.modules.get(module), "__dict__", {}).get(qualified) if module else None
+    if found is None or not is_class(type(found)) or is_heap_type(found):
+        return None
+    return found if module not in sys.stdlib_module_names or hides_memory(found) else None
+
+
+def _is_ours(cls: type) -> bool:
+    """Our own classes stay out of the growing ones; asked for by name they are counted like any other."""
+    return type_name(cls).startswith("leakline.")

@@ -1,1 +1,0 @@
-"""The folder that `leakline run` puts on PYTHONPATH: `site` imports `sitecustomize` from it."""

@@ -1,0 +1,284 @@
+"""A connection to one server, bounded in time and in what is read of an answer. Knows sockets, TLS and proxies.
+
+One place holds the bounds: every byte in either direction passes `BoundedSocket`, which asks the `Meter` of the request
+how many seconds and bytes are left. Above it works http.client, whose own timeouts are for one read each: a server
+that sends a byte every few seconds would hold it for hours, and headers and interim answers without end would too.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import socket
+import stat
+import time
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPResponse
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from ..runtime.file_descriptor import Descriptor
+from ..runtime.gil_yield import breathe, rested
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from ssl import SSLContext
+
+CONNECT_SECONDS: Final = 4.0
+# Of one name; more would leave each too little time.
+ADDRESSES_LIMIT: Final = 8
+HEAD_LIMIT_BYTES: Final = 64 * 1024
+# What http.client works on at a time.
+READ_BYTES: Final = 2048
+LOOPBACK: Final = frozenset({"localhost", "::1"})
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+DEFAULT_PROXY_PORT: Final = 8080
+
+
+class AnswerTooLong(ValueError):
+    """A server sent more than an answer may have."""
+
+
+class Meter:
+    """What one request may still take."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds = self._until = 0.0
+        self.bytes_left = 0
+
+    def start(self, seconds: float) -> None:
+        self._seconds, self._until = seconds, self._clock() + seconds
+
+    def seconds_left(self) -> float:
+        """Raises TimeoutError when there are none."""
+        left = self._until - self._clock()
+        if left <= 0:
+            raise TimeoutError(f"no whole answer within {self._seconds:g} s")
+        return left
+
+    def allow(self, limit_bytes: int) -> None:
+        self.bytes_left = limit_bytes
+
+    def count(self, number: int) -> None:
+        self.bytes_left -= number
+        if self.bytes_left < 0:
+            raise AnswerTooLong("an answer that does not end")
+
+
+class BoundedSocket:
+    """What http.client uses of a socket, held to a meter."""
+
+    def __init__(self, sock: socket.socket, meter: Meter) -> None:
+        self._sock, self._meter = sock, meter
+
+    def sendall(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            self._sock.settimeout(self._meter.seconds_left())
+            rest = rest[self._sock.send(rest) :]
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_BoundedReader(self._sock, self._meter), READ_BYTES)
+
+    def secured(
+        self, context: SSLContext, host: str, opened: Callable[[socket.socket], None]
+    ) -> BoundedSocket:
+        """Return the connection under TLS. ``opened`` gets the new socket, and must close it if this fails."""
+        self._sock.settimeout(self._meter.seconds_left())
+        wrapped = context.wrap_socket(
+            self._sock, server_hostname=host, do_handshake_on_connect=False
+        )
+        opened(wrapped)
+        wrapped.do_handshake()
+        return BoundedSocket(wrapped, self._meter)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class _BoundedReader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, meter: Meter) -> None:
+        self._sock, self._meter = sock, meter
+        # Keeps the socket open until the answer is read, as http.client expects.
+        self._raw = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        # Thousands of interim answers are work as well.
+        breathe()
+        self._sock.settimeout(self._meter.seconds_left())
+        asked = time.perf_counter()
+        number = self._raw.readinto(buffer)
+        rested(time.perf_counter() - asked)
+        self._meter.count(number or 0)
+        return number
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    host: str
+    port: int
+    # The value of Proxy-Authorization.
+    authorization: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.authorization is None else {"Proxy-Authorization": self.authorization}
+
+
+class Connection(HTTPConnection):
+    """To ``server``, through ``proxy`` if there is one; ``context`` for https."""
+
+    def __init__(
+        self, server: SplitResult, proxy: Proxy | None, context: SSLContext | None, meter: Meter
+    ) -> None:
+        self._target = server.hostname or "", server.port or DEFAULT_PORTS[server.scheme]
+        self._through, self._context, self._meter = proxy, context, meter
+        super().__init__(*self._target)
+        # Of the newest attempt to connect: what a forked child finds open.
+        self._opened: list[tuple[socket.socket, Descriptor | None]] = []
+        # What a request to a proxy has and one to a server has not.
+        plain = proxy is not None and context is None
+        self.prefix = f"http://{server.netloc.rpartition('@')[2]}" if plain else ""
+        self.headers = proxy.headers if plain and proxy is not None else {}
+
+    def connect(self) -> None:
+        host, port = self._target
+        if self._through is not None:
+            host, port = self._through.host, self._through.port
+        self._opened.clear()
+        self.sock: Any = BoundedSocket(self._reach(host, port), self._meter)
+        if self._context is not None:
+            if self._through is not None:
+                self._open_tunnel(self._through)
+            try:
+                self.sock = self.sock.secured(self._context, self._target[0], self._note)
+            except OSError:
+                self.abandon()
+                raise
+
+    def abandon(self) -> None:
+        """Close the sockets that are still ours. In a forked child those are copies, so the parent's stay open."""
+        self._give_up_lost()
+        for sock, _ in self._opened:
+            if sock.fileno() >= 0:
+                os.close(sock.detach())
+
+    def putrequest(self, *args: Any, **kwargs: Any) -> None:
+        self._give_up_lost()
+        super().putrequest(*args, **kwargs)
+
+    def close(self) -> None:
+        self._give_up_lost()
+        super().close()
+
+    def _reach(self, host: str, port: int) -> socket.socket:
+        """Return a connected socket. Each address of the host gets its share of CONNECT_SECONDS."""
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[:ADDRESSES_LIMIT]
+        until = time.monotonic() + min(CONNECT_SECONDS, self._meter.seconds_left())
+        failure: OSError = OSError(f"{host} has no address")
+        for tried, (family, kind, protocol, _, address) in enumerate(found):
+            sock = socket.socket(family, kind, protocol)
+            self._note(sock)
+            try:
+                sock.settimeout(max(0.001, (until - time.monotonic()) / (len(found) - tried)))
+                sock.connect(address)
+                # Head and body are two writes: the second must not wait for the first to be acknowledged.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return sock
+            except OSError as error:
+                # The program may have closed it and opened a file of its own meanwhile: then that has the number.
+                self.abandon()
+                failure = error
+        raise failure
+
+    def _note(self, sock: socket.socket) -> None:
+        """Note what may be closed later. Raises OSError where the program has closed it already."""
+        number = None
+        # Not every system has one number for sockets and files.
+        if os.name == "posix":
+            try:
+                number = Descriptor(sock.fileno())
+                is_socket = stat.S_ISSOCK(number.stat().st_mode)
+            except OSError:
+                is_socket = False
+            if not is_socket:
+                sock.detach()
+                raise OSError(errno.EBADF, "the program has closed the connection")
+        self._opened.append((sock, number))
+
+    def _give_up_lost(self) -> None:
+        """What the program has closed is neither written to nor closed: the number may be that of a file of its own."""
+        for sock, number in self._opened:
+            if number is not None and sock.fileno() == number and not number.is_ours:
+                sock.detach()
+
+    def _open_tunnel(self, proxy: Proxy) -> None:
+        host, port = self._target
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        lines = [f"CONNECT {where} HTTP/1.1", f"Host: {where}"]
+        lines += [f"{name}: {value}" for name, value in proxy.headers.items()]
+        self.sock.sendall("".join(f"{line}\r\n" for line in [*lines, ""]).encode("latin-1"))
+        response = HTTPResponse(self.sock, method="CONNECT")
+        try:
+            response.begin()
+        finally:
+            response.close()
+        if response.status != 200:
+            raise OSError(f"the proxy {proxy.host}:{proxy.port} answers {response.status}")
+
+
+def secure_context(ca_file: Path | None) -> SSLContext:
+    """Trusts what the system trusts (or SSL_CERT_FILE), and ``ca_file``. Raises OSError."""
+    import ssl
+
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        context.load_verify_locations(cafile=ca_file)
+    return context
+
+
+def proxy_for(server: SplitResult) -> Proxy | None:
+    """The proxy of the environment, never for this machine itself. Raises ValueError for one we cannot speak to."""
+    host, scheme = server.hostname or "", server.scheme
+    if host in LOOPBACK or host.startswith("127."):
+        return None
+    names = (f"{scheme}_proxy", "all_proxy")
+    if not any(name in os.environ or name.upper() in os.environ for name in names):
+        return None
+    from urllib.request import getproxies, proxy_bypass
+
+    known = getproxies()
+    address = known.get(scheme) or known.get("all")
+    if not address or proxy_bypass(f"{host}:{server.port or DEFAULT_PORTS[scheme]}"):
+        return None
+    return _proxy_at(address if "://" in address else f"http://{address}")
+
+
+def _proxy_at(address: str) -> Proxy:
+    try:
+        parts = urlsplit(address)
+        host, port, login = parts.hostname, parts.port, _login(parts)
+    except ValueError:
+        # Python's words quote the address, and with it a password.
+        raise ValueError("the proxy's address cannot be read") from None
+    if parts.scheme != "http" or not host:
+        raise ValueError(f"cannot use a proxy of the kind {parts.scheme}://, only http://")
+    return Proxy(host, port or DEFAULT_PROXY_PORT, login)
+
+
+def _login(parts: SplitResult) -> str | None:
+    if parts.username is None:
+        return None
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return "Basic " + b64encode(login.encode()).decode("ascii")

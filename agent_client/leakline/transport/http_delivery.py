@@ -1,0 +1,296 @@
+"""One request over HTTP -> Accepted, RetryLater or Refused. Knows HTTP and nothing else.
+
+http.client is imported when the first request is made, so that ``import leakline`` stays light. What is read of an
+answer and how long that may take is bounded (`http_connection.py`): a hostile or broken server must neither fill the
+memory of a training job nor hold its sender.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from ..errors import ServerBusy, ServerRefused, ServerUnreachable
+from ..text_format import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from ssl import SSLContext
+
+    from .http_connection import Connection, Meter
+
+API: Final = "/api/v1"
+RESPONSE_LIMIT_BYTES: Final = 64 * 1024
+# What commands may read: verdicts and comparisons of long runs.
+COMMAND_RESPONSE_LIMIT_BYTES: Final = 16 * 2**20
+# What chunks may add to a body.
+FRAMING_LIMIT_BYTES: Final = 64 * 1024
+COMPRESS_FROM_BYTES: Final = 1024
+# For one request from its first byte to the last of the answer.
+TIMEOUT_SECONDS: Final = 15.0
+# These say "not now", as nearly all that a server or what stands before it says of itself (5xx).
+RETRYABLE: Final = frozenset({408, 425, 429})
+# These say "not this", like every other error status: not implemented, version not supported.
+FINAL_SERVER_ERRORS: Final = frozenset({501, 505})
+MESSAGE_LIMIT: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """No answer, or an answer that is not the server's last word. ``status`` is None without an answer."""
+
+    why: str
+    after_seconds: float | None = None
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The server's last word on this request."""
+
+    status: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A request body as it travels."""
+
+    data: bytes
+    compressed: bool
+    unpacked_bytes: int
+
+
+Outcome = Accepted | RetryLater | Refused
+
+
+class Delivery:
+    """One kept-alive connection to the API of one server. For one thread.
+
+    ``timeout_seconds`` holds for a whole request. ``ca_file`` (PEM) is trusted besides what the system trusts.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        token: str | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        response_limit_bytes: int = RESPONSE_LIMIT_BYTES,
+        ca_file: Path | None = None,
+        base: str = API,
+    ) -> None:
+        self.server = server
+        self._base = base
+        self.timeout_seconds = timeout_seconds
+        self._token, self._ca_file = token, ca_file
+        self._limit = response_limit_bytes
+        self._parts = urlsplit(server)
+        self._connection: Connection | None = None
+        self._context: SSLContext | None = None
+        self._meter: Meter | None = None
+
+    def request(
+        self, method: str, path: str, payload: Mapping[str, Any] | Body | None = None
+    ) -> Outcome:
+        """Send one request to ``path``, which is below ``base`` and has its query.
+
+        Never raises for what a network can do.
+        """
+        from http.client import HTTPException
+
+        from .http_connection import Meter
+
+        body = encode(payload) if isinstance(payload, Mapping) else payload
+        meter = self._meter = self._meter or Meter()
+        meter.start(self.timeout_seconds)
+        fresh = self._connection is None
+        try:
+            try:
+                return self._exchange(method, path, body, meter)
+            except (HTTPException, ConnectionError):
+                # A kept connection may have been closed by the server meanwhile: that is no outage.
+                self.close()
+                if fresh:
+                    raise
+                return self._exchange(method, path, body, meter)
+        except (OSError, HTTPException, ValueError) as error:
+            self.close()
+            return RetryLater(_reason(error))
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the connection, which is the parent's."""
+        if self._connection is not None:
+            self._connection.abandon()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _exchange(self, method: str, path: str, body: Body | None, meter: Meter) -> Outcome:
+        from .http_connection import HEAD_LIMIT_BYTES, AnswerTooLong
+
+        connection = self._connect(meter)
+        meter.allow(HEAD_LIMIT_BYTES)
+        data = None if body is None else body.data
+        target = f"{connection.prefix}{self._parts.path}{self._base}{path}"
+        connection.request(method, target, data, self._headers(body, connection))
+        response = connection.getresponse()
+        meter.allow(self._limit + FRAMING_LIMIT_BYTES)
+        raw = response.read(self._limit + 1)
+        if len(raw) > self._limit:
+            if method == "PATCH" and 200 <= response.status < 300 and raw.startswith(b"{"):
+                # The whole run, which nobody has asked for: that it was changed is what matters.
+                self.close()
+                return Accepted()
+            raise AnswerTooLong(f"an answer longer than {self._limit} bytes")
+        # Reading a limited number of bytes does not notice by itself that some are missing.
+        torn = bool(response.length)
+        if torn or response.will_close:
+            self.close()
+        if torn:
+            return RetryLater("an answer cut short", status=response.status)
+        if response.status == 200 and response.headers.get_content_type() == "text/markdown":
+            return Accepted({"markdown": raw.decode(errors="replace")})
+        after = response.headers.get("Retry-After")
+        return _classify(response.status, raw, after, response.headers.get("Date"))
+
+    def _connect(self, meter: Meter) -> Connection:
+        if self._connection is None:
+            from .http_connection import Connection, proxy_for, secure_context
+
+            if self._parts.scheme == "https" and self._context is None:
+                # Once: reading what the system trusts takes longer than a request.
+                self._context = secure_context(self._ca_file)
+            proxy = proxy_for(self._parts)
+            self._connection = Connection(self._parts, proxy, self._context, meter)
+        return self._connection
+
+    def _headers(self, body: Body | None, connection: Connection) -> dict[str, str]:
+        host = self._parts.netloc.rpartition("@")[2]
+        headers = {"Host": host, "Accept": "application/json", "User-Agent": "leakline"}
+        headers |= connection.headers
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            if body.compressed:
+                headers["Content-Encoding"] = "gzip"
+        return headers
+
+
+def request_json(
+    server: str,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    token: str | None = None,
+    timeout_seconds: float = 60.0,
+    ca_file: Path | None = None,
+    base: str = API,
+) -> dict[str, Any]:
+    """Send one request of a command. Raises ServerUnreachable or ServerRefused."""
+    limit = COMMAND_RESPONSE_LIMIT_BYTES
+    delivery = Delivery(server, token, timeout_seconds, limit, ca_file, base)
+    try:
+        outcome = delivery.request(method, path, body)
+    finally:
+        delivery.close()
+    return accepted_body(outcome, server)
+
+
+def accepted_body(outcome: Outcome, server: str) -> dict[str, Any]:
+    if isinstance(outcome, Accepted):
+        return dict(outcome.body)
+    if isinstance(outcome, Refused):
+        raise ServerRefused(outcome.status, outcome.code, outcome.message)
+    raise not_now(outcome, server)
+
+
+def not_now(outcome: RetryLater, server: str) -> ServerUnreachable:
+    # What answers 200 and is not Leakline's is no server that refuses.
+    kind = ServerUnreachable if outcome.status is None or outcome.status < 400 else ServerBusy
+    return kind(server, outcome.why, outcome.after_seconds)
+
+
+def not_accepted(server: str, status: int, message: str) -> str:
+    """What a refusal of a whole run means, for a person."""
+    return f"{server} does not accept this run ({status}: {message})"
+
+
+def encode(payload: Mapping[str, Any]) -> Body:
+    """JSON, gzipped when that pays."""
+    data = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+    if len(data) < COMPRESS_FROM_BYTES:
+        return Body(data, False, len(data))
+    return Body(gzip.compress(data, compresslevel=3, mtime=0), True, len(data))
+
+
+def _classify(status: int, raw: bytes, retry_after: str | None, date: str | None) -> Outcome:
+    body = _json_object(raw)
+    if 200 <= status < 300 and (status == 204 or body is not None):
+        return Accepted(body or {})
+    error = (body or {}).get("error")
+    told = error if isinstance(error, dict) else {}
+    message = one_line(told.get("message"), MESSAGE_LIMIT) or f"status {status}"
+    if status in RETRYABLE or (500 <= status < 600 and status not in FINAL_SERVER_ERRORS):
+        return RetryLater(message, _seconds(retry_after, date), status)
+    if not 300 <= status < 600:
+        return RetryLater("an answer that is not Leakline's", status=status)
+    return Refused(status, one_line(told.get("code"), 100) or "unknown", message)
+
+
+def _json_object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        loaded = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    return loaded if isinstance(loaded, dict) else None
+
+
+def _seconds(retry_after: str | None, date: str | None) -> float | None:
+    """What Retry-After asks for, as seconds or as a date; a date counts from the server's own, if it told it."""
+    if retry_after is None:
+        return None
+    if retry_after.strip().isdecimal():
+        return float(retry_after)
+    until = _unix_seconds(retry_after)
+    if until is None:
+        return None
+    now = _unix_seconds(date)
+    return max(0.0, until - (time.time() if now is None else now))
+
+
+def _unix_seconds(date: str | None) -> float | None:
+    from email.utils import mktime_tz, parsedate_tz
+
+    try:
+        parsed = None if date is None else parsedate_tz(date[:100])
+        return None if parsed is None else float(mktime_tz(parsed))
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+def one_line(text: object, limit: int) -> str:
+    """What a server wrote, for a terminal: one line without control characters."""
+    if not isinstance(text, str):
+        return ""
+    return printable(text[:limit]).strip()
+
+
+def _reason(error: Exception) -> str:
+    told = str(getattr(error, "strerror", None) or error)
+    if type(error).__name__ == "SSLCertVerificationError":
+        told = f"{getattr(error, 'verify_message', told)}; LEAKLINE_CA_FILE names certificates to trust"
+    return one_line(told, 200) or type(error).__name__

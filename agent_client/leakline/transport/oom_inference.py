@@ -1,0 +1,123 @@
+"""How a process ended that could not say so: killed for memory, or nobody knows.
+
+The kernel kills without a word, so what is left are the last readings and its own count of kills. Pure.
+
+1. The kernel has counted a kill in the memory group of the process since its last reading.
+2. Its group had used nearly all of its limit at the last reading.
+3. The machine had hardly any memory left at the last reading.
+
+Anything else is no evidence: the run fell silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from ..snapshot import Number
+from ..text_format import KILLED_FOR_MEMORY, format_bytes, seen_of
+
+# Of a limit, at the last reading: what came after it, the kernel saw alone.
+NEARLY_ALL: Final = 0.9
+# Of the machine's memory: the kernel kills while some pages are still kept back.
+HARDLY_ANY: Final = 0.03
+MEMORY: Final = "memory"
+# Why a run is finished whose program is not: whoever watched it from outside has gone.
+UNWATCHED: Final = "watched no longer; the program was still running"
+# Reasons of a run that somebody ended with Ctrl-C.
+INTERRUPTED: Final = ("KeyboardInterrupt", "SIGINT")
+# The series that are evidence.
+EVIDENCE: Final = (
+    "cgroup.used_bytes", "cgroup.active_file_bytes", "cgroup.limit_bytes", "cgroup.kills",
+    "system.available_bytes", "system.total_bytes",
+)  # fmt: skip
+# An older reading says nothing of how memory was at the end.
+FRESH_SECONDS: Final = 60.0
+
+
+class Death(NamedTuple):
+    """An end other than the planned one: ``Killed for memory``, with ``1.90 GiB of its limit of 2.00 GiB at ...``."""
+
+    how: str
+    detail: str = ""
+    for_memory: bool = False
+
+
+def death_of(state: str, reason: str) -> Death | None:
+    """Return how a run or a process ended that did not finish; None for any other."""
+    if state == "failed":
+        return Death(f"Failed ({reason})" if reason else "Failed")
+    if state == "interrupted" or (state in ("killed", "terminated") and reason in INTERRUPTED):
+        return Death("Interrupted by Ctrl-C")
+    if state not in ("killed", "terminated"):
+        return None
+    kind, _, detail = reason.partition(":")
+    if kind == MEMORY:
+        return Death(KILLED_FOR_MEMORY, detail.strip(), True)
+    return Death(f"Killed by {reason}" if reason else "Killed")
+
+
+def ended_as(state: str, reason: str) -> str:
+    """Return how a run or a process ended, in lower case; its state where no more is known, or it goes on."""
+    if reason == UNWATCHED:
+        return reason
+    if state == "failed" and reason:
+        return f"failed: {reason}"
+    death = death_of(state, reason)
+    return state if death is None else f"{death.how[:1].lower()}{death.how[1:]}"
+
+
+def said_at_end(verdict: Mapping[str, Any], state: str, reason: str) -> str:
+    """Return the sentence of a verdict, as the API gives it, on a run in this state: how it died comes first."""
+    death = death_of(state, reason)
+    if death is None:
+        return str(verdict["summary"])
+    from ..analysis.findings.verdict_sentence import ended_summary
+
+    growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
+    generations = verdict["generations"]
+    seen = seen_of(generations, verdict.get("generations_passed"), unit) if generations else ""
+    return ended_summary(
+        verdict["summary"], verdict["status"], death.how, death.detail,
+        for_memory=death.for_memory, seen=seen, unit=unit,
+        growth=None if growth is None else growth["estimate"],
+        is_named=any(finding["status"] == "watch" for finding in verdict["findings"]),
+    )  # fmt: skip
+
+
+def last_readings(moments: Iterable[tuple[float, Mapping[str, Number]]]) -> dict[str, Number]:
+    """The newest of each series that is evidence, of ``moments`` in order: (seconds, samples)."""
+    rows = list(moments)
+    found: dict[str, Number] = {}
+    for at, samples in rows:
+        if at >= rows[-1][0] - FRESH_SECONDS:
+            found |= {name: samples[name] for name in EVIDENCE if name in samples}
+    return found
+
+
+def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str | None:
+    """The reason, to be told as it is ("memory: .."), or None when the last readings are no evidence.
+
+    ``last``: its `last_readings`. ``kills_since``: kills that the kernel counted in its memory group after them.
+    """
+    used, limit = unreclaimable(last), last.get("cgroup.limit_bytes")
+    if kills_since > 0:
+        return f"{MEMORY}: the kernel killed in its memory group{_of_limit(used, limit)}"
+    if used is not None and limit and used >= NEARLY_ALL * limit:
+        return f"{MEMORY}{_of_limit(used, limit, ': ')}"
+    left, total = last.get("system.available_bytes"), last.get("system.total_bytes")
+    if left is not None and total and left <= HARDLY_ANY * total:
+        return f"{MEMORY}: {format_bytes(left)} of {format_bytes(total)} were left on the machine at the last reading"
+    return None
+
+
+def unreclaimable(samples: Mapping[str, Number]) -> Number | None:
+    """Of the memory group, in bytes: without the file pages that the kernel drops before it kills."""
+    used = samples.get("cgroup.used_bytes")
+    return None if used is None else max(0, used - samples.get("cgroup.active_file_bytes", 0))
+
+
+def _of_limit(used: Number | None, limit: Number | None, before: str = ", ") -> str:
+    if used is None or not limit:
+        return ""
+    return f"{before}{format_bytes(used)} of its limit of {format_bytes(limit)} at the last reading"

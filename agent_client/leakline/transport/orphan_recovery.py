@@ -1,0 +1,287 @@
+"""What processes left behind that are gone: how they ended, noted once, and what the server has not got of it.
+
+A process that the kernel kills for memory says nothing of it. Whoever comes next, the next start or `leakline sync`,
+finds its spool without an end and without its lock, and tells from its last readings what became of it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import ServerRefused, ServerUnreachable, SpoolError
+from ..probes.memory.cgroup import memory_group, read_cgroup
+from ..runtime import file_descriptor
+from ..runtime.file_descriptor import Descriptor
+from ..runtime.gil_yield import breathe
+from ..snapshot import Snapshot
+from .http_delivery import Delivery
+from .oom_inference import FRESH_SECONDS, killed_for_memory, last_readings
+from .sender import CATCH_UP_SHARE, LONGEST_PAUSE_SECONDS, LONGEST_RETRY_AFTER_SECONDS
+from .spool_format import (
+    AT_EXIT,
+    BATCH,
+    END,
+    Holdings,
+    Record,
+    encode_record,
+    is_in_place,
+    lock,
+    read_ack,
+    read_end,
+    read_header,
+    read_memory_group,
+    read_open_end,
+    read_origin,
+    read_records,
+)
+from .spool_upload import Uploaded, uploading
+
+# The newest that were left for our server; the others wait for `leakline sync`.
+SPOOLS_LIMIT: Final = 32
+# Of the newest, whoever wrote them.
+LOOKS_LIMIT: Final = 1000
+# Small, because reading them back takes time from the training.
+SNAPSHOTS_AT_ONCE: Final = 50
+# As many as a process writes in its last minute, and where they are looked for at first.
+LAST_RECORDS: Final = 200
+LAST_BYTES: Final = 2 * 2**20
+QUIET_SECONDS: Final = 120.0
+
+
+class _Claim:
+    """A descriptor that forked children let go of: else the spool would look alive for as long as one of them is."""
+
+    def __init__(self) -> None:
+        self.fd = file_descriptor.NONE
+        _claims.add(self)
+
+    def let_go(self) -> None:
+        # First out of our hands: a number that is closed belongs to whoever opens a file next.
+        fd, self.fd = self.fd, file_descriptor.NONE
+        _claims.discard(self)
+        fd.close()
+
+
+_claims: Final[set[_Claim]] = set()
+
+
+def _in_child() -> None:
+    for claim in list(_claims):
+        claim.let_go()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[Descriptor | None]:
+    """The spool, opened and locked, where nobody writes it any more; else None. Raises SpoolError.
+
+    The ranks of a job start at the same moment in the same folder: what was left is sent by one of them.
+    """
+    claim = _Claim()
+    try:
+        # Where it may not be written, there is no telling how it ended.
+        with suppress(OSError):
+            claim.fd = file_descriptor.opened(path, os.O_RDWR | os.O_APPEND)
+        ours = claim.fd >= 0 and lock(claim.fd) is True
+        # Not one that its process, alive, has put a shorter one in the place of before we had the lock.
+        yield claim.fd if ours and is_in_place(claim.fd, path) and _is_abandoned(path) else None
+    finally:
+        claim.let_go()
+
+
+def _is_abandoned(path: Path) -> bool:
+    if read_header(path)[1].host == socket.gethostname():
+        return True
+    # Not every shared file system tells one machine of the locks of another; a process writes every few seconds.
+    return time.time() - _stat(path).st_mtime > QUIET_SECONDS
+
+
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as error:
+        raise SpoolError(path, f"cannot be read ({error.strerror})") from error
+
+
+def settle(path: Path, known: tuple[str, str] | None = None) -> None:
+    """Note how a process ended that is gone and did not say so. Raises SpoolError.
+
+    ``known``: state and reason as its parent knows them; that it was killed for memory is told by its last readings.
+    A run that ended with its process, by an exit status, ends as the parent knows it: the process may not have seen
+    that status, or may have caught the exception that asked for it.
+    """
+    with claimed(path) as fd:
+        if fd is not None:
+            _note_end(path, fd, known)
+
+
+def _note_end(path: Path, fd: Descriptor, known: tuple[str, str] | None = None) -> None:
+    said = read_open_end(fd, path)
+    end = _end_of(path) if said is None else said.payload()
+    at_exit = end.pop(AT_EXIT, False)
+    is_wrong = at_exit and known is not None and known != (end["state"], end["reason"])
+    if said is not None and not is_wrong:
+        return
+    if known is not None and (is_wrong or end["state"] == "silent"):
+        end = {**end, "state": known[0], "reason": known[1]}
+    # Where nothing can be written, it stays as it was: without an end.
+    with suppress(OSError):
+        fd.write(encode_record(END, end))
+
+
+def _end_of(path: Path) -> dict[str, Any]:
+    snapshots = _last_snapshots(path)
+    if not snapshots:
+        return {"state": "silent", "ended_at": _stat(path).st_mtime, "reason": ""}
+    last = last_readings((snapshot.time, snapshot.samples) for snapshot in snapshots)
+    reason = killed_for_memory(last, _kills_since(path, last.get("cgroup.kills")))
+    state = "silent" if reason is None else "killed"
+    return {"state": state, "ended_at": snapshots[-1].time, "reason": reason or ""}
+
+
+def _last_snapshots(path: Path) -> list[Snapshot]:
+    """Those that tell the last readings, in order."""
+    tail = max(0, _stat(path).st_size - LAST_BYTES)
+    records = _last_batches(path, tail) or _last_batches(path, 0)
+    found: list[Snapshot] = []
+    while records and not (found and found[0].time < found[-1].time - FRESH_SECONDS):
+        found[:0] = records.pop().batch().snapshots
+        breathe()
+    return found
+
+
+def _last_batches(path: Path, offset: int) -> deque[Record]:
+    records: deque[Record] = deque(maxlen=LAST_RECORDS)
+    for record in read_records(path, offset):
+        breathe()
+        if record.kind == BATCH:
+            records.append(record)
+    return records
+
+
+def _kills_since(path: Path, before: float | None) -> int:
+    """What the kernel has counted since in the memory group of that process, where it is ours as well."""
+    group = read_memory_group(path)
+    if before is None or group is None or group != memory_group():
+        return 0
+    return int(read_cgroup().get("cgroup.kills", before) - before)
+
+
+class Leftovers:
+    """What earlier runs in this folder have left for our server. ``send`` is for the sender's thread, when idle."""
+
+    def __init__(
+        self,
+        directory: Path,
+        own: Path | None,
+        delivery: Delivery,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory, self._own, self._delivery, self._say = directory, own, delivery, say
+        self._clock = clock
+        self._steps = self._send_all()
+        self._not_before, self._failures, self._more = 0.0, 0, True
+
+    def send(self) -> bool:
+        """Send one piece, or rest after the one before. Whether there may be more.
+
+        Not where the server has just said "not now": then it goes on with news of our own, after a pause.
+        """
+        if self._clock() < self._not_before:
+            return self._more
+        started = time.thread_time()
+        try:
+            self._more = next(self._steps, None) is not None
+            self._failures = 0
+            pause = (time.thread_time() - started) / CATCH_UP_SHARE
+        except ServerUnreachable as error:
+            self._steps, self._more = self._send_all(), False
+            pause = LONGEST_PAUSE_SECONDS * 2 ** min(self._failures, 10)
+            pause = max(pause, error.after_seconds or 0.0)
+            self._failures += 1
+        self._not_before = self._clock() + min(pause, LONGEST_RETRY_AFTER_SECONDS)
+        return self._more
+
+    def close(self) -> None:
+        """Leave the rest, and the spool in our hands, to who comes next."""
+        self._steps.close()
+
+    def _send_all(self) -> Generator[Uploaded]:
+        brought = 0
+        for path in self._spools():
+            breathe()
+            # Damaged, or not wanted: `leakline sync` says why.
+            with suppress(SpoolError, ServerRefused):
+                if self._is_wanted(path):
+                    with claimed(path) as fd:
+                        if fd is not None:
+                            brought += 1
+                            yield from self._send_of(path, fd)
+            if brought == SPOOLS_LIMIT:
+                return
+
+    def _send_of(self, path: Path, fd: Descriptor) -> Iterator[Uploaded]:
+        _note_end(path, fd)
+        for done in uploading(path, self._delivery, limit=SNAPSHOTS_AT_ONCE):
+            if done.complete and done.sent:
+                self._say(f"sent what {done.name} had left: {told(done)}")
+            yield done
+
+    def _spools(self) -> list[Path]:
+        found: list[tuple[float, Path]] = []
+        # A folder may be deleted while it is looked through.
+        with suppress(OSError):
+            for path in self._directory.glob("*/*.spool"):
+                breathe()
+                with suppress(SpoolError):
+                    found.append((_stat(path).st_mtime, path))
+        return [path for _, path in sorted(found, reverse=True)[:LOOKS_LIMIT]]
+
+    def _is_wanted(self, path: Path) -> bool:
+        """Of a run that reported to this server and has something left; one that was offline waits for its people."""
+        if path == self._own:
+            return False
+        server = self._delivery.server
+        # What is not noted as ended has something left even if all its snapshots have arrived.
+        arrived = read_ack(path, server) == _stat(path).st_size and read_end(path) is not None
+        return not arrived and read_origin(path) == server
+
+
+def told(done: Uploaded) -> str:
+    """What an upload did, in words."""
+    parts = [f"{done.sent} snapshots sent" if done.sent else "nothing new to send"]
+    if done.refused:
+        parts.append(f"{done.refused} refused")
+    if done.held is not None:
+        parts += damage_told(done.held)
+    if done.state == "killed":
+        parts.append(f"killed ({done.reason})")
+    elif done.state == "silent":
+        parts.append("it ended without a word")
+    elif not done.state:
+        parts.append("no end recorded (it may still run)")
+    return ", ".join(parts)
+
+
+def damage_told(held: Holdings) -> list[str]:
+    """What of a spool is lost, in words."""
+    parts = []
+    if held.damaged_bytes:
+        lost = f"{held.missing} snapshots lost" if held.missing else "damaged"
+        parts.append(f"{lost} ({held.damaged_bytes:,} bytes of the file cannot be read)")
+    if held.foreign_bytes:
+        parts.append(
+            f"not sent: another recording behind it in the same file ({held.foreign_bytes:,} bytes)"
+        )
+    return parts

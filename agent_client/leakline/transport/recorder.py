@@ -1,0 +1,195 @@
+"""The recorder's thread: queue -> outbox, and a short reading of the process every second.
+
+It never waits for the network, so that a snapshot is on disk a quarter of a second after it was taken at most,
+whatever the server does: a job killed for memory is the one whose last snapshots matter most.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from ..runtime import gil_yield
+from ..runtime.error_boundary import Guard
+from ..runtime.threads import OurThread
+from ..snapshot import Batch, ProcessIdentity, Snapshot
+from .batching import SNAPSHOTS_PER_RECORD, consecutive, within
+from .outbox import Outbox
+
+QUEUE_LIMIT: Final = 1000
+# What comes soon after each other is written together, which halves what writing costs: one waking for several, and
+# names once for all. A kill loses no more than this.
+LINGER_SECONDS: Final = 0.25
+# From here on writing goes before the program's pauses: what is not written a second after it was taken is too late.
+LATE_SECONDS: Final = 0.35
+
+
+class Losses:
+    """Running totals of snapshots (and events) that never reached the server, by reason."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def count(self, reason: str, number: int = 1) -> None:
+        self._counts[reason] = self._counts.get(reason, 0) + number
+
+    def totals(self) -> dict[str, int]:
+        return dict(self._counts)
+
+
+class Recorder:
+    """``put`` from the training thread, everything else here.
+
+    ``news`` is called after each write, ``note_cpu`` on our thread after each piece of work, ``tick`` there too: first
+    after ``tick_seconds``, and then when it says. What waits is written before it is due.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        process: ProcessIdentity,
+        losses: Losses,
+        news: Callable[[], None] = lambda: None,
+        tick: Callable[[], float] | None = None,
+        queue_limit: int = QUEUE_LIMIT,
+        tick_seconds: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        note_cpu: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._outbox, self._process, self._losses = outbox, process, losses
+        self._note_cpu = note_cpu
+        self._news, self._tick, self._limit, self._clock = news, tick, queue_limit, clock
+        # SimpleQueue, because its put may be interrupted by a signal handler that puts as well.
+        self._queue: SimpleQueue[Snapshot | threading.Event | None] = SimpleQueue()
+        self._guard = Guard("recording")
+        # Snapshots given to us; put into the queue; and out of our hands. Each is written by one side only.
+        self.taken = self._queued = self._recorded = 0
+        self._told: dict[str, int] = {}
+        self._end: Mapping[str, Any] | None = None
+        self._tick_seconds = tick_seconds
+        self._next_tick = clock() + tick_seconds
+        self._hurry, self._done, self._closing = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
+        self._thread = OurThread("recorder", self._loop, waits=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, snapshot: Snapshot) -> None:
+        """Hand a snapshot over. Never waits: a full queue is a counted loss."""
+        self.taken += 1
+        if self._queue.qsize() >= self._limit:
+            self._losses.count("queue_full")
+        else:
+            self._queued += 1
+            self._queue.put(snapshot)
+
+    def waiting(self) -> int:
+        """Snapshots in the queue and in our hands."""
+        return self._queued - self._recorded
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Wait until everything put before is recorded."""
+        reached = threading.Event()
+        self._queue.put(reached)
+        self._hurry.set()
+        return reached.wait(timeout_seconds)
+
+    def close(self, end: Mapping[str, Any], timeout_seconds: float) -> bool:
+        """Record what waits and the end; the thread ends."""
+        self._end = end
+        self._closing.set()
+        self._queue.put(None)
+        self._hurry.set()
+        return self._done.wait(timeout_seconds)
+
+    def _loop(self) -> None:
+        # What it has in its hands is not safe yet.
+        gil_yield.begin(self._closing, longest_rest=gil_yield.REST_SECONDS)
+        closing = False
+        while not closing:
+            items = self._take()
+            with self._guard:
+                closing = None in items
+                self._record([item for item in items if isinstance(item, Snapshot)])
+                self._tick_if_due()
+            for item in items:
+                if isinstance(item, threading.Event):
+                    item.set()
+            self._note_cpu()
+        with self._guard:
+            self._tell_losses()
+        with self._guard:
+            if self._end is not None:
+                self._outbox.append_end(self._end)
+        self._done.set()
+        self._news()
+
+    def _take(self) -> list[Snapshot | threading.Event | None]:
+        """Wait for work or for the next tick; then everything that is there."""
+        try:
+            items = [self._queue.get(timeout=self._until_tick())]
+            self._linger(items[0])
+            self._hurry.clear()
+            while not self._queue.empty():
+                items.append(self._queue.get_nowait())
+        except Empty:
+            return []
+        return items
+
+    def _linger(self, oldest: Snapshot | threading.Event | None) -> None:
+        """Not for what has waited so long already, while what came before it was written."""
+        seconds = min(LINGER_SECONDS, self._until_tick() or LINGER_SECONDS)
+        if isinstance(oldest, Snapshot):
+            seconds = min(seconds, oldest.monotonic + LINGER_SECONDS - self._clock())
+        if seconds > 0:
+            self._hurry.wait(seconds)
+
+    def _until_tick(self) -> float | None:
+        return None if self._tick is None else max(0.001, self._next_tick - self._clock())
+
+    def _record(self, snapshots: list[Snapshot]) -> None:
+        for run in consecutive(snapshots, SNAPSHOTS_PER_RECORD):
+            for part in within(run):
+                self._append(part)
+                gil_yield.breathe()
+        if snapshots:
+            self._news()
+
+    def _append(self, run: tuple[Snapshot, ...]) -> None:
+        failed = True
+        gil_yield.late(self._clock() - run[0].monotonic > LATE_SECONDS)
+        with self._guard:
+            self._outbox.append(Batch(self._process, run, self._lost()))
+            failed = False
+        if failed and len(run) > 1:
+            # One that cannot be written takes no other with it.
+            for snapshot in run:
+                self._append((snapshot,))
+            return
+        if failed:
+            self._losses.count("recording_failed")
+        self._recorded += len(run)
+
+    def _lost(self) -> dict[str, int]:
+        self._told = {**self._losses.totals(), **self._outbox.lost()}
+        return self._told
+
+    def _tell_losses(self) -> None:
+        """What was lost after the last snapshot that was recorded."""
+        told = self._told
+        if self._lost() != told:
+            self._outbox.append(Batch(self._process, (), self._told))
+
+    def _tick_if_due(self) -> None:
+        now = self._clock()
+        if self._tick is not None and now >= self._next_tick:
+            # Not += : after a suspended machine there is nothing to catch up with.
+            self._next_tick = now + self._tick_seconds
+            self._next_tick = now + self._tick()

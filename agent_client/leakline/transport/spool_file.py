@@ -1,0 +1,422 @@
+"""The spool of this process while it runs: one thread appends, another reads back what the server has not got.
+
+It is read by the descriptor it was opened with, so that what is in a file which was deleted, or cannot be written any
+more, is still sent. Near its bound it is made shorter (`spool_trimming.py`), in steps between two records.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import SpoolError
+from ..runtime import file_descriptor, gil_yield
+from ..settings import DEFAULT_SPOOL_LIMIT_BYTES
+from ..snapshot import Batch, ProcessIdentity, RunHeader
+from .batching import SNAPSHOTS_PER_BATCH, after, split
+from .spool_format import (
+    END,
+    MAGIC,
+    RECORD_LIMIT_BYTES,
+    ack_path,
+    collect,
+    encode_batch,
+    encode_header,
+    encode_record,
+    lock,
+    read_open,
+    write_ack,
+)
+from .spool_trimming import DROPPED, THINNED, Choice, Contents, ShorterFile, sweep
+
+# From this share of the bound on the file is made shorter, to that one.
+FULL, ROOM = 3 / 4, 1 / 2
+# With each record as much of that is done as lets it be ready when this share of what was free is taken.
+PACE: Final = 3 / 4
+# Choosing takes a step as long as reading so much.
+CHOICE_BYTES: Final = 4096
+# How long a record waits for that where there is no room for it. Then it goes.
+FULL_SECONDS: Final = 0.5
+# What is too large for a record goes in parts that are expected to take this share of one: each try costs an encoding.
+SPLIT_SHARE: Final = 0.9
+# How often it is chosen again what goes, where the copy is larger than was expected.
+TRIES: Final = 4
+# At the end of a process, for the lock: whoever has it may wait for the disk, for as long as that takes.
+CLOSE_SECONDS: Final = 1.0
+REASONS: Final = {"spool_thinned": THINNED, "spool_full": DROPPED}
+
+
+@dataclass(slots=True)
+class _Offer:
+    """What the sender was given last: not lost before it says so, even when it goes from the file meanwhile."""
+
+    mark: int
+    end: int
+    last_sequence: int
+    count: int
+    removed: dict[str, int] = field(default_factory=dict)
+    # Whether the file was made shorter meanwhile.
+    moved: bool = False
+
+
+class SpoolFile:
+    """Raises OSError where the file cannot be written, SpoolError where it cannot be read."""
+
+    def __init__(
+        self,
+        path: Path,
+        header: RunHeader,
+        process: ProcessIdentity,
+        limit_bytes: int = DEFAULT_SPOOL_LIMIT_BYTES,
+        server: str | None = None,
+        memory_group: str | None = None,
+    ) -> None:
+        self.path, self._limit, self._instance = path, limit_bytes, process.instance
+        self._largest = min(limit_bytes // 4, RECORD_LIMIT_BYTES)
+        self._full = int(limit_bytes * FULL)
+        self._lock = threading.Lock()
+        self._lost: dict[str, int] = {}
+        self._rewriting: Iterator[int] | None = None
+        # Bytes of work for each byte that is appended.
+        self._pace = 0.0
+        self._fresh_fd = file_descriptor.NONE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Exclusively, so that two processes can never write into one file.
+        self._fd = file_descriptor.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+        self._locked = lock(self._fd)
+        _close_in_children(self)
+        sweep(path.parent)
+        self._size = 0
+        try:
+            self._write(MAGIC + encode_header(header, process, server, memory_group))
+        except OSError:
+            self.close()
+            # Nothing can be read in it, and nothing ever will.
+            with suppress(OSError):
+                path.unlink()
+            raise
+        self._sent = self._snapshots_end = self._size
+        self._sent_sequence = self._waiting = 0
+        # A record that begins behind the mark may hold snapshots up to this one, which the server has.
+        self._already = 0
+        self._offer: _Offer | None = None
+        self._offers = 0
+        self._server = ""
+
+    def append(self, batch: Batch) -> None:
+        """A batch without snapshots only tells its losses."""
+        record = encode_batch(batch)
+        if len(record) > self._largest and len(batch.snapshots) > 1:
+            for part in split(batch.snapshots, len(record) / (SPLIT_SHARE * self._largest)):
+                self.append(replace(batch, snapshots=part))
+            return
+        if len(record) <= self._largest:
+            self._make_room(len(record))
+        with self._lock:
+            if self._hold().st_nlink == 0:
+                raise OSError(errno.ENOENT, "the spool was deleted", str(self.path))
+            if self._locked is False:
+                self._locked = lock(self._fd)
+            if len(record) > self._largest or self._size + len(record) > self._limit:
+                self._count("spool_full", len(batch.snapshots))
+                return
+            self._write(record)
+            self._waiting += len(batch.snapshots)
+            self._snapshots_end = self._size
+
+    def append_end(self, end: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._hold()
+            self._write(encode_record(END, end))
+
+    def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
+        """Up to ``limit`` snapshots not accepted yet, merged, and the mark to ``accept`` them with."""
+        with self._lock:
+            self._take_back_offer()
+            if self._sent >= self._snapshots_end:
+                return [], 0
+            batches, end = self._read(limit)
+            if end <= self._sent:
+                # Somebody has cut the file off, or written into it.
+                self._sent = self._snapshots_end
+                return [], 0
+            self._offers += 1
+            self._offer = _Offer(
+                self._offers,
+                max(end, self._sent),
+                max(
+                    [
+                        self._sent_sequence,
+                        *(b.snapshots[-1].sequence for b in batches if b.snapshots),
+                    ]
+                ),
+                sum(len(b.snapshots) for b in batches),
+            )
+            return batches, self._offer.mark
+
+    def accept(self, mark: int, server: str) -> None:
+        """``server`` has what was given out with ``mark``."""
+        with self._lock:
+            offer, self._offer = self._offer, None
+            if offer is None or offer.mark != mark:
+                return
+            self._waiting -= offer.count
+            self._sent = offer.end
+            self._sent_sequence = max(self._sent_sequence, offer.last_sequence)
+            if offer.moved:
+                self._already = self._sent_sequence
+            self._note(server)
+
+    def accept_end(self, server: str) -> None:
+        with self._lock:
+            self._sent = self._size
+            self._note(server)
+
+    def pending(self) -> bool:
+        return self._sent < self._snapshots_end
+
+    def waiting(self) -> int:
+        """Snapshots that no server has accepted."""
+        return self._waiting
+
+    def lost(self) -> dict[str, int]:
+        return dict(self._lost)
+
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
+        """Where another thread is in the middle of a write until then, the file stays open for it."""
+        if self._lock.acquire(timeout=max(0.0, timeout_seconds)):
+            try:
+                self._stop_rewriting()
+                self.let_go()
+            finally:
+                self._lock.release()
+
+    def let_go(self) -> None:
+        """In a forked child, where nobody else lives: the files, and the locks on them, are the parent's."""
+        held = self._fd, self._fresh_fd
+        self._fd = self._fresh_fd = file_descriptor.NONE
+        for fd in held:
+            fd.close()
+
+    def _hold(self) -> os.stat_result:
+        """Before it is read or written: opened anew where the program has closed it. Raises OSError."""
+        try:
+            return self._fd.stat()
+        except OSError:
+            # Let go of, and the parent's where this is a forked child.
+            if self._fd < 0:
+                raise
+        self._stop_rewriting()
+        self._fd = self._fd.anew(self.path)
+        self._locked = lock(self._fd)
+        found = self._fd.stat()
+        # Whoever found it without its lock may have noted an end.
+        self._size = found.st_size
+        return found
+
+    def _read(self, limit: int) -> tuple[list[Batch], int]:
+        """Return what is not accepted yet and where it ends. Raises SpoolError."""
+        for again in (True, False):
+            try:
+                self._hold()
+            except OSError as error:
+                raise SpoolError(self.path, f"cannot be read ({error.strerror})") from error
+            held = self._fd
+            try:
+                records = read_open(held, self._sent, self.path)
+                batches, end = collect(records, self._sent, limit, self._instance)
+                batches = list(after(self._already, batches))
+            except SpoolError:
+                if held.is_ours or not again:
+                    raise
+            else:
+                # Closed meanwhile, the number may have been that of a file of the program's.
+                if held.is_ours:
+                    return batches, end
+        raise SpoolError(self.path, "cannot be read (the program closes it)")
+
+    def _write(self, data: bytes) -> None:
+        """One write to the operating system; a half-written record is taken back."""
+        try:
+            if self._written(data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            # Where that fails as well, a torn record stands at the end, which readers skip.
+            with suppress(OSError):
+                self._fd.stat()
+                os.ftruncate(self._fd, self._size)
+            raise
+        self._size += len(data)
+
+    def _written(self, data: bytes) -> int:
+        """Return how many bytes were written. Raises OSError."""
+        try:
+            return os.write(self._fd, data)
+        except OSError:
+            if self._fd.is_ours:
+                raise
+            # Closed since it was held.
+            self._hold()
+            return os.write(self._fd, data)
+
+    def _note(self, server: str) -> None:
+        self._server = server
+        # Without it the same is sent again by `leakline sync`, which changes nothing.
+        with suppress(OSError):
+            write_ack(self.path, self._sent, server)
+
+    def _take_back_offer(self) -> None:
+        """It was not accepted: what the file does not hold any more of it is lost."""
+        offer, self._offer = self._offer, None
+        for reason, number in ({} if offer is None else offer.removed).items():
+            self._count(reason, number)
+            self._waiting -= number
+
+    def _count(self, reason: str, number: int) -> None:
+        if number:
+            self._lost[reason] = self._lost.get(reason, 0) + number
+
+    # -- the bound -----------------------------------------------------------------------------------
+
+    def _make_room(self, size: int) -> None:
+        """Go on making the file shorter where it is nearly full, with the lock for no longer than a step.
+
+        Not when somebody waits for our end: then what does not fit goes.
+        """
+        until = time.monotonic() + FULL_SECONDS
+        credit: float | None = None
+        while not gil_yield.hurried():
+            with self._lock:
+                if self._rewriting is None and self._size + size <= self._full:
+                    return
+                full = self._size + size > self._limit
+                try:
+                    done = self._step()
+                except (OSError, SpoolError):
+                    self._stop_rewriting()
+                    # Once more when there is no room at all, not with every record until then.
+                    self._full = self._limit
+                    if full:
+                        raise
+                    return
+            credit = (size * self._pace if credit is None else credit) - done
+            if time.monotonic() > until if full else credit <= 0:
+                return
+            gil_yield.breathe()
+
+    def _step(self) -> int:
+        """The work it was, in bytes of the file."""
+        self._hold()
+        if self._rewriting is None:
+            self._stop_rewriting()
+            free = max(self._limit - self._size, self._limit // 100)
+            # It is read twice.
+            self._pace = 2 * self._size / (PACE * free)
+            self._rewriting = self._rewrite()
+        done = next(self._rewriting, None)
+        if done is None:
+            self._rewriting = None
+        return done or 0
+
+    def _rewrite(self) -> Iterator[int]:
+        """1. see what there is  2. choose  3. copy what stays  4. copy what came meanwhile  5. take its place."""
+        contents = Contents()
+        for record in read_open(self._fd, 0, self.path):
+            contents.add(record, sent=record.end <= self._sent)
+            yield record.end - record.start
+        fresh = self.path.with_suffix(".rewrite")
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        self._fresh_fd = file_descriptor.opened(fresh, flags)
+        locked = lock(self._fresh_fd)
+        room = wanted = int(self._limit * ROOM)
+        for _ in range(TRIES):
+            choice = Choice(contents, room)
+            for _ in choice.steps():
+                yield CHOICE_BYTES
+            self._fresh_fd.stat()
+            os.ftruncate(self._fresh_fd, 0)
+            shorter = ShorterFile(fresh, self._fresh_fd)
+            yield from shorter.copy(self._fd, contents, choice.fates)
+            if shorter.written() <= (wanted + self._limit * FULL) / 2:
+                break
+            room = room * wanted // shorter.written()
+        else:
+            raise SpoolError(self.path, "does not become shorter")
+        at, moved = contents.end, shorter.written() - contents.end
+        while at < self._size:
+            begin, at = at, shorter.copy_piece(self._fd, at, self._size)
+            if at < self._size:
+                yield at - begin
+        shorter.flush()
+        self._replace(shorter, locked, contents.end, moved)
+        self._settle(contents, choice.fates)
+
+    def _replace(self, shorter: ShorterFile, locked: bool | None, rest: int, moved: int) -> None:
+        """``rest``: where in the old file that begins what came meanwhile; ``moved``: how much further on it is now."""
+        sent = shorter.behind(self._sent_sequence, max(self._sent, rest) + moved)
+        if not os.path.samestat(self.path.stat(), os.fstat(self._fd)):
+            raise OSError(errno.ESTALE, "the spool was moved", str(self.path))
+        # First: a mark that is missing means to send again, one of the old file would skip what was never sent.
+        ack_path(self.path).unlink(missing_ok=True)
+        shorter.path.replace(self.path)
+        # Ours no more before it is closed: in a child that is forked in between, its number may be another's file.
+        old, self._fd, self._fresh_fd = self._fd, shorter.fd, file_descriptor.NONE
+        self._locked = locked
+        old.close()
+        self._size = self._snapshots_end = shorter.size
+        self._full = max(int(self._limit * FULL), (self._size + self._limit) // 2)
+        self._sent, self._already = sent, self._sent_sequence
+        if self._offer is not None:
+            offer = self._offer
+            offer.end = shorter.behind(offer.last_sequence, max(offer.end, rest) + moved)
+            offer.moved = True
+        if self._server:
+            self._note(self._server)
+
+    def _settle(self, contents: Contents, fates: bytearray) -> None:
+        """What went is lost unless a server has it, or is just being given it."""
+        sent = bisect_right(contents.sequences, self._sent_sequence)
+        offer = self._offer
+        offered = sent if offer is None else bisect_right(contents.sequences, offer.last_sequence)
+        for reason, fate in REASONS.items():
+            if offer is not None and (flying := fates[sent:offered].count(fate)):
+                offer.removed[reason] = offer.removed.get(reason, 0) + flying
+            lost = fates[max(sent, offered) :].count(fate)
+            self._count(reason, lost)
+            self._waiting -= lost
+
+    def _stop_rewriting(self) -> None:
+        self._rewriting = None
+        if self._fresh_fd >= 0:
+            fresh, self._fresh_fd = self._fresh_fd, file_descriptor.NONE
+            fresh.close()
+            with suppress(OSError):
+                self.path.with_suffix(".rewrite").unlink()
+
+
+_open_files: Final[weakref.WeakSet[SpoolFile]] = weakref.WeakSet()
+_told_of_forks = False
+
+
+def _close_in_children(file: SpoolFile) -> None:
+    """Else a child that outlives us would keep our lock, and a killed run would look alive."""
+    global _told_of_forks
+    _open_files.add(file)
+    if not _told_of_forks and hasattr(os, "register_at_fork"):
+        _told_of_forks = True
+        os.register_at_fork(after_in_child=_in_child)
+
+
+def _in_child() -> None:
+    for file in list(_open_files):
+        file.let_go()
+    _open_files.clear()

@@ -1,0 +1,464 @@
+"""The spool: what a process has recorded, on disk before it is sent. One file for each process instance.
+
+``<directory>/<run id>/<instance>.spool``, append-only, little-endian:
+
+    file    =  magic record*
+    magic   =  b"LEAKSPL1"                                        8 bytes
+    record  =  marker kind flags length crc payload
+      marker   b"\\xabR"                                           2 bytes
+      kind     1 header, 2 batch, 3 end                           1 byte
+      flags    bit 0: payload is zlib-compressed;
+               bit 1: the batch holds a generation end            1 byte
+      length   bytes of payload as stored                         4 bytes, unsigned
+      crc      CRC-32 of kind, flags and stored payload           4 bytes, unsigned
+      payload  JSON, UTF-8
+
+- The first record is the header: ``{"version": 1, "run": RunHeader, "process": ProcessIdentity, "server": str,
+  "memory_group": str}``; ``server`` is the address that the run reports to, null when it is offline, absent in older
+  files; ``memory_group`` is what the kernel counts kills by, null where that is unknown.
+- A batch is the wire format of ``snapshot.py``. After a rewrite (below) its sequence numbers may have gaps.
+- The last record is the end: ``{"state": .., "ended_at": .., "reason": ..}``. A killed process has none.
+  One that records follow is no end: somebody took a process for dead that went on.
+- A torn tail (the process died while writing) is not a record; a record with a wrong checksum is
+  skipped, and reading goes on at the next marker whose record is whole. `examine` says what was skipped.
+- The header of another process begins another recording: somebody has joined two files.
+- Each record is one ``write`` to the operating system, so it survives ``kill -9``; not a power cut.
+
+Beside it ``<instance>.ack``: ``offset crc server`` in ASCII, one line of fixed width up to the server's
+address. Everything before ``offset`` has been accepted by that server. A torn or missing one means zero:
+sending again is harmless, because batches are idempotent.
+
+The file is bounded (``LEAKLINE_SPOOL_LIMIT``). Near the bound it is rewritten beside itself, as ``<instance>.rewrite``,
+and put in its own place (`spool_trimming.py`); whatever moment the process dies at, one of the two files is whole.
+A batch without snapshots tells the losses at the end of a process.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from ..errors import SpoolError
+from ..runtime.gil_yield import breathe
+from ..snapshot import (
+    Batch,
+    ProcessIdentity,
+    RunHeader,
+    batch_from_wire,
+    batch_to_wire,
+    header_from_wire,
+    header_to_wire,
+)
+from .batching import merge
+from .snapshot_accounting import DROPPED, THINNED
+
+try:
+    import fcntl
+except ImportError:
+    # Windows.
+    fcntl = None  # type: ignore[assignment]
+
+MAGIC: Final = b"LEAKSPL1"
+MARKER: Final = b"\xabR"
+HEADER, BATCH, END = 1, 2, 3
+# In an end: the run ended with its process, and the exit status that came of it may not be known to it.
+AT_EXIT: Final = "at_exit"
+COMPRESSED, GENERATION_END = 1, 2
+FRAME: Final = struct.Struct("<2sBBII")
+RECORD_LIMIT_BYTES: Final = 8 * 2**20
+COMPRESS_FROM_BYTES: Final = 1024
+# 8 KiB, in which one snapshot finds the names of the one before.
+WINDOW_BITS: Final = 13
+MEMORY_LEVEL: Final = 6
+READ_BYTES: Final = 64 * 1024
+# Where the end of a spool is looked for at first.
+TAIL_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One whole record. ``start`` and ``end`` are its offsets in the file."""
+
+    kind: int
+    flags: int
+    stored: bytes
+    start: int
+    end: int
+
+    def payload(self) -> dict[str, Any]:
+        raw = zlib.decompress(self.stored) if self.flags & COMPRESSED else self.stored
+        loaded = json.loads(raw)
+        assert isinstance(loaded, dict)
+        return loaded
+
+    def batch(self) -> Batch:
+        return batch_from_wire(self.payload())
+
+    def encoded(self) -> bytes:
+        """As it stands in the file."""
+        crc = _crc(self.kind, self.flags, self.stored)
+        return FRAME.pack(MARKER, self.kind, self.flags, len(self.stored), crc) + self.stored
+
+
+def encode_record(kind: int, payload: Mapping[str, Any], flags: int = 0) -> bytes:
+    body = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+    if len(body) >= COMPRESS_FROM_BYTES:
+        body, flags = _compressed(body), flags | COMPRESSED
+    return FRAME.pack(MARKER, kind, flags, len(body), _crc(kind, flags, body)) + body
+
+
+def _compressed(body: bytes) -> bytes:
+    # With its usual window zlib clears a quarter of a megabyte for a record of a few kilobytes, out of the cache that
+    # the training uses. A quarter to a half of the time like this, for the same size.
+    squeeze = zlib.compressobj(1, zlib.DEFLATED, WINDOW_BITS, MEMORY_LEVEL)
+    return squeeze.compress(body) + squeeze.flush()
+
+
+def encode_batch(batch: Batch) -> bytes:
+    ends = any(snapshot.kind == "generation_end" for snapshot in batch.snapshots)
+    return encode_record(BATCH, batch_to_wire(batch), GENERATION_END if ends else 0)
+
+
+def encode_header(
+    header: RunHeader,
+    process: ProcessIdentity,
+    server: str | None = None,
+    memory_group: str | None = None,
+) -> bytes:
+    identity = {name: getattr(process, name) for name in ProcessIdentity.__dataclass_fields__}
+    run = header_to_wire(header)
+    origin = {"server": server, "memory_group": memory_group}
+    return encode_record(HEADER, {"version": 1, "run": run, "process": identity, **origin})
+
+
+def _crc(kind: int, flags: int, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(bytes((kind, flags))))
+
+
+class _Descriptor(io.RawIOBase):
+    """A file by its descriptor: also one that was deleted or renamed. Reads at a position of its own."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._position = fd, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + (self._position if whence == io.SEEK_CUR else 0)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        got = os.pread(self._fd, len(buffer), self._position)
+        buffer[: len(got)] = got
+        self._position += len(got)
+        return len(got)
+
+
+def read_records(path: Path, offset: int = 0) -> Iterator[Record]:
+    """The whole records from ``offset`` on, in order; damaged ones are skipped. Raises SpoolError."""
+    try:
+        with path.open("rb") as file:
+            yield from _records(file, offset, path)
+    except OSError as error:
+        raise SpoolError(path, f"cannot be read ({error.strerror})") from error
+
+
+def read_open(fd: int, offset: int, path: Path) -> Iterator[Record]:
+    """The same for a file that is open, wherever ``path`` leads by now. Raises SpoolError."""
+    try:
+        yield from _records(io.BufferedReader(_Descriptor(fd), READ_BYTES), offset, path)
+    except OSError as error:
+        raise SpoolError(path, f"cannot be read ({error.strerror})") from error
+
+
+def _records(file: BinaryIO | io.BufferedReader, offset: int, path: Path) -> Iterator[Record]:
+    # One that is just begun, or whose process was killed at its first bytes, is a spool without records.
+    if not MAGIC.startswith(file.read(len(MAGIC))):
+        raise SpoolError(path, "is not a Leakline spool")
+    position = max(offset, len(MAGIC))
+    while (record := _read_record(file, position)) is not None:
+        yield record
+        position = record.end
+
+
+def _read_record(file: BinaryIO | io.BufferedReader, position: int) -> Record | None:
+    """The first whole record at or after ``position``, or None."""
+    file.seek(position)
+    while True:
+        frame = file.read(FRAME.size)
+        record = _whole(file, frame, position)
+        if record is not None or len(frame) < FRAME.size:
+            return record
+        next_position = _next_marker(file, position + 1)
+        if next_position is None:
+            return None
+        position = next_position
+        file.seek(position)
+
+
+def _whole(file: BinaryIO | io.BufferedReader, frame: bytes, position: int) -> Record | None:
+    if len(frame) < FRAME.size:
+        return None
+    marker, kind, flags, length, crc = FRAME.unpack(frame)
+    if marker != MARKER or length > RECORD_LIMIT_BYTES:
+        return None
+    body = file.read(length)
+    if len(body) < length or _crc(kind, flags, body) != crc:
+        return None
+    return Record(kind, flags, body, position, position + FRAME.size + length)
+
+
+def _next_marker(file: BinaryIO | io.BufferedReader, position: int) -> int | None:
+    """Where the next marker stands at or after ``position``: reading goes on there after damage."""
+    file.seek(position)
+    carried = b""
+    while chunk := file.read(65536):
+        found = (carried + chunk).find(MARKER)
+        if found >= 0:
+            return position - len(carried) + found
+        position += len(chunk)
+        carried = chunk[-1:]
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a spool holds of its process, and what of it is lost.
+
+    ``size_bytes``: where the last whole record ends. ``end``: that record, where it says how the process ended.
+    ``damaged_bytes``: in no whole record of this process. ``missing``: where there are such, the snapshots that are not
+    there by the numbers of the others; what was torn off at the end has none. ``foreign_bytes``: another recording
+    behind this one.
+    """
+
+    size_bytes: int
+    end: Record | None
+    damaged_bytes: int = 0
+    missing: int = 0
+    foreign_bytes: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.damaged_bytes and not self.foreign_bytes
+
+
+def examine(fd: int, path: Path) -> Holdings:
+    """Read a whole spool that is open. Raises SpoolError."""
+    held = _examine(fd, path, numbers=False)
+    # Numbers are looked at only where something is lost: that takes as long as to send it.
+    return held if held.is_whole else _examine(fd, path, numbers=True)
+
+
+def _examine(fd: int, path: Path, *, numbers: bool) -> Holdings:
+    # Before: a process may be appending.
+    size = os.fstat(fd).st_size
+    position, damaged, foreign, missing, newest = len(MAGIC), 0, 0, 0, 0
+    own, last = "", None
+    lost: Mapping[str, int] = {}
+    for record in read_open(fd, 0, path):
+        breathe()
+        if record.kind == HEADER:
+            instance = record.payload()["process"]["instance"]
+            own = own or instance
+            if instance != own:
+                start = record.start - len(MAGIC)
+                damaged += max(0, start - position)
+                foreign, size = size - start, position
+                break
+        damaged += record.start - position
+        position = record.end
+        if record.kind == BATCH and numbers:
+            batch = record.batch()
+            if batch.process.instance != own:
+                # Somebody has written over a part of the file.
+                damaged += record.end - record.start
+                continue
+            for snapshot in batch.snapshots:
+                missing += max(0, snapshot.sequence - newest - 1)
+                newest = max(newest, snapshot.sequence)
+            lost = batch.lost
+        last = record
+    # Snapshots that went in the process have numbers as well.
+    missing -= sum(lost.get(reason, 0) for reason in (*DROPPED, *THINNED))
+    damaged += max(0, size - position)
+    return Holdings(position, _end(last), damaged, max(0, missing), foreign)
+
+
+def _end(last: Record | None) -> Record | None:
+    return last if last is not None and last.kind == END else None
+
+
+def read_header(path: Path) -> tuple[RunHeader, ProcessIdentity]:
+    """Raises SpoolError when the file is no spool or died before its header was whole."""
+    payload = _header_payload(path)
+    return header_from_wire(payload["run"]), ProcessIdentity(**payload["process"])
+
+
+def read_origin(path: Path) -> str | None:
+    """The address of the server that the run reported to; None for an offline run. Raises SpoolError."""
+    origin = _header_payload(path).get("server")
+    return origin if isinstance(origin, str) else None
+
+
+def read_memory_group(path: Path) -> str | None:
+    """What `probes.cgroup.memory_group` gave in that process. Raises SpoolError."""
+    group = _header_payload(path).get("memory_group")
+    return group if isinstance(group, str) else None
+
+
+def _header_payload(path: Path) -> dict[str, Any]:
+    first = next(read_records(path), None)
+    if first is not None and first.kind == HEADER and first.start == len(MAGIC):
+        return first.payload()
+    if first is not None:
+        raise SpoolError(path, "its header is damaged: the run it belongs to is unknown")
+    raise SpoolError(path, "holds no header; its process ended before recording anything")
+
+
+def is_in_place(fd: int, path: Path) -> bool:
+    """Is it the file of this name? Its process may have put a shorter one in its place, or somebody moved it."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except OSError:
+        return False
+
+
+def lock(fd: int) -> bool | None:
+    """Mark the file as being written for as long as it is open. None: this file system cannot do that.
+
+    False: somebody asks `is_live` in this very moment.
+    """
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def is_live(path: Path) -> bool | None:
+    """Is a process, of this machine, still writing this spool? None: that cannot be told."""
+    if fcntl is None:
+        return None
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        # Shared: two that ask at the same time must not take each other for the process that writes.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return False
+
+
+def read_batches(path: Path) -> Iterator[Batch]:
+    """Every batch of the process whose spool it is. Raises SpoolError."""
+    _, process = read_header(path)
+    for record in read_records(path):
+        if record.kind == BATCH and (batch := record.batch()).process.instance == process.instance:
+            yield batch
+
+
+def read_holdings(path: Path) -> Holdings:
+    """`examine` a file by its name. Raises SpoolError."""
+    try:
+        with path.open("rb") as file:
+            return examine(file.fileno(), path)
+    except OSError as error:
+        raise SpoolError(path, f"cannot be read ({error.strerror})") from error
+
+
+def read_end(path: Path) -> dict[str, Any] | None:
+    """How the process left the run, or None when it was killed or still runs. Raises SpoolError."""
+    try:
+        with path.open("rb") as file:
+            end = read_open_end(file.fileno(), path)
+    except OSError as error:
+        raise SpoolError(path, f"cannot be read ({error.strerror})") from error
+    return None if end is None else end.payload()
+
+
+def read_open_end(fd: int, path: Path) -> Record | None:
+    """The same for a file that is open: the record. Reads no more than the tail. Raises SpoolError."""
+    tail = TAIL_BYTES
+    while True:
+        start = max(0, os.fstat(fd).st_size - tail)
+        last = None
+        for record in read_open(fd, start, path):
+            breathe()
+            last = record
+        if last is not None or start == 0:
+            return _end(last)
+        # The last record, or one that is torn or damaged, is longer.
+        tail *= 16
+
+
+def ack_path(spool: Path) -> Path:
+    return spool.with_suffix(".ack")
+
+
+def read_ack(spool: Path, server: str) -> int:
+    """Offset up to which ``server`` has accepted the spool; zero when unknown or of another server."""
+    try:
+        line = ack_path(spool).read_text("ascii", "replace")
+    except OSError:
+        return 0
+    offset, _, rest = line.partition(" ")
+    crc, _, address = rest.rstrip("\n").partition(" ")
+    if not offset.isdecimal() or address != server or crc != _ack_crc(offset, server):
+        return 0
+    return int(offset)
+
+
+def write_ack(spool: Path, offset: int, server: str) -> None:
+    digits = f"{offset:020d}"
+    with ack_path(spool).open("w", encoding="ascii", errors="replace") as file:
+        file.write(f"{digits} {_ack_crc(digits, server)} {server}\n")
+
+
+def _ack_crc(digits: str, server: str) -> str:
+    return f"{zlib.crc32(f'{digits} {server}'.encode()):08x}"
+
+
+def collect(
+    records: Iterable[Record], offset: int, limit: int, instance: str
+) -> tuple[list[Batch], int]:
+    """The first snapshots of ``records`` that this process took, up to ``limit``, merged, and the offset behind them.
+
+    Never behind the end.
+    """
+    batches: list[Batch] = []
+    count, mark = 0, offset
+    for record in records:
+        if record.kind == END:
+            # Behind it only where snapshots follow.
+            continue
+        if record.kind == BATCH:
+            batch = record.batch()
+            breathe()
+            if batches and count + len(batch.snapshots) > limit:
+                break
+            if batch.process.instance == instance:
+                batches.append(batch)
+                count += len(batch.snapshots)
+        mark = record.end
+    return merge(batches), mark

@@ -1,0 +1,322 @@
+"""A spool that is full becomes shorter: what goes, and the file without it.
+
+1. Of phase ends and samples, two of each four neighbours of a phase: those between the lowest and the highest RSS.
+   What the server has goes before what it has not; the oldest before the newer; as often as it takes.
+2. Then generation ends likewise: where they stand densest first, so that the whole run stays to be seen; never the
+   first.
+3. Then the oldest, whatever they are.
+
+The first snapshot, the newest, and those with a declaration that was not made before stay; only when nothing else is
+left the oldest of them go, because the bound holds. So do, until step 3, manual snapshots, the last of a run, and those
+with events (other than collections and lines of the log), holders or a census.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from ..runtime.file_descriptor import Descriptor
+from ..snapshot import Batch, Snapshot, batch_from_wire, sequences_of
+from .batching import SNAPSHOTS_PER_RECORD
+from .spool_format import BATCH, MAGIC, Record, encode_batch, is_live, read_open
+
+STAYS, THINNED, DROPPED = 0, 1, 2
+FREQUENT, GENERATION, LASTING, FIXED = 0, 1, 2, 3
+_STANDING: Final = {"phase_end": FREQUENT, "sample": FREQUENT, "generation_end": GENERATION}
+# What the analysis and the pages cannot do without; told once, at the snapshot after it.
+DECLARATIONS: Final = frozenset(
+    {"expect", "track", "gauge", "watch", "fix", "band", "budget", "register_cleanup"}
+)
+# They come by themselves, in some programs with every snapshot.
+ROUTINE: Final = frozenset({"collection", "log"})
+NEIGHBOURS: Final = 4
+WRITE_BYTES: Final = 256 * 1024
+# What is written as one record was no more than this in the records it comes from.
+MERGED_BYTES: Final = 64 * 1024
+# One stretch of records in so many is encoded together to see what it takes.
+TRIED_STRETCHES: Final = 8
+# A millisecond, about.
+STEP_SNAPSHOTS: Final = 5000
+GROUPS_LIMIT: Final = 1000
+# A file that another process is about to lock is younger.
+LEFTOVER_SECONDS: Final = 60.0
+
+
+class Contents:
+    """What decides of each snapshot whether it stays, in the order of the file: about 16 bytes for each."""
+
+    def __init__(self) -> None:
+        self.standings = bytearray()
+        # `sizes`: what each is expected to take in the copy, in bytes.
+        self.sequences, self.sizes = array("I"), array("I")
+        self.resident = array("f")
+        self.groups = array("H")
+        # Snapshots in each record of the file, and where the last of them ended.
+        self.records = array("H")
+        self.end = 0
+        # How many of the oldest the server has.
+        self.sent = 0
+        self._phases: dict[str | None, int] = {}
+        self._declared: set[int] = set()
+        self._trial = _Trial()
+
+    def add(self, record: Record, *, sent: bool) -> None:
+        self.end = record.end
+        if record.kind != BATCH:
+            self.records.append(0)
+            return
+        payload = record.payload()
+        sequences = sequences_of(payload)
+        count = len(sequences)
+        self.records.append(count)
+        if not count:
+            return
+        columns = payload["columns"]
+        resident = columns["series"].get("process.rss_bytes") or [None] * count
+        marked = self._marked(payload)
+        for i, sequence in enumerate(sequences):
+            standing = marked.get(sequence, _STANDING.get(columns["kind"][i], LASTING))
+            self.standings.append(standing if self.standings else FIXED)
+            self.sequences.append(sequence)
+            self.sizes.append((record.end - record.start) // count)
+            self.resident.append(resident[i] or 0)
+            self.groups.append(self._group(columns["phase"][i]))
+        self.sent += count if sent else 0
+        self._trial.add(payload, record.end - record.start, self.sizes)
+
+    def _group(self, phase: str | None) -> int:
+        if phase not in self._phases and len(self._phases) >= GROUPS_LIMIT:
+            return 0
+        return self._phases.setdefault(phase, len(self._phases))
+
+    def _marked(self, payload: Mapping[str, Any]) -> dict[int, int]:
+        """Sequence number -> standing, of those with more than samples."""
+        found = {row["sequence"]: LASTING for row in (*payload["holders"], *payload["census"])}
+        for event in payload["events"]:
+            if event["kind"] in DECLARATIONS:
+                key = hash((event["kind"], event["name"], repr(event["data"])))
+                # Loops tend to declare the same in every generation.
+                if key not in self._declared:
+                    self._declared.add(key)
+                    found[event["sequence"]] = FIXED
+            elif event["kind"] not in ROUTINE:
+                found.setdefault(event["sequence"], LASTING)
+        return found
+
+
+class _Trial:
+    """Corrects expected sizes by what the records of one stretch in eight take together, as the copy will hold them."""
+
+    def __init__(self) -> None:
+        self._stretches = self._stored = self._begin = 0
+        self._ratio = 1.0
+        self._batches: list[Batch] = []
+
+    def add(self, payload: Mapping[str, Any], stored: int, sizes: array[int]) -> None:
+        self._stored += stored
+        if self._stretches % TRIED_STRETCHES == 0:
+            self._batches.append(batch_from_wire(payload))
+        if len(sizes) - self._begin < SNAPSHOTS_PER_RECORD and self._stored < MERGED_BYTES:
+            return
+        if self._batches:
+            together = tuple(s for batch in self._batches for s in batch.snapshots)
+            encoded = encode_batch(replace(self._batches[-1], snapshots=together))
+            self._ratio = min(1.0, len(encoded) / self._stored)
+            self._batches.clear()
+        for i in range(self._begin, len(sizes)):
+            sizes[i] = max(1, int(sizes[i] * self._ratio))
+        self._stretches, self._stored, self._begin = self._stretches + 1, 0, len(sizes)
+
+
+def choose(contents: Contents, room: int) -> bytearray:
+    """STAYS, THINNED or DROPPED for each snapshot, so that those that stay have ``room`` (bytes), if they can."""
+    choice = Choice(contents, room)
+    for _ in choice.steps():
+        pass
+    return choice.fates
+
+
+class Choice:
+    """``fates``: STAYS, THINNED or DROPPED for each snapshot, after all ``steps``."""
+
+    def __init__(self, contents: Contents, room: int) -> None:
+        self._contents = contents
+        self.fates = bytearray(len(contents.standings))
+        self.too_much = sum(contents.sizes) - room
+        # Whether the last round took anything.
+        self._took = False
+
+    def steps(self) -> Iterator[None]:
+        """A step looks at no more than STEP_SNAPSHOTS."""
+        count = len(self.fates)
+        for end in (self._contents.sent, count):
+            self._took = True
+            while self.too_much > 0 and self._took:
+                yield from self._thin(FREQUENT, range(end))
+        if self.too_much > 0:
+            standings = self._contents.standings
+            ends = array("I", (i for i in range(count) if standings[i] == GENERATION))
+            yield from self._thin_densest(ends[1:])
+        yield from self._drop()
+
+    def _thin_densest(self, ends: array[int]) -> Iterator[None]:
+        """Where four neighbours stand nearest to each other first; ever wider, so that no time of the run is lost."""
+        numbers = self._contents.sequences
+        if len(ends) < NEIGHBOURS:
+            return
+        span = min(numbers[ends[i + 3]] - numbers[ends[i]] for i in range(len(ends) - 3))
+        while self.too_much > 0:
+            yield from self._thin(GENERATION, ends, span)
+            if not self._took:
+                if span > numbers[ends[-1]] - numbers[ends[0]]:
+                    return
+                span = span * 3 // 2 + 1
+
+    def _thin(
+        self, standing: int, stretch: Iterable[int], span: int | None = None
+    ) -> Iterator[None]:
+        """One round, until it is enough; of neighbours that are no more than ``span`` sequence numbers apart."""
+        contents, groups = self._contents, dict[int, list[int]]()
+        newest = len(self.fates) - 1
+        self._took = False
+        for looked, i in enumerate(stretch, 1):
+            if self.too_much <= 0:
+                return
+            if looked % STEP_SNAPSHOTS == 0:
+                yield
+            if self.fates[i] == STAYS and contents.standings[i] == standing and i != newest:
+                group = groups.setdefault(contents.groups[i], [])
+                group.append(i)
+                if len(group) < NEIGHBOURS:
+                    continue
+                if span is not None and contents.sequences[i] - contents.sequences[group[0]] > span:
+                    del group[0]
+                    continue
+                for each in _between(group, contents.resident):
+                    self._take(each, THINNED)
+                group.clear()
+                self._took = True
+
+    def _drop(self) -> Iterator[None]:
+        """The oldest, until it is enough."""
+        for highest in (LASTING, FIXED):
+            for i in range(1, len(self.fates) - 1):
+                if self.too_much <= 0:
+                    return
+                if i % STEP_SNAPSHOTS == 0:
+                    yield
+                if self.fates[i] == STAYS and self._contents.standings[i] <= highest:
+                    self._take(i, DROPPED)
+
+    def _take(self, i: int, fate: int) -> None:
+        self.fates[i] = fate
+        self.too_much -= self._contents.sizes[i]
+
+
+def _between(group: list[int], resident: array[float]) -> list[int]:
+    """All of them but the lowest and the highest; but the first and the third where none stands out."""
+    low, high = min(group, key=resident.__getitem__), max(group, key=resident.__getitem__)
+    if low == high:
+        low, high = group[0], group[2]
+    return [i for i in group if i not in (low, high)]
+
+
+class ShorterFile:
+    """A copy without what goes, made step by step beside the file that is still written to.
+
+    What stays of neighbouring records is written together, as many snapshots as a record usually has: alone each of
+    them would repeat every name, and the copy of a thinned file would be larger than the file.
+    """
+
+    def __init__(self, path: Path, fd: Descriptor) -> None:
+        self.path, self.fd, self.size = path, fd, 0
+        self._waiting = bytearray(MAGIC)
+        self._together: list[Snapshot] = []
+        self._newest: Batch | None = None
+        self._stored = 0
+        # Of each record written: where it begins, and the newest sequence number up to its end.
+        self._starts, self._numbers = array("Q"), array("I")
+
+    def copy(self, source: int, contents: Contents, fates: bytearray) -> Iterator[int]:
+        """The records that ``contents`` is of. A step is a record: its size in the old file."""
+        at = 0
+        records = read_open(source, 0, self.path)
+        for record, count in zip(records, contents.records, strict=False):
+            at += count
+            self._copy(record, fates[at - count : at], contents.sequences[at - 1] if at else 0)
+            yield record.end - record.start
+        self._write_together()
+
+    def _copy(self, record: Record, fates: bytearray, newest: int) -> None:
+        stays, size = fates.count(STAYS), record.end - record.start
+        whole = stays == len(fates) and (not stays or stays >= SNAPSHOTS_PER_RECORD // 2)
+        if whole or self._stored + size > MERGED_BYTES:
+            self._write_together()
+        if whole:
+            self._note(newest)
+            self._put(record.encoded())
+        elif stays:
+            self._newest = batch = record.batch()
+            kept = (s for s, fate in zip(batch.snapshots, fates, strict=True) if fate == STAYS)
+            self._together += kept
+            self._stored += size
+            if len(self._together) >= SNAPSHOTS_PER_RECORD:
+                self._write_together()
+
+    def _write_together(self) -> None:
+        if self._newest is not None:
+            self._note(self._together[-1].sequence)
+            self._put(encode_batch(replace(self._newest, snapshots=tuple(self._together))))
+        self._newest, self._stored = None, 0
+        self._together.clear()
+
+    def _note(self, newest: int) -> None:
+        self._starts.append(self.size + len(self._waiting))
+        self._numbers.append(max(newest, self._numbers[-1] if self._numbers else 0))
+
+    def copy_piece(self, source: int, start: int, end: int) -> int:
+        """As it is, some of what was appended meanwhile; where it ends."""
+        chunk = os.pread(source, min(WRITE_BYTES, end - start), start)
+        if not chunk:
+            raise OSError(errno.EIO, "the spool has become shorter")
+        self._put(chunk)
+        return start + len(chunk)
+
+    def written(self) -> int:
+        """How long it is when all that was put is written."""
+        return self.size + len(self._waiting)
+
+    def behind(self, sequence: int, otherwise: int) -> int:
+        """Where the first record begins that has a snapshot after this number; ``otherwise``: none `copy` wrote has."""
+        number = bisect_right(self._numbers, sequence)
+        return self._starts[number] if number < len(self._starts) else otherwise
+
+    def flush(self) -> None:
+        # A short write is a full disk: the next one says so.
+        while self._waiting:
+            written = self.fd.write(self._waiting)
+            self.size += written
+            del self._waiting[:written]
+
+    def _put(self, data: bytes) -> None:
+        self._waiting += data
+        if len(self._waiting) >= WRITE_BYTES:
+            self.flush()
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes that were killed were rewriting; their spools are whole."""
+    with suppress(OSError):
+        for leftover in folder.glob("*.rewrite"):
+            age_seconds = time.time() - leftover.stat().st_mtime
+            if age_seconds > LEFTOVER_SECONDS and is_live(leftover) is False:
+                leftover.unlink()

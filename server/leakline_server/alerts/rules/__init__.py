@@ -1,0 +1,5 @@
+"""Rules that people set: read from files and forms, and evaluated against a run.
+
+Imports `store`, `limits`, `leakline.analysis`, pydantic. Start reading in `rule_evaluation.py` (does a rule fire?)
+and `rule_alerts.py` (what is sent).
+"""

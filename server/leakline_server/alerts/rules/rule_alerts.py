@@ -1,0 +1,171 @@
+"""Alerts of the rules that people set, for one examination of a run.
+
+Expensive work is done before the transaction that saves the examination (`looks_at`), because nobody else writes to an
+SQLite database meanwhile. If another server has changed the state of a rule since, the transaction finds out
+(`alerts_of_rules`), and the run is examined again.
+
+The end of a rule that fires and ends repeatedly is held back until it had fewer alerts within the hour. Rules that are
+steps of one limit are one ladder: their alerts are sent, counted and held back together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+from leakline.analysis import RunHistory
+from leakline.analysis.results import OomForecast
+
+from ...store.alerts import alert_rows, assertions
+from ...store.alerts.alert_rows import Alert, Told
+from ...store.alerts.assertions import Rule, State
+from ...store.engine import Connection, Engine
+from ..alert_payload import ExaminedRun, noted
+from ..event_names import FIRED
+from ..flapping import HOUR_SECONDS
+from ..incident_alerts import alert_id
+from ..run_alerts import expiry
+from .rule_evaluation import Outcome, look
+from .rule_facts import rule_facts
+from .rule_readings import Seen, asked_by, seen_by, unit_of
+
+# After so many alerts of one ladder and run, its end waits.
+MAX_TOLD_AN_HOUR: Final = 5
+_OFTEN: Final = (
+    f"told at least {MAX_TOLD_AN_HOUR} times within the hour; its end is told when that is less"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The check of one rule: ``outcome`` follows from the run and from ``state``, the last state of the rule there."""
+
+    rule: Rule
+    state: State | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """The checks of one run, as it was then; ``unit`` is the name of its generations."""
+
+    of_rules: Sequence[Look]
+    unit: str
+
+
+class SaidMeanwhile(Exception):
+    """Another server has changed the state of a rule since this one checked it."""
+
+
+def looks_at(
+    engine: Engine, history: RunHistory, oom: OomForecast, project: str, name: str, at: float
+) -> Looks:
+    """Check the rules that concern a run. Outside of any transaction; ``at`` is Unix seconds."""
+    with engine.connect() as connection:
+        said = assertions.rules_of(connection, history.run, project, name)
+    # Rules that read the same follow each other: readings are large, and freed before the next are read.
+    said.sort(key=lambda each: asked_by(each[0]))
+    found = []
+    for _, alike in groupby(said, key=lambda each: asked_by(each[0])):
+        seen: Seen | None = None
+        for rule, state in alike:
+            seen = seen_by(rule, history, oom) if seen is None else seen
+            found.append(Look(rule, state, look(rule, seen, state, at)))
+    return Looks(found, unit_of(history))
+
+
+def alerts_of_rules(connection: Connection, looks: Looks, examined: ExaminedRun) -> list[Alert]:
+    """Save the new states of the rules, in the transaction of the examination; the caller writes the alerts.
+
+    A rule that was set or changed since waits for the next examination. Raises SaidMeanwhile: examine again.
+    """
+    if not looks.of_rules:
+        return []
+    names = examined.id, examined.project, examined.name
+    now = {pair[0].id: pair for pair in assertions.rules_of(connection, *names, lock=True)}
+    valid = [each for each in looks.of_rules if now.get(each.rule.id, (None,))[0] == each.rule]
+    if any(each.state != now[each.rule.id][1] for each in valid):
+        raise SaidMeanwhile
+    changed = any(each.outcome.fired or each.outcome.over for each in valid)
+    earlier = alert_rows.told(connection, examined.id) if changed else {}
+    new: list[Alert] = []
+    states: dict[int, State] = {}
+    for ladder in _ladders(valid):
+        of_ladder = (earlier.get(_subject(each.rule), Told()) for each in ladder)
+        sent = sum(len(each.since(examined.at - HOUR_SECONDS).tellings) for each in of_ladder)
+        steps = _without_early_ends(ladder, sent)
+        states |= {each.rule.id: s for each in steps if (s := each.outcome.state) is not None}
+        new += _alerts(steps, sent, examined, looks.unit)
+    assertions.save_states(connection, examined.id, states)
+    return new
+
+
+def _without_early_ends(ladder: Sequence[Look], sent: int) -> list[Look]:
+    """Drop the ends of a ladder with too many alerts, and of steps below one that still fires."""
+    steps = []
+    strictest = None
+    for each in ladder:
+        below = strictest is not None and _strictness(each.rule) < strictest
+        if each.outcome.over and (sent >= MAX_TOLD_AN_HOUR or below):
+            each = replace(each, outcome=Outcome())
+        state = each.outcome.state or each.state
+        if strictest is None and state is not None and state.firing:
+            strictest = _strictness(each.rule)
+        steps.append(each)
+    return steps
+
+
+def _alerts(steps: Sequence[Look], sent: int, run: ExaminedRun, unit: str) -> list[Alert]:
+    """Return one alert for all steps that fire and one for all that end, each by the strictest of them."""
+    fires = [each for each in steps if each.outcome.fired and not each.outcome.over]
+    ends = [each for each in steps if each.outcome.over]
+    new = []
+    if fires:
+        alert = _alert("firing", fires, run, unit)
+        if sent + 1 + bool(ends) >= MAX_TOLD_AN_HOUR:
+            alert = replace(alert, payload=noted(dict(alert.payload), _OFTEN))
+        new.append(alert)
+    return [*new, _alert("resolved", ends, run, unit)] if ends else new
+
+
+def _alert(status: str, steps: Sequence[Look], run: ExaminedRun, unit: str) -> Alert:
+    rule, state, outcome = steps[0].rule, steps[0].state, steps[0].outcome
+    others = [each.rule.name for each in sorted(steps[1:], key=lambda each: each.rule.id)]
+    at = outcome.over or outcome.fired
+    assert at is not None
+    # What came and went is one message: of two, the second would replace the first before it went out.
+    came = outcome.fired if outcome.over else None
+    moment = at.generation, None if state is None else state.changed_at
+    return Alert(
+        id=alert_id(run.id, _subject(rule), f"{FIRED} {status}", moment),
+        run_id=run.id,
+        incident_id=None,
+        event=FIRED,
+        created_at=run.at,
+        payload=rule_facts(rule, at, status, others, run, unit, came),
+        subject=_subject(rule),
+        urgent=outcome.fired is not None,
+        expires_at=expiry(run) if rule.measure == "forecast" and status == "firing" else None,
+    )
+
+
+def _subject(rule: Rule) -> str:
+    return f"rule {rule.id}"
+
+
+def _ladders(looks: Iterable[Look]) -> Iterable[Sequence[Look]]:
+    """Group rules on the same readings that differ in one limit alone, the strictest first; any other is alone."""
+    ladders: dict[tuple[object, ...], list[Look]] = {}
+    for each in sorted(looks, key=lambda each: (-_strictness(each.rule), each.rule.id)):
+        rule = each.rule
+        key: tuple[object, ...] = (rule.id,)
+        if (rule.above is None) != (rule.below is None):
+            key = (rule.series, rule.measure, rule.project, rule.run, rule.above is None)
+        ladders.setdefault(key, []).append(each)
+    return ladders.values()
+
+
+def _strictness(rule: Rule) -> float:
+    return rule.above if rule.above is not None else -(rule.below or 0.0)

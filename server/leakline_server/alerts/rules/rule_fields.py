@@ -1,0 +1,223 @@
+"""Rules as people write them, in the API, on the page or in a file -> their terms.
+
+One model checks all three, so that they refuse the same things with the same words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic.config import JsonDict
+
+from leakline.analysis.run_history import LARGEST
+from leakline.errors import BadArgument
+from leakline.text_format import size_bytes
+
+from ...limits import (
+    MAX_ADVICE_LENGTH,
+    MAX_IN_A_ROW,
+    MAX_LABEL_LENGTH,
+    MAX_NAME_LENGTH,
+    MAX_WORD_LENGTH,
+)
+from ...store.alerts.assertions import Measure, Rule, Terms, terms_of
+from .rule_presets import PRESETS, SETS
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be a text without control characters")
+    return text.strip()
+
+
+def _joined(text: Any) -> Any:
+    """Join the lines of a text: it is sent as one."""
+    return " ".join(text.split()) if isinstance(text, str) else text
+
+
+def _or_say(sentence: str) -> WrapValidator:
+    """Refuse what does not fit with this sentence, in place of one for each reason."""
+
+    def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return validate(value)
+        except ValidationError:
+            raise ValueError(sentence) from None
+
+    return WrapValidator(check)
+
+
+def _limit(value: float | str) -> float | None:
+    if value == "":
+        return None
+    number = _read(value) if isinstance(value, str) else value
+    if not -LARGEST <= number <= LARGEST:
+        raise ValueError("no limit")
+    return float(number)
+
+
+def _read(text: str) -> float:
+    for read in (float, lambda text: size_bytes(text, "limit")):
+        with contextlib.suppress(ValueError, BadArgument):
+            return float(read(text))
+    return math.nan
+
+
+# For the schema of the API; `_one_line` says it in words.
+_NO_CONTROL: Final[JsonDict] = {"pattern": r"^[^\x00-\x1f\x7f]*$"}
+Label = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_LABEL_LENGTH, json_schema_extra=_NO_CONTROL),
+    AfterValidator(_one_line),
+]
+Series = Annotated[
+    str,
+    Field(max_length=MAX_NAME_LENGTH, json_schema_extra=_NO_CONTROL),
+    AfterValidator(_one_line),
+]
+Advice = Annotated[
+    str, Field(max_length=MAX_ADVICE_LENGTH), BeforeValidator(_joined), AfterValidator(_one_line)
+]
+# In the unit of the series, or a size such as "20 GB".
+Limit = Annotated[
+    Annotated[float, Field(allow_inf_nan=False)]
+    | Annotated[str, Field(max_length=MAX_WORD_LENGTH, json_schema_extra=_NO_CONTROL)],
+    AfterValidator(_limit),
+    _or_say('must be a number, or a size such as "20 GB" or "500 MiB"'),
+]
+InARow = Annotated[
+    int, Field(ge=1, le=MAX_IN_A_ROW), _or_say(f"must be a whole number from 1 to {MAX_IN_A_ROW}")
+]
+
+
+class RuleChanges(BaseModel):
+    """Only what is given changes; null takes a limit, a project or a run away."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: Label | None = None
+    project: Label | None = None
+    run: Label | None = None
+    series: Series | None = None
+    measure: Measure = "value"
+    above: Limit | None = None
+    below: Limit | None = None
+    hold: InARow = 1
+    grace: InARow = 3
+    advice: Advice = ""
+    enabled: bool = True
+
+
+class NewRule(RuleChanges):
+    """It fires once a reading was `above` or `below` for `hold` generations in a row, and is over once readings were
+    inside for `grace`. `series` may hold `*`; a `forecast` has none. `run` is an id or a name. What is given besides
+    `preset` replaces what the preset says."""
+
+    preset: Label | None = None
+
+
+Fields = TypeVar("Fields", bound=RuleChanges)
+
+
+class WrongField(ValueError):
+    """``field`` has a value that makes no rule; the text says why."""
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        super().__init__(f"{field}={value!r} {why}")
+        self.field, self.value, self.why = field, value, why
+
+
+def check_fields(model: type[Fields], given: Fields | Mapping[str, Any]) -> Fields:
+    """Raise WrongField for the first field that is wrong."""
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        assert isinstance(given, Mapping)
+        first = error.errors(include_url=False)[0]
+        field, why = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            why = f"is not a field of a rule; available: {', '.join(model.model_fields)}"
+        raise WrongField(field, given.get(field), why[0].lower() + why[1:]) from error
+
+
+def new_rules(wanted: NewRule) -> list[Terms]:
+    """Return the rule that somebody wants, or those of a preset. Raises WrongField."""
+    own, preset = _given(wanted), wanted.preset
+    if preset is None:
+        return [_terms(own)]
+    if preset not in (*SETS, *PRESETS):
+        raise WrongField("preset", preset, f"is unknown; available: {', '.join((*SETS, *PRESETS))}")
+    rules = SETS[preset].rules if preset in SETS else {preset: PRESETS[preset]}
+    own = {name: value for name, value in own.items() if value is not None}
+    if len(rules) == 1:
+        return [_terms(asdict(rule) | own) for rule in rules.values()]
+    for limit in own.keys() & {"above", "below"}:
+        known = " or ".join(rules)
+        why = f"is one limit for several rules of {preset}: use {known}"
+        raise WrongField(limit, own[limit], why)
+    # Each needs a name of its own.
+    title = f"{own.pop('name')}: " if "name" in own else ""
+    return [_terms(asdict(r) | own | {"name": f"{title}{r.name}"}) for r in rules.values()]
+
+
+def changed_rule(rule: Rule, changes: RuleChanges) -> Terms:
+    """Return the rule with ``changes`` in place of what it says. Raises WrongField."""
+    return _terms(asdict(terms_of(rule)) | _given(changes))
+
+
+def _given(fields: RuleChanges) -> dict[str, Any]:
+    return fields.model_dump(exclude_unset=True, exclude={"preset"})
+
+
+def _terms(given: Mapping[str, Any]) -> Terms:
+    terms = Terms(**{"name": "", "series": "", **given})
+    # Blank is as good as missing.
+    terms = replace(
+        terms, name=terms.name or "", series=terms.series or "", project=terms.project or None, run=terms.run or None
+    )  # fmt: skip
+    _check(terms)
+    if len(terms.name) > MAX_LABEL_LENGTH:
+        raise WrongField("name", terms.name, f"must have at most {MAX_LABEL_LENGTH} characters")
+    return terms if terms.name else replace(terms, name=_default_name(terms))
+
+
+def _check(terms: Terms) -> None:
+    above, below = terms.above, terms.below
+    if terms.measure == "forecast":
+        if terms.series:
+            why = "must be left out: a forecast is of the memory of the run"
+            raise WrongField("series", terms.series, why)
+        if below is None or below <= 0 or above is not None:
+            why = "must be a number of generations, without above: fewer are left then"
+            raise WrongField("below", below, why)
+    elif not terms.series:
+        why = "must be the name of a series, such as process.rss_bytes or gauge.queue"
+        raise WrongField("series", terms.series or None, why)
+    if above is None and below is None:
+        raise WrongField("above", None, "must be given, or below")
+    if above is not None and below is not None and above < below:
+        why = f"must not be less than below ({below:g}): each reading would be outside"
+        raise WrongField("above", above, why)
+
+
+def _default_name(terms: Terms) -> str:
+    if terms.measure == "forecast":
+        return f"Less than {terms.below:g} left until the limit"
+    limits = (("above", terms.above), ("below", terms.below))
+    words = " or ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
+    rate = "rate of " if terms.measure == "rate" else ""
+    return f"{rate}{terms.series[:200]} {words}"

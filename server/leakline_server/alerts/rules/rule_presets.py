@@ -1,0 +1,123 @@
+"""Ready-made rules, in sets that belong together. They are offered, not applied: alerts do not need a rule.
+
+A count is whole, so "above 99" is "from 100 on". The limits come from people's own reports of what was normal in their
+trainings and what was not; each of them can be changed once it is a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ...store.alerts.assertions import Terms
+
+GB: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class PresetSet:
+    """``rules`` by name, the mildest first."""
+
+    title: str
+    about: str
+    rules: Mapping[str, Terms]
+
+
+_BANDS: Final = (
+    # (name, above, what to do)
+    ("elevated", 99.0, "Watch it closely: does the count come down again after each phase?"),
+    (
+        "high",
+        200.0,
+        "Look for tensors that are made in the loop and neither disposed of nor let go; the page of the run tells "
+        "which types rise, and in which phase.",
+    ),
+    (
+        "critical",
+        500.0,
+        "Clean up now: a registered cleanup runs by itself where that was allowed. If the count stays where it is, "
+        "something else holds the tensors: ask the run for holders.",
+    ),
+)
+
+
+def _bands(prefix: str, title: str, series: str) -> dict[str, Terms]:
+    return {
+        f"{prefix}.{name}": Terms(f"{title} {name}", series, above=above, advice=advice)
+        for name, above, advice in _BANDS
+    }
+
+
+def _phase(phase: str, most: float, advice: str) -> Terms:
+    return Terms(f"Growth of {phase}", f"phase.{phase}.bytes", above=most, hold=2, advice=advice)
+
+
+SETS: Final[Mapping[str, PresetSet]] = {
+    "tensors": PresetSet(
+        "Bands of tensors", "Up to 99 are normal, from 100 elevated, above 200 high, above 500 critical.",
+        _bands("tensors", "Tensors", "tensors.count"),
+    ),
+    "tfjs": PresetSet(
+        "Bands of TensorFlow.js tensors", "The same for a training in the browser.",
+        _bands("tfjs", "TensorFlow.js tensors", "tfjs.tensors"),
+    ),
+    "growth": PresetSet(
+        "Growth of the process", "More than 1.5 GB per generation for three of them, more than 5 GB for two.",
+        {
+            "growth.high": Terms(
+                "Growth above normal", "process.rss_bytes", "rate", above=1.5 * GB, hold=3,
+                advice="A buffer that fills grows by less: see in the books which phase the rest belongs to.",
+            ),
+            "growth.leak": Terms(
+                "Growth of a leak", "process.rss_bytes", "rate", above=5 * GB, hold=2,
+                advice="Save a checkpoint and read the verdict: at this rate the machine is full within hours.",
+            ),
+        },
+    ),
+    "phases": PresetSet(
+        "Growth of each phase",
+        "More than 4 GB in evaluate_population, 1 GB in train_population or 500 MB in evolve_population, for two "
+        "generations in a row.",
+        {
+            "phases.evaluate": _phase(
+                "evaluate_population", 4 * GB,
+                "Are environments made anew in each evaluation instead of being used again?",
+            ),
+            "phases.train": _phase(
+                "train_population", 1 * GB,
+                "Are batches deleted, losses detached and gradients let go after each training?",
+            ),
+            "phases.evolve": _phase(
+                "evolve_population", 0.5 * GB, "Is the old population deleted before the new one is made?"
+            ),
+        },
+    ),
+    "gpu": PresetSet(
+        "GPU memory", "More than 20 GB reserved on any GPU.",
+        {"gpu.memory": Terms(
+            "GPU memory", "cuda.*.reserved_bytes", above=20 * GB,
+            advice="Compare allocated with reserved on the page of the run: where only reserved rises, the allocator "
+            "keeps what nobody uses; where both rise, tensors are held.",
+        )},
+    ),
+    "time": PresetSet(
+        "Time per generation", "Each generation takes 0.1 s longer than the one before it, and clearly so.",
+        {"time.generation": Terms(
+            "Time per generation rises", "generation.seconds", "rate", above=0.1, hold=3,
+            advice="Does something grow that each generation walks through: a history, a buffer, a queue? Swapping "
+            "slows down as well.",
+        )},
+    ),
+    "uploads": PresetSet(
+        "Upload queue", "More than 50 in the gauge pending_uploads.",
+        {"uploads.pending": Terms(
+            "Upload queue", "gauge.pending_uploads", above=50.0,
+            advice="Uploads are slower than what they upload is made: make it smaller or rarer, and bound the queue.",
+        )},
+    ),
+}  # fmt: skip
+
+PRESETS: Final[Mapping[str, Terms]] = {
+    name: rule for each in SETS.values() for name, rule in each.rules.items()
+}

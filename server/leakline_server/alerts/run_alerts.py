@@ -1,0 +1,210 @@
+"""What is told of a run besides its leaks: that memory will run out, that it fell silent, was killed or finished.
+
+Pure. Memory that runs out is a question of its own: a filling buffer can bring it about, a leak need not.
+
+    last told of this attempt       risk now high    risk now critical
+    nothing, or a day ago           told             told
+    high, within a day              -                told
+    critical, within a day          -                -
+
+Each end is told once in an attempt, and that of each rank that was killed while others go on; silence each time the run
+has spoken before it. One that speaks and falls silent again and again is told three times within an hour; the fourth
+message is a digest, which stands for all that come until none has for an hour, or the run has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
+from typing import Any, Final
+
+from leakline.analysis.results import to_json
+from leakline.text_format import count_of, format_change, format_silence, seen_of
+from leakline.transport.oom_inference import INTERRUPTED, UNWATCHED, said_at_end
+
+from ..store.alerts.alert_rows import Alert, Telling, Told
+from .alert_payload import ExaminedRun, noted, run_facts
+from .event_names import FINISHED, KILLED, OOM_RISK, SILENT
+from .flapping import HOUR_SECONDS
+from .incident_alerts import alert_id
+
+OOM: Final = "oom"
+RUN: Final = "run"
+DAY_SECONDS: Final = 86_400.0
+# Within an hour; one more is a digest.
+MAX_SILENCES: Final = 3
+# A forecast is worth telling for so long at least, be its moment ever so near.
+MIN_LIFE_SECONDS: Final = 60.0
+
+_RISKS: Final = {"high": 1, "critical": 2}
+_ENDS: Final = {
+    "killed": KILLED, "finished": FINISHED, "failed": FINISHED, "interrupted": FINISHED,
+}  # fmt: skip
+_SAVE: Final = "Save a checkpoint before memory runs out."
+_LOOK: Final = (
+    "See whether the process still runs: it may hang, have been killed, or not reach the server."
+)
+_OTHERS: Final = (
+    "The other ranks may wait for it for ever: see whether they still get on, or start again."
+)
+_AFTER: Final = "Start again from the last checkpoint; the run's page shows its last readings."
+
+
+@dataclass(frozen=True, slots=True)
+class OomTold:
+    """What was last told of memory running out: its risk, the attempt, when, and how many times anything was."""
+
+    risk: str
+    attempt: int
+    at: float
+    count: int
+
+
+def oom_told(payload: Mapping[str, Any], at: float, count: int) -> OomTold:
+    """From the facts that `oom_alert` made."""
+    return OomTold(payload["forecast"]["risk"], payload["run"]["attempt"], at, count)
+
+
+def oom_alert(run: ExaminedRun, told: OomTold | None) -> Alert | None:
+    """That memory will run out, if it has to be told now."""
+    risk = run.verdict.oom.risk
+    if risk not in _RISKS or run.state != "running":
+        return None
+    if told is not None and _is_fresh(told, run) and _RISKS[risk] <= _RISKS.get(told.risk, 0):
+        return None
+    summary = f"Risk {risk}: {run.verdict.oom.sentence}"
+    facts = run_facts(OOM_RISK, run, summary, [_SAVE])
+    count = 0 if told is None else told.count
+    return _alert(OOM_RISK, run, OOM, f"{_attempt(run)} {risk} {count}", facts, expiry(run))
+
+
+def _is_fresh(told: OomTold, run: ExaminedRun) -> bool:
+    return told.attempt == run.attempt and run.at - told.at < DAY_SECONDS
+
+
+def end_alert(run: ExaminedRun) -> Alert | None:
+    """That the run was killed or finished; None while it goes on, and for what ended more than a day ago."""
+    event = _ENDS.get(run.state)
+    if event is None or run.at - (run.ended_at or run.at) > DAY_SECONDS:
+        return None
+    title, how = _told_end(run)
+    said = said_at_end(to_json(run.verdict), run.state, run.reason)
+    # It tells how the run ended itself, unless what it says is the same without.
+    summary = said if said != run.verdict.summary else f"{how}. {said}"
+    advice = [] if run.state == "finished" or _is_interrupted(run) else [_AFTER]
+    facts = run_facts(event, run, summary, advice, title)
+    return _alert(event, run, RUN, _attempt(run), facts)
+
+
+def _told_end(run: ExaminedRun) -> tuple[str, str]:
+    """Title and sentence. Of a program that goes on nobody must read that it finished."""
+    after, name = f"after {_generations(run)}", f"{run.project}/{run.name}"
+    if run.state == "finished" and run.reason == UNWATCHED:
+        return f"Run watched no longer: {name}", f"{after.capitalize()} {run.reason}"
+    if _is_interrupted(run):
+        return f"Run interrupted: {name}", f"Interrupted by Ctrl-C {after}"
+    why = f" ({run.reason})" if run.reason else ""
+    return f"Run {run.state}: {name}", f"{run.state.capitalize()}{why} {after}"
+
+
+def _is_interrupted(run: ExaminedRun) -> bool:
+    """Return True if somebody stopped the run with Ctrl-C."""
+    return run.state == "interrupted" or (run.state == "killed" and run.reason in INTERRUPTED)
+
+
+def vanished_alert(run: ExaminedRun, rank: int, reason: str) -> Alert:
+    """That one process was killed, while others of the run go on."""
+    summary = f"Rank {rank} killed ({reason}) after {_generations(run)}; others go on."
+    if run.verdict.status != "learning":
+        summary += f" {run.verdict.summary}"
+    title = f"Rank {rank} killed: {run.project}/{run.name}"
+    facts = run_facts(KILLED, run, summary, [_OTHERS], title)
+    return _alert(KILLED, run, RUN, f"{_attempt(run)} rank {rank}", facts)
+
+
+def is_quiet(run: ExaminedRun, told: Told) -> bool:
+    """Whether a digest stands for this silence. ``told``: what was told of the run itself."""
+    silences = _silences(told)
+    until = silences[-1].quiet_until if silences else None
+    return until is not None and run.at < until
+
+
+def silent_alert(run: ExaminedRun, told: Told) -> Alert | None:
+    """That nothing was heard of the run since ``last_seen_at``; None where a digest stands for it."""
+    if is_quiet(run, told):
+        return None
+    seconds = max(0, round(run.at - run.last_seen_at))
+    near = "Its memory was about to run out. " if run.verdict.oom.risk == "critical" else ""
+    heard = f"Nothing heard for {format_silence(seconds)}, after {_generations(run)}."
+    summary = f"{heard} {near}{_said_until(run)}".rstrip()
+    facts = run_facts(SILENT, run, summary, [_LOOK], f"Run silent: {run.project}/{run.name}")
+    recent = [silence for silence in _silences(told) if silence.at > run.at - HOUR_SECONDS]
+    quiet_until = None
+    if len(recent) >= MAX_SILENCES:
+        quiet_until = quiet_from(run.at)
+        minutes = count_of(max(1, round((run.at - recent[0].at) / 60)), "minute")
+        often = f"fell silent {len(recent) + 1} times in {minutes}"
+        facts = noted(facts, f"{often}; told again when it has not for an hour, or has ended")
+    return _alert(SILENT, run, RUN, repr(run.last_seen_at), facts, quiet_until=quiet_until)
+
+
+def _said_until(run: ExaminedRun) -> str:
+    """Return what is known of a run that fell silent; what a verdict still lacks is no news of it."""
+    verdict, growth = run.verdict, run.verdict.growth_bytes_per_generation
+    is_named = any(finding.status == "watch" for finding in verdict.findings)
+    if verdict.status != "learning" and (verdict.status != "watch" or is_named):
+        return verdict.summary
+    if growth is None:
+        return ""
+    return f"Until then memory changed by {format_change(growth.estimate)} per {verdict.unit}."
+
+
+def quiet_from(at: float) -> float:
+    """Until when nothing is told of silences when there was one at ``at``, and a digest stands for it."""
+    return at + HOUR_SECONDS
+
+
+def _silences(told: Told) -> list[Telling]:
+    """Those since the run ended last."""
+    return list(takewhile(lambda telling: telling.event == SILENT, reversed(told.tellings)))[::-1]
+
+
+def _attempt(run: ExaminedRun) -> str:
+    """What it is known by: its number moves up when an earlier one is heard of late."""
+    return repr(run.began_at)
+
+
+def _alert(
+    event: str,
+    run: ExaminedRun,
+    subject: str,
+    ordinal: str,
+    facts: Mapping[str, Any],
+    expires_at: float | None = None,
+    quiet_until: float | None = None,
+) -> Alert:
+    return Alert(
+        id=alert_id(run.id, subject, event, ordinal),
+        run_id=run.id,
+        incident_id=None,
+        event=event,
+        created_at=run.at,
+        payload=facts,
+        subject=subject,
+        urgent=event != FINISHED,
+        expires_at=expires_at,
+        quiet_until=quiet_until,
+    )
+
+
+def expiry(run: ExaminedRun) -> float | None:
+    at = run.verdict.oom.at
+    if at is None:
+        return None
+    return max(datetime.fromisoformat(at.estimate).timestamp(), run.at + MIN_LIFE_SECONDS)
+
+
+def _generations(run: ExaminedRun) -> str:
+    return seen_of(run.verdict.generations, run.verdict.generations_passed, run.verdict.unit)

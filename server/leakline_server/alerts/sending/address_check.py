@@ -1,0 +1,244 @@
+"""May this address be called? Between the row of a webhook and its POST; knows DNS, no HTTP and no database.
+
+A webhook address comes from a person, so it could make the server call what only the server can reach
+(metadata services, databases, routers). The rule: resolve once, check *every* address the name has, and connect
+to a checked address, never to the name again, so that a name that changes between check and call gains nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from threading import Thread
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from ...limits import MAX_WEBHOOK_LENGTH
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+# Host name -> the addresses it has now. Raises OSError when it has none.
+Resolver = Callable[[str], Sequence[str]]
+
+ALLOW_SETTING: Final = "LEAKLINE_WEBHOOK_ALLOW"
+RESOLVE_SECONDS: Final = 3.0
+
+# Written out, because what Python calls private changed between its versions.
+_REFUSED: Final[dict[str, tuple[str, ...]]] = {
+    "this host": ("0.0.0.0/8", "::/128"),
+    "loopback": ("127.0.0.0/8", "::1/128"),
+    "private": ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fec0::/10"),
+    "carrier-shared": ("100.64.0.0/10",),
+    "link-local": ("169.254.0.0/16", "fe80::/10"),
+    "protocol-assigned": ("192.0.0.0/24", "192.88.99.0/24", "2001::/23"),
+    "documentation": ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"),
+    "benchmarking": ("198.18.0.0/15",),
+    "multicast": ("224.0.0.0/4", "ff00::/8"),
+    "reserved": ("240.0.0.0/4",),
+    "discard": ("100::/64",),
+    # Public by number, and answers every machine of Azure with what is secret of it.
+    "metadata": ("168.63.129.16/32",),
+    # These carry an IPv4 address inside, and a gateway would take the call there.
+    "translated": ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"),
+    "segment-routing": ("5f00::/16",),
+}  # fmt: skip
+_REFUSED_NETWORKS: Final = [
+    (ip_network(text), word) for word, texts in _REFUSED.items() for text in texts
+]
+_HOST = re.compile(
+    r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
+)
+_BRACKETS = re.compile(r"\[[^\[\]]+\](:[0-9]*)?")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.IGNORECASE)
+
+
+class AddressRefused(ValueError):
+    """The address must not be called. One line: why, and which setting would allow it where one does."""
+
+
+class AddressUnknown(Exception):
+    """The name has no address now; it may have one later."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookUrl:
+    """The parts of a webhook address that is well formed; nothing is known yet of where it leads.
+
+    ``target`` is path and query. It may be a secret, as chat services put one there: never log it.
+    """
+
+    secure: bool
+    host: str
+    port: int
+    target: str = field(repr=False)
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port: what may be shown and logged."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = self.port == (443 if self.secure else 80)
+        return f"{'https' if self.secure else 'http'}://{host}{'' if usual else f':{self.port}'}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedAddress:
+    """A webhook address with the only IP addresses that may be connected to, in the resolver's order."""
+
+    url: WebhookUrl
+    addresses: tuple[str, ...]
+
+
+def shown(url: str) -> str:
+    """What may be printed of a webhook address: never its path."""
+    try:
+        return parse(url).origin
+    except AddressRefused:
+        return "with an unusable address"
+
+
+def networks(text: str) -> tuple[Network, ...]:
+    """The networks of a comma-separated list. ValueError names the one that is wrong."""
+    return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+
+
+def resolve_by_system(host: str) -> list[str]:
+    """Every address the system's resolver knows for ``host``, without doubles."""
+    rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(row[4][0]) for row in rows))
+
+
+def check(
+    url: str,
+    allowed: Sequence[Network] = (),
+    resolve: Resolver = resolve_by_system,
+    resolve_seconds: float = RESOLVE_SECONDS,
+) -> CheckedAddress:
+    """The addresses that may be connected to for ``url``.
+
+    Raises AddressRefused when one of them is neither public nor in ``allowed``, AddressUnknown when there is none.
+    """
+    parsed = parse(url)
+    found = _resolved(parsed.host, resolve, resolve_seconds)
+    if not found:
+        raise AddressUnknown(f"{parsed.host} has no address")
+    for address in found:
+        _must_be_allowed(parsed, address, allowed)
+    return CheckedAddress(parsed, tuple(str(address) for address in found))
+
+
+def parse(url: str) -> WebhookUrl:
+    """The parts of ``url``. Raises AddressRefused for anything but a plain http(s) address."""
+    if len(url) > MAX_WEBHOOK_LENGTH:
+        raise AddressRefused(f"the webhook address is longer than {MAX_WEBHOOK_LENGTH} characters")
+    if not url.isascii() or any(c <= " " or c in '\\"<>^`{|}\x7f' for c in url):
+        raise AddressRefused(
+            "the webhook address has blanks or characters that do not belong in one; percent-encode them"
+        )
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise AddressRefused(f"the webhook address is malformed: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise AddressRefused("the webhook address must begin with https:// or http://")
+    if "@" in parts.netloc:
+        raise AddressRefused(
+            "the webhook address must not carry a user or password; messages are signed instead"
+        )
+    secure = parts.scheme == "https"
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    usual_port = 443 if secure else 80
+    return WebhookUrl(secure, _host(parts), usual_port if port is None else port, target)
+
+
+def _host(parts: SplitResult) -> str:
+    host = (parts.hostname or "").removesuffix(".")
+    if "[" in parts.netloc:
+        if not _BRACKETS.fullmatch(parts.netloc):
+            _refuse_host(parts.netloc)
+        try:
+            # A zone ("%eth0") would pick the interface, so it is no address for us.
+            return str(IPv6Address(host)) if "%" not in host else _refuse_host(host)
+        except ValueError:
+            _refuse_host(host)
+    if not _HOST.fullmatch(host) or len(host) > 253:
+        _refuse_host(host)
+    if _NUMBER.fullmatch(host.rpartition(".")[2]):
+        # 2130706433, 0x7f.1 and 0177.0.0.1 are all 127.0.0.1 to some resolvers and something else to others.
+        try:
+            return str(IPv4Address(host))
+        except ValueError:
+            raise AddressRefused(
+                f"{host} is no usual spelling of an address; write four decimal numbers, such as 192.0.2.1"
+            ) from None
+    return host
+
+
+def _refuse_host(host: str) -> str:
+    raise AddressRefused(f"the webhook address has no usable host name: {host!r}")
+
+
+def _resolved(host: str, resolve: Resolver, seconds: float) -> list[Address]:
+    with suppress(ValueError):
+        return [_reduced(host)]
+    answer: Future[list[Address]] = Future()
+
+    def look_up() -> None:
+        try:
+            answer.set_result([_reduced(found) for found in resolve(host)])
+        except (OSError, ValueError) as error:
+            answer.set_exception(error)
+
+    # The system's resolver takes no timeout and may wait half a minute; the thread ends with it.
+    Thread(target=look_up, name="leakline-resolve", daemon=True).start()
+    try:
+        return answer.result(seconds)
+    except FutureTimeout:
+        raise AddressUnknown(f"looking up {host} took over {seconds:g} s") from None
+    except (OSError, ValueError) as error:
+        raise AddressUnknown(f"{host} cannot be looked up: {error}") from None
+
+
+def _reduced(text: str) -> Address:
+    """``::ffff:127.0.0.1`` is 127.0.0.1 to the kernel, so it is to us."""
+    address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def _must_be_allowed(url: WebhookUrl, address: Address, allowed: Sequence[Network]) -> None:
+    if any(address in network for network in allowed):
+        return
+    leads = "" if url.host == str(address) else f" leads to {address}, which"
+    word = _why_not_public(address)
+    if word is not None:
+        raise AddressRefused(
+            f"{url.host}{leads} is no public address ({word}); to allow it, name its network in "
+            f"{ALLOW_SETTING}, such as {ALLOW_SETTING}={ip_network(address)}"
+        )
+    if url.port < 1024 and url.port not in (80, 443):
+        raise AddressRefused(
+            f"port {url.port} is not for webhooks; use 80, 443 or one from 1024, "
+            f"or name the network of {address} in {ALLOW_SETTING}"
+        )
+
+
+def _why_not_public(address: Address) -> str | None:
+    for network, word in _REFUSED_NETWORKS:
+        if address in network:
+            return word
+    return None if address.is_global and not address.is_multicast else "special"

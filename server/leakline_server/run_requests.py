@@ -1,0 +1,175 @@
+"""What the training processes are asked for: looks, by people and by the examiner for what nobody holds yet, and by
+people the cleanup that a program has registered.
+
+The truth is a table, so that what one server asks reaches a process that sends to another. Here is what of it is told:
+`refresh` reads it every moment, and no batch waits for the database. A request goes with every answer to a batch of
+its process until a batch tells what came of it, so it may be told twice; the client looks once. All calls may come from
+any thread.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from leakline.analysis.javascript_runs import TENSOR as JS_TENSOR
+from leakline.analysis.results import Finding, Verdict
+
+from .errors import TooBusy
+from .limits import MAX_REQUESTS
+from .store.coordination import request_rows as stored
+from .store.coordination.request_rows import EXPIRE_SECONDS, Request, TooManyWait, Wanted
+from .store.engine import Engine
+from .store.runs.run_history import NoSuchRun
+
+# What the examiner asked for is remembered for this many types; of the others the table is asked again.
+MAX_REMEMBERED: Final = 16_384
+# What was answered here and told by another server, until the next `refresh`.
+MAX_ELSEWHERE: Final = 4_096
+# The holders of one type are looked for at most once in so many generations.
+AGAIN_AFTER: Final = 8
+# Kinds of finding whose holders can be looked for.
+SEARCHED: Final = frozenset({"objects", "tensors", "arrays"})
+
+# As requests are numbered (`store/coordination/request_rows.py`).
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+_RANK: Final = re.compile(r"rank (\d+)")
+
+
+class Requests:
+    """``clock`` is Unix seconds; ``has_answers`` is called, on any thread, when `refresh` has something to write."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Callable[[], float] = time.time,
+        has_answers: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._engine, self._clock, self._has_answers = engine, clock, has_answers
+        # Between the table and what is told of it. Never held where a batch waits.
+        self._lock = threading.Lock()
+        # Run -> what waits for it; replaced as a whole.
+        self._told: Mapping[str, Sequence[Request]] = {}
+        # Request id -> run, until the table says so too: of what was told here, and of what another server told.
+        self._answered: dict[str, str] = {}
+        self._answered_elsewhere: dict[str, str] = {}
+        # (run, type) -> the generation it was last asked for.
+        self._asked: dict[tuple[str, str], int] = {}
+
+    def ask(self, run_id: str, wanted: Wanted) -> Request:
+        """Ask this process of the run; the same request that waits already is that one.
+
+        Raises TooBusy, NoSuchRun, or one of DATABASE_ERRORS.
+        """
+        with self._lock:
+            try:
+                request = stored.ask(self._engine, run_id, wanted, self._clock())
+            except TooManyWait as error:
+                raise TooBusy(
+                    "too_many_requests",
+                    f"{MAX_REQUESTS} requests wait for run {run_id} already; ask again when it has answered",
+                    retry_after_seconds=30,
+                ) from error
+            same = (request.kind, request.type, request.rank)
+            others = [
+                r for r in self._told.get(run_id, ()) if (r.kind, r.type, r.rank) != same
+            ]  # fmt: skip
+            self._told = {**self._told, run_id: (*others, request)}
+            return request
+
+    def of(self, run_id: str, rank: int) -> list[dict[str, str]]:
+        """What the answer to a batch of this process carries."""
+        waiting = self._told.get(run_id)
+        if waiting is None:
+            return []
+        since = self._clock() - EXPIRE_SECONDS
+        return [
+            r.told()
+            for r in waiting
+            if r.rank == rank and r.asked_at > since and not self._is_answered(r.id)
+        ]
+
+    def answered(self, run_id: str, events: Iterable[Any]) -> None:
+        """Forget what these events of a batch tell the outcome of.
+
+        A process may have heard of it from another server, a moment ago, and tells the outcome once.
+        """
+        named = (event.data.get("request") for event in events if event.kind == "mark")
+        told = {number for number in named if isinstance(number, str)}
+        if not told:
+            return
+        here = {r.id for r in self._told.get(run_id, ())}
+        for number in told:
+            if self._is_answered(number):
+                continue
+            if number in here:
+                self._answered[number] = run_id
+                self._has_answers()
+            elif _ID.fullmatch(number) and len(self._answered_elsewhere) < MAX_ELSEWHERE:
+                self._answered_elsewhere[number] = run_id
+
+    def refresh(self) -> None:
+        """Write what was answered here; read what was asked and answered anywhere. Raises one of DATABASE_ERRORS."""
+        with self._lock:
+            answered = {**self._answered, **self._answered_elsewhere}
+            if answered:
+                stored.answered(self._engine, answered)
+            by_run: dict[str, list[Request]] = {}
+            for request in stored.waiting(self._engine, self._clock()):
+                by_run.setdefault(request.run_id, []).append(request)
+            self._told = by_run
+            for number in answered:
+                self._answered.pop(number, None)
+                self._answered_elsewhere.pop(number, None)
+
+    def _is_answered(self, number: str) -> bool:
+        return number in self._answered or number in self._answered_elsewhere
+
+    def wanted(self, verdict: Verdict) -> None:
+        """Ask for the holders of what is suspected and held by nothing that has a name yet."""
+        for finding in verdict.findings:
+            name = searched_type(finding)
+            if name is None or not self._is_due(verdict.run, name, verdict.generations):
+                continue
+            try:
+                self.ask(
+                    verdict.run, Wanted("find_holders", name, _rank(finding), verdict.generations)
+                )
+            except (TooBusy, NoSuchRun):
+                return
+
+    def _is_due(self, run_id: str, name: str, generation: int) -> bool:
+        if not self._is_due_since(self._asked.get((run_id, name)), generation):
+            return False
+        last = stored.last_asked_at_generation(self._engine, run_id, name)
+        due = self._is_due_since(last, generation)
+        # At the end of the order, so that the longest not asked for is forgotten first.
+        self._asked.pop((run_id, name), None)
+        self._asked[run_id, name] = generation if due or last is None else last
+        while len(self._asked) > MAX_REMEMBERED:
+            del self._asked[next(iter(self._asked))]
+        return due
+
+    @staticmethod
+    def _is_due_since(last: int | None, generation: int) -> bool:
+        return last is None or generation >= last + AGAIN_AFTER
+
+
+def searched_type(finding: Finding) -> str | None:
+    """The type whose holders would say more of this finding; None when it has one, or none can be looked for."""
+    if finding.status not in ("suspected", "confirmed") or finding.kind not in SEARCHED:
+        return None
+    if any(suspect.role == "holder" for suspect in finding.suspects):
+        return None
+    name = next((suspect.name for suspect in finding.suspects if suspect.role == "type"), None)
+    # No program of JavaScript can look into its own heap.
+    return None if name == JS_TENSOR else name
+
+
+def _rank(finding: Finding) -> int:
+    """Of a run with several processes, the first that the finding is about."""
+    found = _RANK.search(finding.process or "")
+    return int(found.group(1)) if found else 0

@@ -1,0 +1,108 @@
+"""Tokens issued and revoked, for the API, the page and the command line. Everything here raises RequestRefused."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leakline.snapshot import DEFAULT_PROJECT
+
+from ..errors import Conflict, InvalidField, NotFound
+from ..limits import MAX_LABEL_LENGTH, MAX_TOKEN_DAYS, MAX_TOKENS
+from ..store.access import tokens
+from ..store.access.tokens import NewToken, Token, TooManyTokens
+from ..store.engine import Engine
+from ..store.runs.runs import iso, iso_or_none
+from .credentials import SCOPES, Scope, beginning_of, digest_of, make_token
+
+DEFAULT_DAYS: Final = 365.0
+_DAY_SECONDS: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """``days`` None: it never expires. ``project`` is for ``ingest`` alone, and ``default`` where none is named."""
+
+    scope: Scope = "ingest"
+    project: str | None = None
+    name: str = ""
+    days: float | None = DEFAULT_DAYS
+    browser: bool = False
+
+
+def only_where_asked(asked: bool) -> None:
+    """Raises Conflict over a network that asks nobody who they are: whoever comes by would keep what outlives that."""
+    if not asked:
+        raise Conflict(
+            "nobody_is_asked",
+            "this server asks nobody who they are, so it makes and revokes no tokens for whoever comes: use leakline "
+            "token create or revoke where it runs, or set LEAKLINE_LOGIN=1",
+        )
+
+
+def issue(engine: Engine, wish: Wish, now: float) -> tuple[Token, str]:
+    """What is known of it, and the token itself, which nothing tells again. Raises InvalidField, Conflict."""
+    _check(wish)
+    project = (wish.project or DEFAULT_PROJECT) if wish.scope == "ingest" else None
+    secret = make_token(wish.scope)
+    new = NewToken(
+        name=wish.name or project or wish.scope,
+        scope=wish.scope,
+        project=project,
+        browser=wish.browser,
+        begins=beginning_of(secret),
+        digest=digest_of(secret),
+        expires_at=None if wish.days is None else now + wish.days * _DAY_SECONDS,
+    )
+    try:
+        return tokens.make(engine, new, now), secret
+    except TooManyTokens as error:
+        raise Conflict(
+            "too_many_tokens", f"there are {MAX_TOKENS} tokens already; revoke one first"
+        ) from error
+
+
+def revoke(engine: Engine, token_id: int, now: float) -> Token:
+    """Raises NotFound. A server that is asked meanwhile lets it in for a few seconds more."""
+    found = tokens.revoke(engine, token_id, now)
+    if found is None:
+        raise NotFound(
+            "token_not_found",
+            f"there is no token {token_id}; leakline token list, or GET /api/v1/tokens, has them",
+            {"token": token_id},
+        )
+    return found
+
+
+def to_json(token: Token) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "name": token.name,
+        "scope": token.scope,
+        "project": token.project,
+        "browser": token.browser,
+        "begins": token.begins,
+        "state": token.state_at(time.time()),
+        "created_at": iso(token.created_at),
+        "expires_at": iso_or_none(token.expires_at),
+        "last_used_at": iso_or_none(token.last_used_at),
+        "revoked_at": iso_or_none(token.revoked_at),
+    }
+
+
+def _check(wish: Wish) -> None:
+    if wish.scope not in SCOPES:
+        raise InvalidField("scope", wish.scope, f"must be one of {', '.join(SCOPES)}")
+    if wish.scope != "ingest" and wish.project is not None:
+        raise InvalidField(
+            "project", wish.project, f"a token for {wish.scope} is of all projects; ingest has one"
+        )
+    if not 0 < len(wish.project or DEFAULT_PROJECT) <= MAX_LABEL_LENGTH:
+        raise InvalidField("project", wish.project, f"must have 1 to {MAX_LABEL_LENGTH} characters")
+    if wish.scope != "ingest" and wish.browser:
+        raise InvalidField("browser", True, "whoever opens the page has its token: only ingest")
+    if wish.days is not None and not 0 < wish.days <= MAX_TOKEN_DAYS:
+        raise InvalidField(
+            "expires_in_days", wish.days, f"must be days above 0, and at most {MAX_TOKEN_DAYS:,.0f}"
+        )

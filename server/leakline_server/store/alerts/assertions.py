@@ -1,0 +1,399 @@
+"""Assertions that people declare on the server: rules, and counts accepted for the runs of a project.
+
+Alerts check rules (`alerts/rules/rule_evaluation.py`); the analysis checks accepted counts like those of the program.
+Rules of the file are identified by name, so that their ids and states stay. An accepted count only ever ends, so the
+history of a project stays readable; it applies to the run on whose page it was accepted and to all that have sent data
+since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Row,
+    Select,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from leakline.analysis.assertions.learned_baselines import replaces
+from leakline.analysis.run_history import Expectation
+
+from ...limits import MAX_ACCEPTED_COUNTS, MAX_PAST, MAX_RULES
+from ..engine import writing
+from ..row_limits import keep_newest
+from ..schema import assertion_states, assertions, runs
+
+Origin = Literal["rule", "accepted"]
+Measure = Literal["value", "rate", "forecast"]
+Source = Literal["api", "page", "file"]
+
+FILE: Final = "file"
+# Runs listed per rule.
+MAX_FIRING: Final = 50
+# A change of one of these makes the last state meaningless.
+_JUDGED: Final = frozenset({"project", "run", "series", "measure"})
+_LIVE: Final = ("running", "silent")
+_A: Final = assertions.c
+_IS_RULE: Final = _A.origin == "rule"
+_IS_ACCEPTED: Final = and_(_A.origin == "accepted", _A.ended_at.is_(None))
+# Fields of a rule whose columns have the names of every assertion.
+_COLUMNS: Final = {"series": "metric", "above": "high", "below": "low"}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The content of a rule. It fires above ``above`` and below ``below``, in the unit of the series.
+
+    A ``rate`` is per generation, a ``forecast`` in generations and without a series. ``project`` and ``run`` (an id or
+    a name) are None for all. ``hold`` and ``grace``: generations in a row outside before it fires, and inside before
+    it is over. ``advice`` is sent with the alert.
+    """
+
+    name: str
+    series: str
+    measure: Measure = "value"
+    above: float | None = None
+    below: float | None = None
+    project: str | None = None
+    run: str | None = None
+    hold: int = 1
+    grace: int = 3
+    advice: str = ""
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Terms):
+    """A stored rule. ``created_at`` is Unix seconds."""
+
+    id: int
+    source: Source
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The last result of a rule for a run: since ``generation`` it fires, or does not; ``value`` is the reading there.
+
+    ``changed_at`` is Unix seconds. ``since`` is for forecasts: the generation from which on the opposite holds.
+    """
+
+    firing: bool
+    generation: int | None
+    value: float | None
+    changed_at: float
+    since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedCount:
+    """``run``: the run on whose page it was accepted; ``created_at`` in Unix seconds."""
+
+    expectation: Expectation
+    run: str
+    created_at: float
+
+
+class TooManyRules(ValueError):
+    """A sentence for people."""
+
+
+class TooManyAcceptedCounts(Exception):
+    """The project has MAX_ACCEPTED_COUNTS; the text is the project."""
+
+
+class SameRule(Exception):
+    """The same rule exists already; the argument is its id."""
+
+
+def list_rules(engine: Engine, limit: int = MAX_RULES, after: int = 0) -> list[Rule]:
+    """Return at most ``limit`` rules whose ids are above ``after``, by id."""
+    with engine.connect() as connection:
+        return _rules(connection, _A.id > after, limit=limit)
+
+
+def get_rule(engine: Engine, rule_id: int) -> Rule | None:
+    with engine.connect() as connection:
+        return next(iter(_rules(connection, _A.id == rule_id)), None)
+
+
+def add_rules(engine: Engine, new: Sequence[Terms], source: Source, now: float) -> list[Rule]:
+    """Add all or none of them. Raises TooManyRules or SameRule."""
+    with writing(engine) as connection:
+        _lock_rules(connection)
+        _check_room(connection, len(new))
+        for terms in new:
+            _check_new(connection, terms)
+        return [_insert(connection, terms, source, now) for terms in new]
+
+
+def change_rule(engine: Engine, rule_id: int, terms: Terms) -> Rule | None:
+    """Return the changed rule, or None if it does not exist. Raises SameRule.
+
+    The states of a rule about something else, or of a disabled one, are deleted.
+    """
+    with writing(engine) as connection:
+        _lock_rules(connection)
+        for before in _rules(connection, _A.id == rule_id):
+            _check_new(connection, terms, rule_id)
+            return _replace(connection, before, terms)
+        return None
+
+
+def remove_rule(engine: Engine, rule_id: int) -> None:
+    with writing(engine) as connection:
+        connection.execute(delete(assertions).where(_IS_RULE, _A.id == rule_id))
+
+
+def take_file(engine: Engine, wanted: Sequence[Terms], now: float) -> None:
+    """Bring the rules of the file to its content. Raises TooManyRules."""
+    with engine.connect() as connection:
+        # Most starts have no file, and never had one.
+        if not wanted and not _rules(connection, _A.source == FILE):
+            return
+    with writing(engine) as connection:
+        _lock_rules(connection)
+        known = {rule.name: rule for rule in _rules(connection, _A.source == FILE)}
+        gone = [rule.id for name, rule in known.items() if name not in {t.name for t in wanted}]
+        connection.execute(delete(assertions).where(_A.id.in_(gone)))
+        _check_room(connection, sum(terms.name not in known for terms in wanted))
+        for terms in wanted:
+            if terms.name not in known:
+                _insert(connection, terms, FILE, now)
+            elif terms != terms_of(known[terms.name]):
+                _replace(connection, known[terms.name], terms)
+
+
+def rules_of(
+    connection: Connection, run_id: str, project: str, name: str, *, lock: bool = False
+) -> list[tuple[Rule, State | None]]:
+    """Return the rules that concern a run, by id, each with its last state there.
+
+    ``lock``: until this transaction ends, none of them can be deleted and other servers wait here.
+    """
+    rules = select(assertions).where(
+        _IS_RULE, _A.enabled, or_(_A.project.is_(None), _A.project == project),
+        or_(_A.run.is_(None), _A.run.in_((run_id, name))),
+    ).order_by(_A.id)  # fmt: skip
+    if lock:
+        # A state cannot be written once its rule is gone.
+        rules = rules.with_for_update(read=True, key_share=True)
+    found = [_rule(row) for row in connection.execute(rules)]
+    if not found:
+        return []
+    if lock:
+        run = select(runs.c.id).where(runs.c.id == run_id)
+        connection.execute(run.with_for_update(key_share=True))
+    s = assertion_states.c
+    states = {
+        row.assertion_id: State(row.firing, row.generation, row.value, row.changed_at, row.since)
+        for row in connection.execute(select(assertion_states).where(s.run_id == run_id))
+    }
+    return [(rule, states.get(rule.id)) for rule in found]
+
+
+def save_states(connection: Connection, run_id: str, states: Mapping[int, State]) -> None:
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    for rule_id, state in states.items():
+        values = asdict(state)
+        connection.execute(
+            dialect.insert(assertion_states)
+            .values(assertion_id=rule_id, run_id=run_id, **values)
+            .on_conflict_do_update(index_elements=["assertion_id", "run_id"], set_=values)
+        )
+
+
+def firing(engine: Engine, rule_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
+    """Return rule id -> live runs in which it fires: run, project, name, and generation, value and since (Unix
+    seconds) of its state. The newest first, and at most MAX_FIRING.
+    """
+    s, r = assertion_states.c, runs.c
+    where = (
+        s.run_id.label("run"),
+        r.project,
+        r.name,
+        s.generation,
+        s.value,
+        s.changed_at.label("since"),
+    )
+    query = (
+        select(s.assertion_id, *where)
+        .join(runs, r.id == s.run_id)
+        .where(s.assertion_id.in_(list(rule_ids)), s.firing, r.state.in_(_LIVE))
+        .order_by(s.changed_at.desc(), s.id)
+    )
+    found: dict[int, list[dict[str, Any]]] = {}
+    with engine.connect() as connection:
+        for row in map(dict, connection.execute(query).mappings()):
+            found.setdefault(row.pop("assertion_id"), []).append(row)
+    return {rule_id: of_rule[:MAX_FIRING] for rule_id, of_rule in found.items()}
+
+
+def terms_of(rule: Rule) -> Terms:
+    return Terms(**{name: getattr(rule, name) for name in Terms.__dataclass_fields__})
+
+
+def accept(engine: Engine, run_id: str, wanted: Expectation, now: float) -> list[str] | None:
+    """Expect a count from now on, in place of what was accepted for the same type and phase.
+
+    Return the ids of the runs it concerns, each with a new revision, or None if the run does not exist. Raises
+    TooManyAcceptedCounts.
+    """
+    with writing(engine) as connection:
+        run = _run(connection, run_id)
+        if run is None:
+            return None
+        accepted = _accepted(connection, run.project)
+        replaced = [
+            row for row in accepted if _type(row) == wanted.type and replaces(wanted.after, row.scope)
+        ]  # fmt: skip
+        if len(accepted) - len(replaced) >= MAX_ACCEPTED_COUNTS:
+            raise TooManyAcceptedCounts(run.project)
+        concerned = _end(connection, run, replaced, now)
+        past = _A.origin == "accepted", _A.project == run.project, _A.ended_at.is_not(None)
+        keep_newest(connection, _A.id, _A.id, MAX_PAST, *past)
+        connection.execute(
+            insert(assertions).values(
+                origin="accepted", project=run.project, metric=f"type.{wanted.type}.count", scope=wanted.after,
+                low=wanted.low, high=wanted.high, run=run_id, source="page", created_at=now,
+            )
+        )  # fmt: skip
+        return concerned
+
+
+def take_back(
+    engine: Engine, run_id: str, type_name: str, after: str | None, now: float
+) -> list[str] | None:
+    """End an accepted count for every run. Return as `accept` does, and [] if nothing was accepted."""
+    with writing(engine) as connection:
+        run = _run(connection, run_id)
+        if run is None:
+            return None
+        accepted = _accepted(connection, run.project)
+        ended = [row for row in accepted if (_type(row), row.scope) == (type_name, after)]
+        return _end(connection, run, ended, now) if ended else []
+
+
+def accepted_in(engine: Engine, project: str) -> list[AcceptedCount]:
+    """Return the accepted counts of a project, by type and phase."""
+    with engine.connect() as connection:
+        rows = _accepted(connection, project)
+    found = [AcceptedCount(_expectation(row), row.run, row.created_at) for row in rows]
+    return sorted(found, key=lambda each: (each.expectation.type, each.expectation.after or ""))
+
+
+def expected_of(connection: Connection, run: Row[Any]) -> tuple[Expectation, ...]:
+    """Return the accepted counts that apply to a run, a row of ``runs``."""
+    rows = _accepted(connection, run.project)
+    live = run.state in _LIVE
+    # Of two accepted for one phase in the same moment, the newer.
+    found = {
+        (row.metric, row.scope): _expectation(row)
+        for row in rows
+        if live or run.last_seen_at >= row.created_at or row.run == run.id
+    }
+    return tuple(found.values())
+
+
+def _rules(connection: Connection, *which: Any, limit: int | None = None) -> list[Rule]:
+    query = select(assertions).where(_IS_RULE, *which).order_by(_A.id).limit(limit)
+    return [_rule(row) for row in connection.execute(query)]
+
+
+def _insert(connection: Connection, terms: Terms, source: Source, now: float) -> Rule:
+    own = {"origin": "rule", "source": source, "created_at": now}
+    query = insert(assertions).values(**_values(terms), **own).returning(assertions)
+    return _rule(connection.execute(query).one())
+
+
+def _replace(connection: Connection, before: Rule, terms: Terms) -> Rule:
+    query = update(assertions).where(_A.id == before.id).values(**_values(terms))
+    row = connection.execute(query.returning(assertions)).one()
+    other = any(getattr(before, name) != getattr(terms, name) for name in _JUDGED)
+    if other or not terms.enabled:
+        of_rule = assertion_states.c.assertion_id == before.id
+        connection.execute(delete(assertion_states).where(of_rule))
+    return _rule(row)
+
+
+def _check_room(connection: Connection, more: int) -> None:
+    number = connection.scalar(select(func.count()).select_from(assertions).where(_IS_RULE)) or 0
+    if number + more > MAX_RULES:
+        raise TooManyRules(f"there are {MAX_RULES} rules at most; remove some first")
+
+
+def _check_new(connection: Connection, terms: Terms, own_id: int = 0) -> None:
+    """Raise SameRule if every alert would be sent twice: by this rule and by another one."""
+    for rule in _rules(connection, _A.name == terms.name, _A.id != own_id):
+        fields = *_JUDGED, "above", "below"
+        if all(getattr(rule, name) == getattr(terms, name) for name in fields):
+            raise SameRule(rule.id)
+
+
+def _lock_rules(connection: Connection) -> None:
+    # On SQLite the transaction that writes is alone already.
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239116)")
+
+
+def _values(terms: Terms) -> dict[str, Any]:
+    return {_COLUMNS.get(name, name): value for name, value in asdict(terms).items()}
+
+
+def _rule(row: Row[Any]) -> Rule:
+    fields = {name: getattr(row, _COLUMNS.get(name, name)) for name in Rule.__dataclass_fields__}
+    return Rule(**fields)
+
+
+def _run(connection: Connection, run_id: str) -> Row[Any] | None:
+    # Postgres refuses a query with NUL in place of answering no.
+    known = "\x00" not in run_id
+    query: Select[Any] = select(runs.c.id, runs.c.project).where(runs.c.id == run_id)
+    return connection.execute(query).first() if known else None
+
+
+def _accepted(connection: Connection, project: str) -> Sequence[Row[Any]]:
+    query = select(assertions).where(_A.project == project, _IS_ACCEPTED).order_by(_A.id)
+    return connection.execute(query).all()
+
+
+def _type(row: Row[Any]) -> str:
+    name: str = row.metric.removeprefix("type.").removesuffix(".count")
+    return name
+
+
+def _expectation(row: Row[Any]) -> Expectation:
+    return Expectation(_type(row), int(row.low), int(row.high), row.scope, accepted=True)
+
+
+def _end(connection: Connection, run: Row[Any], rows: Sequence[Row[Any]], now: float) -> list[str]:
+    """End accepted counts and return the runs to be examined again: live ones, this one, and where they were accepted.
+
+    All runs they applied to get a new revision, so that their pages change; their verdict stays until they send data.
+    """
+    of_project = runs.c.project == run.project
+    theirs = [run.id, *(row.run for row in rows)]
+    again = and_(of_project, or_(runs.c.state.in_(_LIVE), runs.c.id.in_(theirs)))
+    applied = [and_(of_project, runs.c.last_seen_at >= row.created_at) for row in rows]
+    touched = or_(again, *applied)
+    # Whoever locks several runs takes them in this order.
+    connection.execute(
+        select(runs.c.id).where(touched).order_by(runs.c.id).with_for_update(key_share=True)
+    )
+    connection.execute(update(runs).where(touched).values(revision=runs.c.revision + 1))
+    concerned = list(connection.scalars(select(runs.c.id).where(again)))
+    ids = [row.id for row in rows]
+    connection.execute(update(assertions).where(_A.id.in_(ids)).values(ended_at=now))
+    return concerned

@@ -1,0 +1,301 @@
+"""The deliveries due to webhooks, and the tries of each. A delivery is claimed by conditional update.
+
+A claim is a lease: a process that dies while it sends leaves a delivery that is due again when the lease is over,
+and the message goes out once more with the same id. So every alert is delivered at least once, unless nobody needs
+it any more: its time has passed, or there is a newer state of the same thing.
+
+    pending     waits until ``due_at``
+    claimed     is being sent
+    delivered   arrived
+    failed      will not be tried again
+    expired     was of no use any more before it arrived
+    superseded  a newer state goes out in its place
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    and_,
+    case,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from ..engine import writing
+from ..schema import alerts, deliveries, tries, webhooks
+from .webhooks import Webhook, as_webhook, disable_where, note_arrival, note_failure
+
+SUPERSEDED: Final = "superseded"
+
+_later = deliveries.alias("later")
+_later_alert = alerts.alias("later_alert")
+_own_alert = alerts.alias("own_alert")
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A delivery that is ours until ``claimed_until``. ``tries`` counts this one; times are Unix seconds."""
+
+    id: int
+    alert_id: str
+    event: str
+    created_at: float
+    payload: Mapping[str, Any]
+    webhook: Webhook
+    tries: int
+    claimed_until: float
+    urgent: bool
+    expires_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One POST: Unix seconds, how long it took, the status if there was an answer, the error if there was one."""
+
+    started_at: float
+    seconds: float
+    status: int | None
+    error: str | None
+
+
+def due_times(engine: Engine) -> dict[int, float]:
+    """Webhook id -> Unix seconds at which its next delivery is due. Only webhooks that wait for one."""
+    due = func.min(_due_at())
+    query = (
+        select(deliveries.c.webhook_id, due)
+        .where(deliveries.c.state.in_(("pending", "claimed")))
+        .group_by(deliveries.c.webhook_id)
+    )
+    with engine.connect() as connection:
+        return {webhook_id: float(at) for webhook_id, at in connection.execute(query)}
+
+
+def claim(engine: Engine, webhook_id: int, now: float, lease_seconds: float) -> Claimed | None:
+    """The webhook's next due delivery, if this process is the one that gets it."""
+    candidate = (
+        select(deliveries.c.id)
+        .join(alerts, alerts.c.id == deliveries.c.alert_id)
+        .where(deliveries.c.webhook_id == webhook_id, _is_due(now))
+        # What is urgent does not wait behind what is not.
+        .order_by(alerts.c.urgent.desc(), _due_at(), deliveries.c.id)
+        .limit(1)
+    )
+    until = now + lease_seconds
+    with writing(engine) as connection:
+        _settle_stale(connection, webhook_id, now)
+        delivery_id = connection.scalar(candidate)
+        won = (
+            delivery_id is not None
+            and connection.execute(
+                update(deliveries)
+                # Asked again: another process may have claimed it since it was read.
+                .where(deliveries.c.id == delivery_id, _is_due(now))
+                .values(state="claimed", claimed_until=until, tries=deliveries.c.tries + 1)
+            ).rowcount
+        )
+        if not won:
+            return None
+        query = (
+            select(
+                deliveries.c.id.label("delivery_id"), deliveries.c.alert_id, deliveries.c.tries, alerts.c.event,
+                alerts.c.created_at.label("told_at"), alerts.c.payload, alerts.c.urgent, alerts.c.expires_at, webhooks,
+            )
+            .join(alerts, alerts.c.id == deliveries.c.alert_id)
+            .join(webhooks, webhooks.c.id == deliveries.c.webhook_id)
+            .where(deliveries.c.id == delivery_id)
+        )  # fmt: skip
+        row = connection.execute(query).one()
+    return Claimed(
+        id=row.delivery_id,
+        alert_id=row.alert_id,
+        event=row.event,
+        created_at=row.told_at,
+        payload=json.loads(row.payload),
+        webhook=as_webhook(row),
+        tries=row.tries,
+        claimed_until=until,
+        urgent=row.urgent,
+        expires_at=row.expires_at,
+    )
+
+
+def delivered(engine: Engine, claimed: Claimed, made: Try) -> None:
+    """It arrived. That holds even if the claim ran out meanwhile and another process is sending it again."""
+    with writing(engine) as connection:
+        if _note(connection, claimed, made):
+            _settle(
+                connection,
+                deliveries.c.id == claimed.id,
+                "delivered",
+                made,
+                delivered_at=made.started_at + made.seconds,
+            )
+            note_arrival(connection, claimed.webhook.id)
+
+
+def try_again(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> str | None:
+    """Once more at ``due_at``, unless a newer state was written meanwhile.
+
+    Returns the reason if this failure was one too many, and the webhook is disabled.
+    """
+    with writing(engine) as connection:
+        if not _note(connection, claimed, made):
+            return None
+        _settle(connection, _still_ours(claimed) & ~has_later(), "pending", made, due_at=due_at)
+        _settle(connection, _still_ours(claimed), SUPERSEDED, made)
+        return _count_failure(connection, claimed, made)
+
+
+def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
+    """It failed, and at its next try nobody would need it. Returns as `try_again` does."""
+    with writing(engine) as connection:
+        if not _note(connection, claimed, made):
+            return None
+        _settle(connection, _still_ours(claimed), "expired", made)
+        return _count_failure(connection, claimed, made)
+
+
+def failed(engine: Engine, claimed: Claimed, made: Try, disable: bool = False) -> str | None:
+    """It will not be sent again; with ``disable`` nothing will be sent to this webhook again.
+
+    Returns as `try_again` does.
+    """
+    with writing(engine) as connection:
+        if not _note(connection, claimed, made):
+            return None
+        _settle(connection, _still_ours(claimed), "failed", made)
+        if disable:
+            reason = made.error or "refused for good"
+            disable_where(connection, webhooks.c.id == claimed.webhook.id, reason)
+            return reason
+        return _count_failure(connection, claimed, made)
+
+
+def _settle_stale(connection: Connection, webhook_id: int, now: float) -> None:
+    """What is due and of no use any more. What was made due again by hand after its expiry is wanted all the same."""
+    of_webhook = and_(deliveries.c.webhook_id == webhook_id, _is_due(now))
+    has_expired = exists(
+        select(alerts.c.id)
+        .where(
+            alerts.c.id == deliveries.c.alert_id,
+            alerts.c.expires_at <= now,
+            alerts.c.expires_at > deliveries.c.due_at,
+        )
+        .correlate(deliveries)
+    )
+    # The pending ones were settled when the newer one was written; these were just being sent, by a process that died.
+    outdated = and_(deliveries.c.state == "claimed", has_later())
+    for which, state in ((has_expired, "expired"), (outdated, SUPERSEDED)):
+        connection.execute(
+            update(deliveries).where(of_webhook, which).values(state=state, claimed_until=None)
+        )
+
+
+def _count_failure(connection: Connection, claimed: Claimed, made: Try) -> str | None:
+    return note_failure(
+        connection, claimed.webhook.id, made.started_at, made.error or "no reason given"
+    )
+
+
+def _is_due(now: float) -> ColumnElement[bool]:
+    return or_(
+        and_(deliveries.c.state == "pending", deliveries.c.due_at <= now),
+        and_(deliveries.c.state == "claimed", deliveries.c.claimed_until <= now),
+    )
+
+
+def _due_at() -> ColumnElement[float]:
+    return case(
+        (deliveries.c.state == "claimed", deliveries.c.claimed_until), else_=deliveries.c.due_at
+    )
+
+
+def _still_ours(claimed: Claimed) -> ColumnElement[bool]:
+    return and_(
+        deliveries.c.id == claimed.id,
+        deliveries.c.state == "claimed",
+        deliveries.c.claimed_until == claimed.claimed_until,
+    )
+
+
+def _note(connection: Connection, claimed: Claimed, made: Try) -> bool:
+    """False when the webhook or the run was removed while this was on its way, and the delivery with it."""
+    # The webhook is locked first here and wherever it is disabled, so that the two never wait for each other.
+    hook = select(webhooks.c.id).where(webhooks.c.id == claimed.webhook.id)
+    connection.execute(hook.with_for_update(key_share=True))
+    own = select(deliveries.c.id).where(deliveries.c.id == claimed.id)
+    if connection.scalar(own.with_for_update()) is None:
+        return False
+    connection.execute(
+        insert(tries).values(
+            delivery_id=claimed.id,
+            started_at=made.started_at,
+            seconds=made.seconds,
+            status=made.status,
+            error=made.error,
+        )
+    )
+    return True
+
+
+def _settle(
+    connection: Connection, which: ColumnElement[bool], state: str, made: Try, **values: float
+) -> None:
+    connection.execute(
+        update(deliveries)
+        .where(which)
+        .values(
+            state=state,
+            claimed_until=None,
+            last_status=made.status,
+            last_error=made.error,
+            **values,
+        )
+    )
+
+
+def supersede(connection: Connection, new_alerts: Sequence[str]) -> None:
+    """Settle the waiting deliveries of earlier states of what ``new_alerts`` report, at the webhooks that get these.
+
+    The same thing is one incident, or what a run reports under one subject; newer is the delivery written later.
+    """
+    connection.execute(
+        update(deliveries)
+        .where(deliveries.c.state == "pending", has_later(_later.c.alert_id.in_(new_alerts)))
+        .values(state=SUPERSEDED, claimed_until=None)
+    )
+
+
+def has_later(*narrowed: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition that a newer state of the same thing is, or was, to be delivered to the same webhook."""
+    same_subject = and_(
+        _own_alert.c.incident_id.is_(None),
+        _later_alert.c.incident_id.is_(None),
+        _own_alert.c.subject != "",
+        _later_alert.c.run_id == _own_alert.c.run_id,
+        _later_alert.c.subject == _own_alert.c.subject,
+    )
+    return exists(
+        select(_later.c.id)
+        .join(_later_alert, _later_alert.c.id == _later.c.alert_id)
+        .join(_own_alert, _own_alert.c.id == deliveries.c.alert_id)
+        .where(
+            _later.c.webhook_id == deliveries.c.webhook_id,
+            _later.c.id > deliveries.c.id,
+            or_(_later_alert.c.incident_id == _own_alert.c.incident_id, same_subject),
+            *narrowed,
+        )
+        .correlate(deliveries)
+    )

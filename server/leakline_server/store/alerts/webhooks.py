@@ -1,0 +1,268 @@
+"""The addresses alerts go to: the one of the environment, which comes and goes with it, and those people made.
+
+`webhook_changes.py` holds what people change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Engine, and_, func, insert, select, update
+
+from ..engine import writing
+from ..schema import deliveries, settings, webhooks
+
+# Sources of webhooks that come and go with the environment, and the variable of each.
+ENVIRONMENT: Final = "environment"
+APPRISE: Final = "apprise"
+VARIABLES: Final[Mapping[str, str]] = {
+    ENVIRONMENT: "LEAKLINE_WEBHOOK_URL",
+    APPRISE: "LEAKLINE_APPRISE_URLS",
+}
+NO_LONGER_CONFIGURED: Final = "no longer in LEAKLINE_WEBHOOK_URL"
+NOT_BY_APPRISE: Final = "no longer in LEAKLINE_APPRISE_URLS, or apprise is not installed"
+# A receiver that is away over a long weekend stays; one that nobody looks after does not.
+# Many alerts at once make as many failures in a minute: an outage of a night disables nothing.
+MAX_FAILURES: Final = 50
+MIN_FAILING_SECONDS: Final = 12 * 3_600.0
+MAX_FAILING_SECONDS: Final = 120 * 3_600.0
+
+SECRET_KEY: Final = "webhook_secret"
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """An address; times are Unix seconds. ``disabled_reason`` is None while it is enabled.
+
+    Neither url nor secrets may be shown. ``failures`` counts the tries since the last one that arrived, the first of
+    which was at ``failing_since``.
+    """
+
+    id: int
+    url: str = field(repr=False)
+    format: str
+    secret: str = field(repr=False)
+    disabled_reason: str | None
+    name: str
+    source: str
+    created_at: float
+    previous_secret: str | None = field(repr=False)
+    previous_until: float | None
+    failures: int
+    failing_since: float | None
+
+    def previous_secret_at(self, now: float) -> str | None:
+        """The secret before the last rotation, as long as it signs too."""
+        until = self.previous_until
+        return self.previous_secret if until is not None and now < until else None
+
+    @property
+    def configured(self) -> bool:
+        """The environment decides where it leads and how."""
+        return self.source in VARIABLES
+
+    @property
+    def left_out(self) -> bool:
+        """The environment names it no more."""
+        return self.disabled_reason in (NO_LONGER_CONFIGURED, NOT_BY_APPRISE)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The webhook of the environment; ``made_secret`` only for the one process that made it, to be shown once."""
+
+    webhook: Webhook
+    made_secret: str | None = field(repr=False)
+
+
+def register(
+    engine: Engine,
+    url: str,
+    form: str,
+    secret: str | None,
+    make_secret: Callable[[], str],
+    now: float,
+) -> Registered:
+    """The environment's one webhook: the row for ``url``, made if there is none; rows for other urls are disabled.
+
+    A webhook that was disabled because its receiver asked for it (410) or failed for long stays so.
+    """
+    with writing(engine) as connection:
+        one_at_a_time(connection)
+        made = None
+        if secret is None:
+            secret, made = _stored_secret(connection, make_secret)
+        _disable_others(connection, url)
+        own = and_(webhooks.c.source == ENVIRONMENT, webhooks.c.url == url)
+        values: dict[str, Any] = {"format": form, "secret": secret}
+        found = connection.execute(
+            select(webhooks.c.id, webhooks.c.disabled_reason).where(own)
+        ).first()
+        if found is None:
+            connection.execute(
+                insert(webhooks).values(
+                    url=url, source=ENVIRONMENT, enabled=True, created_at=now, **values
+                )
+            )
+        else:
+            if found.disabled_reason == NO_LONGER_CONFIGURED:
+                values |= {"enabled": True, "disabled_reason": None}
+            connection.execute(update(webhooks).where(webhooks.c.id == found.id).values(**values))
+        return Registered(as_webhook(connection.execute(select(webhooks).where(own)).one()), made)
+
+
+def unregister(engine: Engine) -> None:
+    """The environment names no webhook: those it named before get nothing more."""
+    with writing(engine) as connection:
+        _disable_others(connection, url=None)
+
+
+def register_apprise(engine: Engine, urls: Sequence[str], now: float) -> list[Webhook]:
+    """One webhook for each address of LEAKLINE_APPRISE_URLS; those it named before get nothing more."""
+    of_apprise = webhooks.c.source == APPRISE
+    with writing(engine) as connection:
+        one_at_a_time(connection)
+        gone = and_(of_apprise, webhooks.c.enabled, webhooks.c.url.not_in(urls))
+        disable_where(connection, gone, NOT_BY_APPRISE)
+        enable_where(
+            connection,
+            and_(
+                of_apprise,
+                webhooks.c.url.in_(urls),
+                webhooks.c.disabled_reason == NOT_BY_APPRISE,
+            ),
+        )
+        known = set(connection.scalars(select(webhooks.c.url).where(of_apprise)))
+        for url in dict.fromkeys(urls):
+            if url not in known:
+                values = {"url": url, "format": APPRISE, "secret": "", "source": APPRISE}
+                connection.execute(insert(webhooks).values(enabled=True, created_at=now, **values))
+        rows = connection.execute(
+            select(webhooks).where(of_apprise, webhooks.c.url.in_(urls)).order_by(webhooks.c.id)
+        )
+        return [as_webhook(row) for row in rows]
+
+
+def stored_secret(engine: Engine, make_secret: Callable[[], str]) -> tuple[str, str | None]:
+    """(the stored secret, the same again if it was made just now, to be shown once)."""
+    with writing(engine) as connection:
+        one_at_a_time(connection)
+        return _stored_secret(connection, make_secret)
+
+
+def enable_configured(engine: Engine, url: str) -> None:
+    """The receiver of the environment takes messages again. What failed meanwhile stays failed."""
+    own = and_(webhooks.c.source == ENVIRONMENT, webhooks.c.url == url)
+    with writing(engine) as connection:
+        enable_where(
+            connection, and_(own, webhooks.c.disabled_reason.is_distinct_from(NO_LONGER_CONFIGURED))
+        )
+
+
+def list_webhooks(engine: Engine) -> list[Webhook]:
+    """All of them in the order in which they were made."""
+    with engine.connect() as connection:
+        rows = connection.execute(select(webhooks).order_by(webhooks.c.id))
+        return [as_webhook(row) for row in rows]
+
+
+def get_webhook(engine: Engine, webhook_id: int) -> Webhook | None:
+    with engine.connect() as connection:
+        row = connection.execute(select(webhooks).where(webhooks.c.id == webhook_id)).first()
+    return None if row is None else as_webhook(row)
+
+
+def enable_where(connection: Connection, which: ColumnElement[bool]) -> None:
+    connection.execute(
+        update(webhooks)
+        .where(which, webhooks.c.enabled.is_(False))
+        .values(enabled=True, disabled_reason=None, failures=0, failing_since=None)
+    )
+
+
+def disable_where(connection: Connection, which: ColumnElement[bool], reason: str) -> None:
+    """What still waits for these webhooks has failed, visibly."""
+    ids = connection.scalars(select(webhooks.c.id).where(which)).all()
+    if not ids:
+        return
+    connection.execute(
+        update(webhooks).where(webhooks.c.id.in_(ids)).values(enabled=False, disabled_reason=reason)
+    )
+    connection.execute(
+        update(deliveries)
+        .where(deliveries.c.webhook_id.in_(ids), deliveries.c.state.in_(("pending", "claimed")))
+        .values(state="failed", last_error=f"webhook disabled: {reason}")
+    )
+
+
+def note_arrival(connection: Connection, webhook_id: int) -> None:
+    connection.execute(
+        update(webhooks)
+        .where(webhooks.c.id == webhook_id, webhooks.c.failures > 0)
+        .values(failures=0, failing_since=None)
+    )
+
+
+def note_failure(connection: Connection, webhook_id: int, at: float, error: str) -> str | None:
+    """One more try failed at ``at``; the reason if that was one too many, and the webhook is disabled now."""
+    row = connection.execute(
+        update(webhooks)
+        .where(webhooks.c.id == webhook_id, webhooks.c.enabled)
+        .values(
+            failures=webhooks.c.failures + 1,
+            failing_since=func.coalesce(webhooks.c.failing_since, at),
+        )
+        .returning(webhooks.c.failures, webhooks.c.failing_since)
+    ).first()
+    if row is None:
+        return None
+    seconds = at - row.failing_since
+    often = row.failures >= MAX_FAILURES and seconds >= MIN_FAILING_SECONDS
+    if not often and seconds < MAX_FAILING_SECONDS:
+        return None
+    hours = seconds / 3_600
+    reason = f"nothing arrived in {row.failures} tries over {hours:.0f} hours; the last: {error}"
+    disable_where(connection, webhooks.c.id == webhook_id, reason)
+    return reason
+
+
+def as_webhook(row: Any) -> Webhook:
+    return Webhook(
+        row.id,
+        row.url,
+        row.format,
+        row.secret,
+        row.disabled_reason,
+        row.name,
+        row.source,
+        row.created_at,
+        row.previous_secret,
+        row.previous_until,
+        row.failures,
+        row.failing_since,
+    )
+
+
+def one_at_a_time(connection: Connection) -> None:
+    """Webhooks are made by one process at a time. On SQLite the transaction that writes is alone already."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239115)")
+
+
+def _disable_others(connection: Connection, url: str | None) -> None:
+    others = and_(webhooks.c.source == ENVIRONMENT, webhooks.c.enabled)
+    if url is not None:
+        others = and_(others, webhooks.c.url != url)
+    disable_where(connection, others, NO_LONGER_CONFIGURED)
+
+
+def _stored_secret(connection: Connection, make: Callable[[], str]) -> tuple[str, str | None]:
+    """(secret, the same if it was made just now)."""
+    stored = connection.scalar(select(settings.c.value).where(settings.c.key == SECRET_KEY))
+    if stored is not None:
+        return stored, None
+    made = make()
+    connection.execute(insert(settings).values(key=SECRET_KEY, value=made))
+    return made, made

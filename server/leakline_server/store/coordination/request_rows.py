@@ -1,0 +1,158 @@
+"""What processes are asked for, as rows: so that it reaches a process whichever server it sends to.
+
+A row stays when it was answered, because the examiner does not ask for the same soon again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, or_, select, update
+
+from ...limits import MAX_PAST, MAX_REQUESTS
+from ..engine import writing
+from ..row_limits import keep_newest
+from ..runs.run_history import NoSuchRun
+from ..runs.runs import locked
+from ..schema import requests
+
+# Waiting for one run, and for all that is told at all.
+MAX_TOLD: Final = 16_384
+# What no batch has answered by then is forgotten: the process ended, or does not know requests.
+EXPIRE_SECONDS: Final = 3_600.0
+# An answered one is of no use to anybody.
+KEEP_SECONDS: Final = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """``kind`` is find_holders, census or cleanup; ``type`` is for the first alone. ``generation`` of the run is what
+    the examiner asks at; a person asks without."""
+
+    kind: str
+    type: str = ""
+    rank: int = 0
+    generation: int | None = None
+
+    @property
+    def by_person(self) -> bool:
+        return self.generation is None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What waits. ``asked_at`` in Unix seconds."""
+
+    run_id: str
+    id: str
+    kind: str
+    type: str
+    rank: int
+    by_person: bool
+    asked_at: float
+
+    def told(self) -> dict[str, str]:
+        """As the answer to a batch carries it."""
+        named = {"type": self.type} if self.type else {}
+        by = "person" if self.by_person else "server"
+        return {"id": self.id, "kind": self.kind, **named, "asked_by": by}
+
+
+class TooManyWait(Exception):
+    """MAX_REQUESTS requests of the run wait already."""
+
+
+def ask(engine: Engine, run_id: str, wanted: Wanted, now: float) -> Request:
+    """The same that waits already is that one; a person's goes before the examiner's.
+
+    ``now`` in Unix seconds. Raises NoSuchRun and TooManyWait.
+    """
+    with writing(engine) as connection:
+        if locked(connection, run_id) is None:
+            raise NoSuchRun(run_id)
+        rows = connection.execute(select(requests).where(requests.c.run_id == run_id)).all()
+        same = next((row for row in rows if _asks(row, wanted)), None)
+        waiting = [row for row in rows if not row.answered and row.asked_at > now - EXPIRE_SECONDS]
+        if same in waiting and (same.by_person or not wanted.by_person):
+            _note_generation(connection, same, wanted)
+            return _request(same)
+        if len([row for row in waiting if row is not same]) >= MAX_REQUESTS:
+            raise TooManyWait
+        return _put(connection, run_id, same, wanted, now)
+
+
+def last_asked_at_generation(engine: Engine, run_id: str, type_name: str) -> int | None:
+    """When the examiner last asked for the holders of a type, whichever server it ran on."""
+    query = select(func.max(requests.c.generation)).where(
+        requests.c.run_id == run_id, requests.c.type == type_name
+    )
+    with engine.connect() as connection:
+        found = connection.scalar(query)
+    return None if found is None else int(found)
+
+
+def waiting(engine: Engine, now: float) -> list[Request]:
+    """Everything that some process is still to be told, the oldest first."""
+    query = (
+        select(requests)
+        .where(requests.c.answered.is_(False), requests.c.asked_at > now - EXPIRE_SECONDS)
+        .order_by(requests.c.asked_at, requests.c.id)
+        .limit(MAX_TOLD)
+    )
+    with engine.connect() as connection:
+        return [_request(row) for row in connection.execute(query)]
+
+
+def answered(engine: Engine, told: Mapping[str, str]) -> None:
+    """Request id -> run, of those of which a batch has told the outcome."""
+    with writing(engine) as connection:
+        # All who lock several take them in this order.
+        for number, run_id in sorted(told.items(), key=lambda one: one[::-1]):
+            own = (requests.c.run_id == run_id, requests.c.id == number)
+            connection.execute(update(requests).where(*own).values(answered=True))
+
+
+def _put(
+    connection: Connection, run_id: str, same: Row[Any] | None, wanted: Wanted, now: float
+) -> Request:
+    of_run = requests.c.run_id == run_id
+    connection.execute(delete(requests).where(of_run, requests.c.asked_at < now - KEEP_SECONDS))
+    connection.execute(delete(requests).where(of_run, *_key(wanted)))
+    over = of_run, or_(requests.c.answered, requests.c.asked_at <= now - EXPIRE_SECONDS)
+    keep_newest(connection, requests.c.id, requests.c.asked_at, MAX_PAST, *over)
+    generation = wanted.generation
+    if generation is None and same is not None:
+        generation = same.generation
+    row = connection.execute(
+        insert(requests)
+        .values(
+            run_id=run_id, kind=wanted.kind, type=wanted.type, rank=wanted.rank, id=secrets.token_hex(8),
+            by_person=wanted.by_person, asked_at=now, generation=generation,
+        )
+        .returning(requests)
+    ).one()  # fmt: skip
+    return _request(row)
+
+
+def _note_generation(connection: Connection, same: Row[Any], wanted: Wanted) -> None:
+    if wanted.generation is not None:
+        own = (requests.c.run_id == same.run_id, *_key(wanted))
+        connection.execute(update(requests).where(*own).values(generation=wanted.generation))
+
+
+def _asks(row: Row[Any], wanted: Wanted) -> bool:
+    return (row.kind, row.type, row.rank) == (wanted.kind, wanted.type, wanted.rank)
+
+
+def _key(wanted: Wanted) -> tuple[Any, ...]:
+    r = requests.c
+    return r.kind == wanted.kind, r.type == wanted.type, r.rank == wanted.rank
+
+
+def _request(row: Row[Any]) -> Request:
+    return Request(
+        row.run_id, row.id, row.kind, row.type, row.rank, row.by_person, row.asked_at
+    )  # fmt: skip

@@ -1,0 +1,227 @@
+"""The numbers of a process without its entries: of stretches as long as a question allows, from the rows with them.
+
+A chart of N points over a long run is made of nodes: of pieces of chunks (summary_records.py), and of single entries
+where only those are exact, which is at the ends of what is asked for, in what is not compacted yet, and where stretches
+lie within each other. Every answer is what the entries would have given. Where a phase or kind is chosen, entries are
+read, a group of stretches at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from sqlalchemy import Connection, select
+
+from ..maintenance import corruption
+from ..schema import chunks, segments
+from ..series.chunk_codec import Array, CorruptChunk
+from ..series.column_reader import (
+    COLUMN_NAMES,
+    SEQUENCE,
+    Block,
+    ChunkRows,
+    Key,
+    Stretch,
+    mine,
+    read,
+    waiting,
+)
+from .summary_nodes import Nodes, Span, of_entries, of_records, parted, together
+from .summary_records import PRESENT, nothing, of_numbers, spread, unpack
+
+# Entries are read for about so many snapshots at a time, whatever the length of a run.
+GROUP: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the pieces of ``stretches`` tell, and how many each of these has; ``others`` have to be opened."""
+
+    stretches: Sequence[Stretch]
+    others: Sequence[Stretch]
+    lengths: Array
+    nodes: Nodes
+
+    def owner(self) -> Array:
+        """Of which stretch each node is."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+
+# Pieces of columns, by the number of the column and the first sequence number of the row.
+_Packed = Mapping[int, Mapping[int, bytes]]
+
+
+class Stored:
+    """Where a process has what is asked for. ``names``: series id -> name, of those that are wanted."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        key: Key,
+        names: Mapping[int, str],
+        span: Span,
+    ) -> None:
+        self._connection, self._key, self._names, self._span = connection, key, names, span
+        self.numbers = tuple(dict.fromkeys((SEQUENCE, span.axis, *names)))
+        self.damaged: list[corruption.Damaged] = []
+        rows = connection.execute(_SEGMENTS, key._asdict()).all()
+        sealed = [Stretch(first, last, n, True, level=level) for first, last, n, level in rows]
+        self._apart, self._mixed = parted(sealed + waiting(connection, key))
+        if not span.whole:
+            self._apart = self._near(self._apart)
+
+    def count(self) -> int:
+        """Snapshots in all stretches that hold some of what is asked for."""
+        return sum(stretch.count for stretch in self.stretches())
+
+    def ends(self) -> tuple[int, int]:
+        """The lowest and the highest sequence number of these stretches; there is at least one."""
+        found = self.stretches()
+        return found[0].first, max(stretch.last for stretch in found)
+
+    def stretches(self) -> list[Stretch]:
+        return sorted([*self._apart, *self._mixed], key=lambda stretch: stretch.first)
+
+    def blocks(self, more: Collection[int], kind: str | None) -> Iterator[Block]:
+        """Yield the entries of what is asked for of this kind (or all), with ``more`` columns, about GROUP snapshots at
+        a time."""
+        group: list[Stretch] = []
+        reach, count = -1, 0
+        for stretch in self.stretches():
+            # What lies within another is read with it, so that each block comes after the one before.
+            if count >= GROUP and stretch.first > reach:
+                yield self._read(group, (*self.numbers, *more), kind)
+                group, count = [], 0
+            group.append(stretch)
+            reach, count = max(reach, stretch.last), count + stretch.count
+        yield self._read(group, (*self.numbers, *more), kind)
+
+    def nodes(self, width: int, *, axis_alone: bool = False) -> Nodes:
+        """All of what is asked for, in order, none across a multiple of ``width`` (of 512 times a power of two).
+
+        ``axis_alone``: without the numbers of the series.
+        """
+        numbers = tuple(dict.fromkeys((SEQUENCE, self._span.axis))) if axis_alone else self.numbers
+        pieces, opened = self._pieces(self._apart, width, numbers)
+        entries = self._entries(self._mixed + opened, numbers)
+        return together([pieces, entries], numbers).in_order()
+
+    def _near(self, apart: Sequence[Stretch]) -> list[Stretch]:
+        """Without those that lie outside of what is asked for as a whole."""
+        numbers = tuple(dict.fromkeys((SEQUENCE, self._span.axis)))
+        told = self._told_of(apart, numbers)
+        near = np.ones(len(told.stretches), dtype=bool)
+        near[told.owner()] = False
+        near[told.owner()[~told.nodes.outside(self._span)]] = True
+        kept = [told.stretches[at] for at in np.flatnonzero(near).tolist()]
+        return sorted([*kept, *told.others], key=lambda stretch: stretch.first)
+
+    def _pieces(
+        self, apart: Sequence[Stretch], width: int, numbers: Collection[int]
+    ) -> tuple[Nodes, list[Stretch]]:
+        """The nodes of these segments, and those segments that have to be opened."""
+        told = self._told_of(apart, numbers)
+        nodes, opened = told.nodes, list(told.others)
+        whole = nodes.inside(self._span) & (nodes.low // width == nodes.high // width)
+        doubtful = ~whole & ~nodes.outside(self._span)
+        if doubtful.any():
+            owner = told.owner()
+            torn = np.unique(owner[doubtful])
+            opened += [told.stretches[at] for at in torn.tolist()]
+            whole &= ~np.isin(owner, torn)
+        return nodes.take(whole), opened
+
+    def _told_of(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Told:
+        packed = self._packed(apart, numbers)
+        rows = [self._records(packed, stretch, numbers) for stretch in apart]
+        told = [stretch for stretch, row in zip(apart, rows, strict=True) if row is not None]
+        others = [stretch for stretch, row in zip(apart, rows, strict=True) if row is None]
+        records = [row for row in rows if row is not None]
+        lengths = np.array([len(row[0]) for row in records], np.int64)
+        return _Told(told, others, lengths, of_records(records, numbers))
+
+    def _packed(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Packed:
+        """The pieces of these segments, by column and first sequence number."""
+        firsts = [stretch.first for stretch in apart if stretch.level > 0]
+        if not firsts or not numbers:
+            return {}
+        known = self._span.axis != SEQUENCE and all(stretch.whole for stretch in apart)
+        asked = [number for number in numbers if number != SEQUENCE or not known]
+        found: dict[int, dict[int, bytes]] = {number: {} for number in numbers}
+        rows: Any = _PIECES(self._connection, self._key, asked, firsts)
+        for number, first, pieces in rows:
+            found[number][first] = pieces
+        return found
+
+    def _records(
+        self, packed: _Packed, stretch: Stretch, numbers: Collection[int]
+    ) -> list[Array] | None:
+        """What its pieces tell of each of these columns; None where that cannot be read."""
+        axis, first = self._span.axis, stretch.first
+        span = first, stretch.last
+        if axis == SEQUENCE or not stretch.whole:
+            return self._told(packed, span, numbers)
+        if first not in packed.get(axis, {}):
+            # Every compacted segment has pieces of its axis.
+            return None
+        return self._told(packed, span, numbers, of_numbers(*span))
+
+    def _told(
+        self,
+        packed: _Packed,
+        span: tuple[int, int],
+        numbers: Collection[int],
+        sequence: Array | None = None,
+    ) -> list[Array] | None:
+        """The records of the rows from the first to the last of ``span``, which have these pieces."""
+        first, number, found = span[0], SEQUENCE, []
+        try:
+            if sequence is None:
+                mine = packed.get(SEQUENCE, {}).get(first)
+                if mine is None:
+                    return None
+                sequence = unpack(mine)
+            for number in numbers:
+                mine = packed[number].get(first)
+                if number == SEQUENCE:
+                    found.append(sequence)
+                elif mine is None:
+                    found.append(nothing(len(sequence)))
+                else:
+                    found.append(spread(unpack(mine), sequence[:, PRESENT]))
+        except CorruptChunk:
+            name = {**COLUMN_NAMES, **self._names}[number]
+            what = corruption.Damaged(*self._key, f"the summary of {name}", *span)
+            corruption.found(self._connection.engine, what)
+            return None
+        return found
+
+    def _entries(self, among: Iterable[Stretch], wanted: Collection[int]) -> Nodes:
+        """A node for each snapshot that is asked for."""
+        block = self._read(sorted(among, key=lambda stretch: stretch.first), wanted)
+        sequence = block.numbers(SEQUENCE).values
+        numbers = {number: of_entries(block, number) for number in wanted}
+        return Nodes(sequence, sequence, np.ones(len(sequence), np.int64), numbers)
+
+    def _read(
+        self, among: Sequence[Stretch], wanted: Collection[int], kind: str | None = None
+    ) -> Block:
+        block = read(self._connection, self._key, wanted, self._names, among, kind=kind)
+        self.damaged += block.damaged
+        on = block.numbers(self._span.axis)
+        keep = self._span.holds(on.values)
+        if on.present is not None:
+            keep &= on.present
+        return block if keep.all() else block.take(keep)
+
+
+# Made once: to make a statement takes longer than to run it.
+_SEGMENTS: Final = (
+    select(segments.c.first_sequence, segments.c.last_sequence, segments.c.count, segments.c.level)
+    .where(mine(segments))
+    .order_by(segments.c.first_sequence)
+)
+_PIECES: Final = ChunkRows(chunks.c.pieces, where=chunks.c.pieces.is_not(None))

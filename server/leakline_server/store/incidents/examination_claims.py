@@ -1,0 +1,106 @@
+"""Which server examines a run, and up to where it was examined.
+
+Several servers may hear of the same run in the same moment. One of them looks; what it saw is noted with its verdict,
+so that the others have nothing left to do, and a verdict on what was there before never replaces one on more.
+
+Servers poll the database for what others do: a query works through every pooler and after every lost connection, while
+a notification on each commit would make the writers of all servers wait for each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, Engine, select, text, update
+
+from ..runs.runs import STATES, locked
+from ..schema import runs
+
+MAX_AT_ONCE: Final = 500
+# Of the database, until the transaction ends, however its server ends.
+_TRY_LOCK: Final = text("SELECT pg_try_advisory_xact_lock(7239120, hashtext(:run))")
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The revision a run is at, and the one that was examined last."""
+
+    revision: int
+    examined: int
+
+
+def has_other_servers(engine: Engine) -> bool:
+    """Whether others may serve the same database; an SQLite file has one server (`sqlite_lock.py`)."""
+    return engine.dialect.name != "sqlite"
+
+
+def revisions(engine: Engine, run_ids: Sequence[str]) -> dict[str, int]:
+    """Run id -> its revision, of those that there are."""
+    found: dict[str, int] = {}
+    with engine.connect() as connection:
+        for first in range(0, len(run_ids), MAX_AT_ONCE):
+            some = runs.c.id.in_(run_ids[first : first + MAX_AT_ONCE])
+            rows = connection.execute(select(runs.c.id, runs.c.revision).where(some))
+            found |= {row.id: row.revision for row in rows}
+    return found
+
+
+@contextlib.contextmanager
+def alone(engine: Engine, run_id: str) -> Iterator[bool]:
+    """Whether this server may examine the run now; no other may until the end of it."""
+    if not has_other_servers(engine):
+        yield True
+        return
+    with engine.connect() as connection, connection.begin():
+        yield bool(connection.scalar(_TRY_LOCK, {"run": run_id}))
+
+
+def examined(engine: Engine, run_id: str) -> Examined | None:
+    """None when there is no such run."""
+    query = select(runs.c.revision, runs.c.examined).where(runs.c.id == run_id)
+    with engine.connect() as connection:
+        row = connection.execute(query).first()
+    return None if row is None else Examined(row.revision, row.examined)
+
+
+def unexamined(engine: Engine, since: float, before: float, limit: int) -> list[str]:
+    """Ids of runs last heard of between two moments, in Unix seconds, that changed after they were last examined.
+
+    The newest first.
+    """
+    query = (
+        select(runs.c.id)
+        .where(
+            # All states: the index of the query begins with the state.
+            runs.c.state.in_(STATES),
+            runs.c.last_seen_at >= since,
+            runs.c.last_seen_at <= before,
+            runs.c.revision > runs.c.examined,
+        )
+        .order_by(runs.c.last_seen_at.desc())
+        .limit(limit)
+    )
+    with engine.connect() as connection:
+        return list(connection.scalars(query))
+
+
+def begin_saving(connection: Connection, run_id: str, seen: int) -> Examined | None:
+    """Lock the run for a verdict on revision ``seen``; None when there is one on a later one, or no run any more."""
+    row = locked(connection, run_id)
+    if row is None or row.examined > seen:
+        return None
+    return Examined(row.revision, row.examined)
+
+
+def saved(connection: Connection, run_id: str, seen: int, before: Examined) -> int:
+    """Note what the verdict rests on, after it was written. Returns the revision that counts as examined.
+
+    ``before`` is what `begin_saving` gave: the revision that the verdict itself made is examined too, unless something
+    else came in between.
+    """
+    upto = runs.c.revision if before.revision == seen else seen
+    noted = update(runs).where(runs.c.id == run_id).values(examined=upto)
+    return int(connection.execute(noted.returning(runs.c.examined)).scalar_one())

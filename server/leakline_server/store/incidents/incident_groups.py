@@ -1,0 +1,314 @@
+"""Incidents of all runs, grouped by project and fingerprint: the same leak, wherever it was seen.
+
+state          is
+ignored        people said so
+acknowledged   people said so, and it has not expired
+closed         people said so, and no run that began later has it
+open           it leaks in a run, or leaked until that run's end
+over           it leaked, and does in no run any more
+watched        growth that was never called a leak
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    and_,
+    case,
+    func,
+    or_,
+    select,
+    tuple_,
+)
+
+from ...limits import MAX_PAGE
+from ..maintenance.soft_delete import IS_DELETED
+from ..runs.runs import BadCursor, iso, iso_or_none
+from ..schema import acknowledgements, attempts, incidents, runs
+from ..series.column_reader import reading
+from .acknowledgements import Acknowledgement, of_leaks, of_run
+
+State = Literal["open", "acknowledged", "ignored", "closed", "over", "watched"]
+STATES: Final[tuple[str, ...]] = get_args(State)
+# Of each group the newest; the others are counted.
+MAX_RUNS: Final = 20
+
+LEAKING: Final = ("suspected", "confirmed")
+# That it leaks or did; the others are growth that was never more than watched.
+LEAKED: Final = (*LEAKING, "recovered", "resolved")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFilter:
+    """``now`` in Unix seconds: what has expired by then holds no more."""
+
+    now: float
+    project: str | None = None
+    states: Sequence[str] = ()
+    fingerprint: str | None = None
+    limit: int = 50
+    cursor: str | None = None
+
+
+def list_groups(engine: Engine, filters: GroupFilter) -> dict[str, Any]:
+    """{"items": groups as plain JSON, "next": cursor or None}, newest change first. Raises BadCursor."""
+    limit = max(1, min(filters.limit, MAX_PAGE))
+    with reading(engine) as connection:
+        found = connection.execute(_page(filters).limit(limit + 1)).all()
+        rows = found[:limit]
+        leaks = [(row.project, row.fingerprint) for row in rows]
+        seen, said = _seen_in(connection, leaks), of_leaks(connection, leaks)
+    items = [
+        _group(row, seen[row.project, row.fingerprint], said.get((row.project, row.fingerprint), ()), filters.now)
+        for row in rows
+    ]  # fmt: skip
+    return {"items": items, "next": _cursor(rows[-1]) if len(found) > limit else None}
+
+
+def get_group(engine: Engine, project: str, fingerprint: str, now: float) -> dict[str, Any] | None:
+    """One of them; None when no run of the project has it."""
+    wanted = GroupFilter(now, project, fingerprint=fingerprint, limit=1)
+    return next(iter(list_groups(engine, wanted)["items"]), None)
+
+
+def counts_by_state(engine: Engine, now: float, project: str | None = None) -> dict[str, int]:
+    """State -> how many groups have it."""
+    groups = _page(GroupFilter(now, project)).order_by(None).subquery()
+    with engine.connect() as connection:
+        rows = connection.execute(
+            select(groups.c.state, func.count()).group_by(groups.c.state)
+        ).all()
+    return dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
+
+
+def worst_of(connection: Connection, project: str, fingerprint: str) -> tuple[str, str] | None:
+    """(status, priority) of a leak where it is worst just now; None when no run of the project has it.
+
+    Where no run that has it goes on, as it was in the one that changed last: a run that ended, or fell silent for good,
+    keeps what it said for ever.
+    """
+    of_leak = (
+        select(incidents.c.status, incidents.c.finding)
+        .join(runs, runs.c.id == incidents.c.run_id)
+        .where(runs.c.project == project, incidents.c.fingerprint == fingerprint)
+    )
+    going = of_leak.where(runs.c.state == "running").order_by(
+        _rank().desc(), incidents.c.changed_at.desc()
+    )
+    newest = of_leak.order_by(incidents.c.changed_at.desc(), incidents.c.id).limit(1)
+    rows = connection.execute(going.limit(MAX_RUNS)).all() or connection.execute(newest).all()
+    if not rows:
+        return None
+    worst = [row for row in rows if row.status == rows[0].status]
+    of_each = (msgspec.json.decode(row.finding).get("priority", "minor") for row in worst)
+    return rows[0].status, max(of_each, key=("minor", "major", "critical").index)
+
+
+def _page(filters: GroupFilter) -> Any:
+    groups = _groups(filters).subquery()
+    said = _said(filters.now).subquery()
+    back = groups.c.last_began_at > said.c.closed_at
+    state = case(
+        (said.c.ignored > 0, "ignored"),
+        (said.c.acknowledged > 0, "acknowledged"),
+        (and_(said.c.closed_at.is_not(None), ~func.coalesce(back, False)), "closed"),
+        (groups.c.leaking > 0, "open"),
+        (groups.c.leaked > 0, "over"),
+        else_="watched",
+    ).label("state")
+    query = (
+        select(groups, state)
+        .join(
+            said,
+            and_(said.c.project == groups.c.project, said.c.fingerprint == groups.c.fingerprint),
+            isouter=True,
+        )
+        .order_by(groups.c.changed_at.desc(), groups.c.fingerprint, groups.c.project)
+    )
+    if filters.states:
+        query = query.where(state.in_(filters.states))
+    if filters.cursor is not None:
+        query = query.where(_after(groups.c, filters.cursor))
+    return query
+
+
+def _groups(filters: GroupFilter) -> Any:
+    began_at = (
+        select(func.max(attempts.c.started_at))
+        .where(attempts.c.run_id == incidents.c.run_id)
+        .scalar_subquery()
+    )
+    leaked = incidents.c.status.in_(LEAKED)
+    query = (
+        select(
+            runs.c.project,
+            incidents.c.fingerprint,
+            func.min(incidents.c.first_seen_at).label("first_seen_at"),
+            func.max(incidents.c.changed_at).label("changed_at"),
+            func.count().label("runs"),
+            func.sum(case((incidents.c.status.in_(LEAKING), 1), else_=0)).label("leaking"),
+            func.sum(case((leaked, 1), else_=0)).label("leaked"),
+            func.max(case((leaked, began_at))).label("last_began_at"),
+        )
+        .join(runs, runs.c.id == incidents.c.run_id)
+        .where(~IS_DELETED)
+        .group_by(runs.c.project, incidents.c.fingerprint)
+    )
+    if filters.project is not None:
+        query = query.where(runs.c.project == filters.project)
+    if filters.fingerprint is not None:
+        query = query.where(incidents.c.fingerprint == filters.fingerprint)
+    return query
+
+
+def _said(now: float) -> Any:
+    """What people said that holds, one row a leak."""
+    table = acknowledgements
+    holds = and_(
+        table.c.ended_at.is_(None), or_(table.c.expires_at.is_(None), table.c.expires_at > now)
+    )
+
+    def any_of(kind: str) -> ColumnElement[Any]:
+        return func.sum(case((table.c.kind == kind, 1), else_=0)).label(kind)
+
+    return (
+        select(
+            table.c.project,
+            table.c.fingerprint,
+            any_of("ignored"),
+            any_of("acknowledged"),
+            func.max(case((table.c.kind == "closed", table.c.created_at))).label("closed_at"),
+        )
+        .where(holds)
+        .group_by(table.c.project, table.c.fingerprint)
+    )
+
+
+def _seen_in(
+    connection: Connection, leaks: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], list[Row[Any]]]:
+    """The newest MAX_RUNS incidents of each, the oldest of them first."""
+    if not leaks:
+        return {}
+    began_at = (
+        select(func.max(attempts.c.started_at))
+        .where(attempts.c.run_id == incidents.c.run_id)
+        .scalar_subquery()
+    )
+    of_leak = func.row_number().over(
+        partition_by=(runs.c.project, incidents.c.fingerprint),
+        order_by=(incidents.c.first_seen_at.desc(), incidents.c.id),
+    )
+    newest = (
+        select(
+            runs.c.project, runs.c.name, runs.c.unit, incidents,
+            began_at.label("began_at"), of_leak.label("number"),
+        )
+        .join(runs, runs.c.id == incidents.c.run_id)
+        .where(tuple_(runs.c.project, incidents.c.fingerprint).in_(leaks), ~IS_DELETED)
+        .subquery()
+    )  # fmt: skip
+    query = (
+        select(newest)
+        .where(newest.c.number <= MAX_RUNS)
+        .order_by(newest.c.first_seen_at, newest.c.id)
+    )
+    found: dict[tuple[str, str], list[Row[Any]]] = {}
+    for row in connection.execute(query):
+        found.setdefault((row.project, row.fingerprint), []).append(row)
+    return found
+
+
+def _group(
+    row: Row[Any], seen: Sequence[Row[Any]], said: Sequence[Acknowledgement], now: float
+) -> dict[str, Any]:
+    holding = [one for one in said if one.holds(now)]
+    closed_at = max((one.created_at for one in holding if one.kind == "closed"), default=None)
+    newest = max(seen, key=lambda one: (one.changed_at, one.id))
+    finding = msgspec.json.decode(newest.finding)
+    return {
+        "project": row.project,
+        "fingerprint": row.fingerprint,
+        "state": row.state,
+        "kind": newest.kind,
+        "phase": newest.phase,
+        "priority": finding.get("priority", "minor"),
+        "summary": newest.summary,
+        "first_seen_at": iso(row.first_seen_at),
+        "changed_at": iso(row.changed_at),
+        "runs_total": row.runs,
+        "runs": [_seen(one, closed_at) for one in seen],
+        "said": [_said_json(one) for one in holding],
+        "finding": finding,
+    }
+
+
+def _seen(row: Row[Any], closed_at: float | None) -> dict[str, Any]:
+    back = closed_at is not None and row.status in LEAKED and (row.began_at or 0.0) > closed_at
+    return {
+        "run": row.run_id,
+        "name": row.name,
+        "unit": row.unit,
+        "url": f"/runs/{row.run_id}",
+        "status": row.status,
+        "summary": row.summary,
+        "first_seen_at": iso(row.first_seen_at),
+        "changed_at": iso(row.changed_at),
+        "back": back,
+    }
+
+
+def said_of_run(
+    engine: Engine, project: str, run_id: str, now: float
+) -> dict[str, list[Mapping[str, Any]]]:
+    """What people said of the leaks of a run that holds, by fingerprint, in order of time."""
+    with reading(engine) as connection:
+        said = of_run(connection, project, run_id)
+    holding = {
+        name: [_said_json(one) for one in each if one.holds(now)] for name, each in said.items()
+    }
+    return {name: each for name, each in holding.items() if each}
+
+
+def _said_json(said: Acknowledgement) -> Mapping[str, Any]:
+    return {
+        "kind": said.kind,
+        "reason": said.reason,
+        "created_at": iso(said.created_at),
+        "expires_at": iso_or_none(said.expires_at),
+    }
+
+
+def _rank() -> ColumnElement[int]:
+    return case(
+        (incidents.c.status == "confirmed", 2), (incidents.c.status == "suspected", 1), else_=0
+    )
+
+
+def _cursor(row: Row[Any]) -> str:
+    return f"{row.changed_at!r}/{row.fingerprint}/{row.project}"
+
+
+def _after(columns: Any, cursor: str) -> ColumnElement[bool]:
+    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,20})?)/([^/\x00]{1,256})/([^\x00]{1,256})", cursor)
+    if found is None:
+        raise BadCursor(cursor)
+    changed_at, fingerprint, project = float(found[1]), found[2], found[3]
+    return or_(
+        columns.changed_at < changed_at,
+        and_(columns.changed_at == changed_at, columns.fingerprint > fingerprint),
+        and_(
+            columns.changed_at == changed_at,
+            columns.fingerprint == fingerprint,
+            columns.project > project,
+        ),
+    )

@@ -1,0 +1,196 @@
+"""The columns of a batch as arrays: what its checks, its row and its comparing with what is stored work on.
+
+Most series of a batch are whole numbers, and of those most stand still: a thousand numbers as objects cost more than
+everything else that is done with a batch, so none are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from ..series.chunk_codec import Array, Numbers
+from . import wire_types
+
+# Stands for a value that is not there, among whole numbers, which are at most 2**53 in size; among floats, NaN does.
+NOT_THERE: Final = -(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Series of one kind: ``values`` has one row a name and one column a snapshot."""
+
+    names: Sequence[str]
+    values: Array
+
+    def slice(self, start: int, stop: int) -> Rows:
+        return Rows(self.names, self.values[:, start:stop])
+
+    def without(self, names: Collection[str]) -> Rows:
+        keep = [i for i, name in enumerate(self.names) if name not in names]
+        return Rows([self.names[i] for i in keep], self.values[keep])
+
+
+def no_rows(count: int, dtype: type[Any] = np.int64) -> Rows:
+    return Rows((), np.empty((0, count), dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchColumns:
+    """One entry a snapshot. A series is in one of four: ``constant`` (one whole number for all entries), ``whole``
+    (int64), ``holed`` (int64, NOT_THERE where nothing was measured), ``floats`` (float64, NaN where nothing was).
+    """
+
+    time: Array
+    monotonic: Array
+    generation: list[int | None]
+    phase: list[str | None]
+    label: list[str | None]
+    kind: list[wire_types.Kind]
+    whole: Rows
+    holed: Rows
+    floats: Rows
+    constant: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @property
+    def nbytes(self) -> int:
+        """Of its numbers."""
+        return sum(rows.values.nbytes for rows in (self.whole, self.holed, self.floats))
+
+    def names(self) -> list[str]:
+        return [*self.constant, *self.whole.names, *self.holed.names, *self.floats.names]
+
+    def numbers(self, name: str) -> Numbers | None:
+        """One series; None when the batch does not have it."""
+        if name in self.constant:
+            return Numbers(np.full(len(self), self.constant[name], np.int64))
+        for rows in (self.whole, self.holed, self.floats):
+            if name in rows.names:
+                values = rows.values[rows.names.index(name)]
+                return Numbers(values) if rows is self.whole else with_holes(values)
+        return None
+
+    def slice(self, start: int, stop: int) -> BatchColumns:
+        return BatchColumns(
+            self.time[start:stop],
+            self.monotonic[start:stop],
+            self.generation[start:stop],
+            self.phase[start:stop],
+            self.label[start:stop],
+            self.kind[start:stop],
+            self.whole.slice(start, stop),
+            self.holed.slice(start, stop),
+            self.floats.slice(start, stop),
+            self.constant,
+        )
+
+    def without(self, names: Collection[str]) -> BatchColumns:
+        return replace(
+            self,
+            whole=self.whole.without(names),
+            holed=self.holed.without(names),
+            floats=self.floats.without(names),
+            constant={name: v for name, v in self.constant.items() if name not in names},
+        )
+
+
+def with_holes(values: Array) -> Numbers:
+    """A row of `Rows` as a column: what is absent holds 0."""
+    present = values != NOT_THERE if values.dtype.kind == "i" else ~np.isnan(values)
+    if present.all():
+        return Numbers(values)
+    return Numbers(np.where(present, values, 0), present)
+
+
+def of_lists(columns: wire_types.Columns) -> BatchColumns:
+    """Columns that were decoded value by value; all of them have their entries."""
+    count = len(columns.time)
+    whole: dict[str, Sequence[Any]] = {}
+    holed: dict[str, Sequence[Any]] = {}
+    floats: dict[str, Sequence[Any]] = {}
+    for name, values in columns.series.items():
+        kinds = set(map(type, values))
+        if kinds == _INTEGERS:
+            whole[name] = values
+        elif float in kinds:
+            floats[name] = [np.nan if v is None else v for v in values]
+        else:
+            holed[name] = [NOT_THERE if v is None else v for v in values]
+    return BatchColumns(
+        np.array(columns.time, dtype=np.float64),
+        np.array(columns.monotonic, dtype=np.float64),
+        columns.generation,
+        columns.phase,
+        columns.label,
+        wire_types.kinds_of(columns),
+        _rows(whole, np.int64, count),
+        _rows(holed, np.int64, count),
+        _rows(floats, np.float64, count),
+    )
+
+
+@dataclass(slots=True)
+class Sparse:
+    """The values of one series that are there, and at which snapshots."""
+
+    at: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+
+
+def series_of(rows: Sequence[wire_types.Row]) -> dict[str, Sparse]:
+    found: dict[str, Sparse] = {}
+    for at, row in enumerate(rows):
+        for name, value in row.series.items():
+            of_name = found.get(name)
+            if of_name is None:
+                of_name = found[name] = Sparse()
+            if value is not None:
+                of_name.at.append(at)
+                of_name.values.append(value)
+    return found
+
+
+def of_rows(rows: Sequence[wire_types.Row], series: Mapping[str, Sparse]) -> BatchColumns:
+    """Columns of snapshots that came one by one. Nothing is made for a value that is not there: a few bytes of each
+    of 200 snapshots would become a million objects."""
+    count = len(rows)
+    whole: dict[str, Sparse] = {}
+    holed: dict[str, Sparse] = {}
+    floats: dict[str, Sparse] = {}
+    for name, told in series.items():
+        kind = (
+            floats if float in map(type, told.values) else whole if len(told.at) == count else holed
+        )
+        kind[name] = told
+    return BatchColumns(
+        np.array([row.time for row in rows], np.float64),
+        np.array([r.time if r.monotonic is None else r.monotonic for r in rows], np.float64),
+        [row.generation for row in rows],
+        [row.phase for row in rows],
+        [row.label for row in rows],
+        [row.kind or wire_types.kind_of(row.phase) for row in rows],
+        _filled(whole, NOT_THERE, np.int64, count),
+        _filled(holed, NOT_THERE, np.int64, count),
+        _filled(floats, np.nan, np.float64, count),
+    )
+
+
+def _filled(found: Mapping[str, Sparse], nothing: float, dtype: type[Any], count: int) -> Rows:
+    values = np.full((len(found), count), nothing, dtype)
+    for row, told in zip(values, found.values(), strict=True):
+        row[told.at] = told.values
+    return Rows(list(found), values)
+
+
+_INTEGERS: Final = {int}
+
+
+def _rows(found: Mapping[str, Sequence[Any]], dtype: type[Any], count: int) -> Rows:
+    values = np.array(list(found.values()), dtype).reshape(len(found), count)
+    return Rows(list(found), values)

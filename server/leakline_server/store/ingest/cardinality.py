@@ -1,0 +1,129 @@
+"""How much a run may have of what names itself: phases and types beyond the bounds become "other", added up.
+
+A program that makes a class in each step, or puts a number into the name of a phase, would otherwise fill the memory
+of whoever reads the run. Nothing is refused and no snapshot is missing: the first names keep their own lines, the
+others share one, and how many numbers that are is counted. Which are which never changes, so what is sent again is
+folded as it was the first time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from ...limits import MAX_INTEGER, MAX_RUN_PHASES, MAX_RUN_TYPES
+from ..series.chunk_codec import Array
+from .batch_columns import NOT_THERE, BatchColumns, Rows
+from .ingest_cache import RunState
+
+OTHER: Final = "other"
+# Reasons of what is counted (`ProcessState.lost`).
+PHASES: Final = "phases_over_limit"
+TYPES: Final = "types_over_limit"
+
+_OF_TYPE: Final = re.compile(r"type\.(.+)\.(count|bytes)")
+_OF_PHASE: Final = re.compile(r"phase\.(.+)\.(seconds|bytes)")
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """``counted``: by reason, how many numbers and snapshots have another name now."""
+
+    columns: BatchColumns
+    counted: Mapping[str, int]
+
+
+def fold(run: RunState, columns: BatchColumns) -> Folded:
+    """The columns as the run takes them; the run itself changes only where they are written."""
+    counted: dict[str, int] = {}
+    phases = _admitted(run, columns.phase)
+    if phases is not None:
+        named = [p if p is None or p in phases else OTHER for p in columns.phase]
+        counted[PHASES] = sum(a != b for a, b in zip(named, columns.phase, strict=True))
+        columns = replace(columns, phase=named)
+    # In one call of C: nearly always all are there.
+    if all(map(run.names.__contains__, columns.names())):
+        return Folded(columns, counted)
+    into = _others(run, phases, columns.names())
+    for name in dict.fromkeys(into.values()):
+        from_names = [old for old, new in into.items() if new == name]
+        columns, numbers = _summed(columns, name, from_names)
+        if name.startswith("type."):
+            counted[TYPES] = counted.get(TYPES, 0) + numbers
+    return Folded(columns, counted)
+
+
+def _admitted(run: RunState, told: Sequence[str | None]) -> Mapping[str, None] | None:
+    """The phases that keep their names; None where all do."""
+    seen = dict.fromkeys(p for p in told if p)
+    if len(run.phases) + len(seen) <= MAX_RUN_PHASES:
+        return None
+    known = {name: None for name in run.phases if name != OTHER}
+    for name in seen:
+        if len(known) < MAX_RUN_PHASES:
+            known.setdefault(name)
+    return None if seen.keys() <= known.keys() else known | {OTHER: None}
+
+
+def _others(
+    run: RunState, phases: Mapping[str, None] | None, names: Iterable[str]
+) -> dict[str, str]:
+    """Name of a series that the run has not -> the name it shares with others."""
+    # In order of names, so that how a batch is laid out decides nothing.
+    new = sorted(name for name in names if name not in run.names)
+    into: dict[str, str] = {}
+    types: set[str] | None = None
+    for name in new:
+        of_type, of_phase = _OF_TYPE.fullmatch(name), _OF_PHASE.fullmatch(name)
+        if of_type is not None and of_type[1] != OTHER:
+            types = _types(run) if types is None else types
+            if of_type[1] in types or len(types) < MAX_RUN_TYPES:
+                types.add(of_type[1])
+            else:
+                into[name] = f"type.{OTHER}.{of_type[2]}"
+        elif of_phase is not None and phases is not None and of_phase[1] not in phases:
+            into[name] = f"phase.{OTHER}.{of_phase[2]}"
+    return into
+
+
+def _types(run: RunState) -> set[str]:
+    found = (_OF_TYPE.fullmatch(name) for name in run.names)
+    return {match[1] for match in found if match is not None} - {OTHER}
+
+
+def _summed(columns: BatchColumns, name: str, parts: Sequence[str]) -> tuple[BatchColumns, int]:
+    """The columns with one series instead of several, and how many numbers those had."""
+    total = np.zeros(len(columns))
+    there = np.zeros(len(columns), bool)
+    whole, numbers = True, 0
+    for part in dict.fromkeys((*parts, name)):
+        column = columns.numbers(part)
+        if column is None:
+            continue
+        present = np.ones(len(columns), bool) if column.present is None else column.present
+        total += np.where(present, column.values, 0)
+        there |= present
+        whole &= column.values.dtype.kind == "i"
+        numbers += int(present.sum()) if part != name else 0
+    return _with(columns.without({*parts, name}), name, total, there, whole), numbers
+
+
+def _with(
+    columns: BatchColumns, name: str, total: Array, there: Array, whole: bool
+) -> BatchColumns:
+    total = np.clip(total, -float(MAX_INTEGER), float(MAX_INTEGER))
+    if whole:
+        values: Any = np.where(there, total.astype(np.int64), NOT_THERE)
+        return replace(columns, holed=_and_row(columns.holed, name, values))
+    values = np.where(there, total, np.nan)
+    return replace(columns, floats=_and_row(columns.floats, name, values))
+
+
+def _and_row(rows: Rows, name: str, values: Array) -> Rows:
+    if not len(rows.names):
+        return Rows([name], values.reshape(1, -1))
+    return Rows([*rows.names, name], np.vstack([rows.values, values]))

@@ -1,0 +1,120 @@
+"""Comparing what is sent again with what is stored under the same sequence numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from ..series.column_reader import COLUMN_NAMES, SEQUENCE, Key, series_ids
+from . import clock_skew
+from .batch_columns import BatchColumns
+from .incoming_batch import Contradiction, Incoming
+from .ingest_cache import ProcessState, RunState
+from .snapshot_reads import read_between
+
+# Batches of a transaction that is not written yet: (first sequence number, columns).
+Unwritten = Collection[tuple[int, BatchColumns]]
+
+
+def contradiction(
+    connection: Connection,
+    run: RunState,
+    process: ProcessState,
+    batch: Incoming,
+    gaps: Sequence[tuple[int, int]],
+    unwritten: Unwritten,
+) -> Contradiction | None:
+    """The first difference between what is stored and what was sent again; ``gaps`` are the numbers that are new.
+
+    The client always sends the same numbers for a snapshot, so a difference means that two processes share an
+    instance name, or that the spool of one was edited: neither may silently win.
+    """
+    sent = _rows(batch.first_sequence, batch.columns)
+    for low, high in gaps:
+        for sequence in range(low, high + 1):
+            sent.pop(sequence, None)
+    stored = _stored_rows(connection, run, process, unwritten, min(sent), max(sent))
+    for sequence, fields in sent.items():
+        if sequence not in stored:
+            # Thinned since, or damaged: nothing says otherwise.
+            continue
+        there = stored[sequence]
+        for name in fields.keys() | there.keys():
+            # What was over the limit of series was never stored.
+            over = name not in run.names and name not in _FIELDS.values() and run.room == 0
+            lost = there.get(name) is _DAMAGED
+            if fields.get(name) != there.get(name) and not over and not lost:
+                if name == "time" and _was_righted(process, there.get(name), fields.get(name)):
+                    continue
+                return Contradiction(sequence, name, there.get(name), fields.get(name))
+    return None
+
+
+def _was_righted(process: ProcessState, stored: Any, sent: Any) -> bool:
+    """The clock of the process was ahead, or behind, and its times were put right."""
+    if stored is None or sent is None:
+        return False
+    reason = clock_skew.AHEAD if stored < sent else clock_skew.BEHIND
+    return reason in process.lost
+
+
+# In place of a value that cannot be read any more: nothing says that it was another.
+_DAMAGED: Final = object()
+_FIELDS: Final = {n: name for n, name in COLUMN_NAMES.items() if n != SEQUENCE}
+
+
+def _rows(first: int, columns: BatchColumns) -> dict[int, dict[str, Any]]:
+    """Sequence number -> what is not null, by name."""
+    named: dict[str, Sequence[Any]] = {
+        "time": columns.time.tolist(),
+        "monotonic": columns.monotonic.tolist(),
+        "generation": columns.generation,
+        "phase": columns.phase,
+        "label": columns.label,
+        "kind": columns.kind,
+    }
+    for name in columns.names():
+        column = columns.numbers(name)
+        assert column is not None
+        named[name] = column.to_list()
+    rows: dict[int, dict[str, Any]] = {first + i: {} for i in range(len(columns))}
+    for name, values in named.items():
+        for i, value in enumerate(values):
+            if value is not None:
+                rows[first + i][name] = value
+    return rows
+
+
+def _stored_rows(
+    connection: Connection,
+    run: RunState,
+    process: ProcessState,
+    unwritten: Unwritten,
+    low: int,
+    high: int,
+) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    for first, columns in unwritten:
+        if first <= high and first + len(columns) > low:
+            found.update(_rows(first, columns))
+    found.update(_read_rows(connection, Key(run.id, process.id), low, high))
+    return found
+
+
+def _read_rows(connection: Connection, key: Key, low: int, high: int) -> dict[int, dict[str, Any]]:
+    names = {number: name for name, number in series_ids(connection, key.run_id).items()}
+    labels = {**names, **_FIELDS}
+    block = read_between(connection, key, tuple(labels), names, low, high)
+    sequence = block.numbers(SEQUENCE).values.tolist()
+    rows: dict[int, dict[str, Any]] = {s: {} for s in sequence}
+    for number, name in labels.items():
+        for at, value in zip(sequence, block.columns[number].to_list(), strict=True):
+            if value is not None:
+                rows[at][name] = value
+    for lost in block.damaged:
+        for at in sequence:
+            if lost.first_sequence <= at <= lost.last_sequence:
+                rows[at][lost.name] = _DAMAGED
+    return rows

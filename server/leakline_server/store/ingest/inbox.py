@@ -1,0 +1,506 @@
+"""Accepting batches: one durable row each, exactly once, whatever is sent again, to whichever server.
+
+`Inbox.store` takes everything that waits into the caller's one transaction:
+
+1. lock the rows of the runs, and read again what another server process has changed of them
+2. find run and process; a process that is new gets its row
+3. decide which sequence numbers are new; what is there already must say the same, or the batch is a contradiction
+4. write the batches, the new series names and the details, and bring each touched run to its next revision
+
+What is known of runs and processes is kept in memory and is built from the tables when it is first needed, so step 3
+costs no query. ``stored`` of a run counts the transactions that brought something, and that of a process is the number
+of the last that brought something of it: who holds the row of a run and remembers its number has seen everything, and
+otherwise knows which processes have moved. Nothing in memory is true until the transaction is:
+after a failure, call `forget`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    bindparam,
+    case,
+    func,
+    insert,
+    null,
+    or_,
+    select,
+    update,
+)
+
+from ...limits import MAX_LOST_REASONS, MAX_RUN_PROCESSES
+from ..details.details import keep_lines
+from ..engine import Many
+from ..maintenance.retention_policy import FOREVER, PerProject
+from ..schema import batches, details, processes, runs, series
+from ..series.block_layout import BLOCK, divided
+from ..series.chunk_codec import compress
+from ..series.column_reader import Key
+from ..series.sealing import MIN_SNAPSHOTS, enough
+from . import batch_frame, clock_skew, wire_types
+from .batch_columns import BatchColumns
+from .cardinality import fold
+from .duplicates import contradiction
+from .incoming_batch import (
+    Accepted,
+    Incoming,
+    OtherIdentity,
+    Outcome,
+    TooManyBytes,
+    TooManyProcesses,
+    UnknownRun,
+)
+from .ingest_cache import (
+    MAIN,
+    ProcessState,
+    RunState,
+    catch_up,
+    load_run,
+    new_process,
+    number_anew,
+    numbered,
+)
+from .project_quota import Intake, by_browsers, patience_seconds
+
+# Of about 100 bytes: some 17,000 runs of 65 series. Where more post in turn, each batch reads its run again.
+MAX_ENTRIES_IN_MEMORY: Final = 2_000_000
+# By so much the clock of another server may be ahead; what lies further ahead is of a clock that was set right since.
+OTHER_CLOCK_SECONDS: Final = 3_600.0
+
+
+_Rows = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What one transaction writes."""
+
+    batches: list[dict[str, Any]] = field(default_factory=list)
+    details: list[dict[str, Any]] = field(default_factory=list)
+    series: list[dict[str, Any]] = field(default_factory=list)
+    # With the time of the newest batch by the server's clock.
+    runs: dict[str, tuple[RunState, float]] = field(default_factory=dict)
+    processes: dict[Key, tuple[ProcessState, float]] = field(default_factory=dict)
+    # Batches of this very transaction, for comparing: they cannot be read back yet.
+    bodies: dict[Key, list[tuple[int, BatchColumns]]] = field(default_factory=dict)
+    # (project, rows before, rows after) of each batch of a browser token.
+    by_browsers: list[tuple[str, _Rows, _Rows]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> _Rows:
+        """How many there are of each kind."""
+        return len(self.batches), len(self.details), len(self.series)
+
+
+class Inbox:
+    """Used by one thread, but for `project_of` and `count_new_names`."""
+
+    def __init__(self, bytes_per_day: PerProject = FOREVER) -> None:
+        self._runs: OrderedDict[str, RunState] = OrderedDict()
+        self._intake = Intake(bytes_per_day)
+        # Of each of them, as of the last transaction that had to do with it, and of all.
+        self._sizes: dict[str, int] = {}
+        self._size = 0
+
+    def project_of(self, run_id: str) -> str | None:
+        """Return the project of a run; None if nothing of the run is remembered."""
+        known = self._runs.get(run_id)
+        return None if known is None else known.project
+
+    def count_new_names(self, batch: Incoming) -> int:
+        """Return how many series of the batch its run does not have; all of them if nothing of it is remembered."""
+        known = self._runs.get(batch.run_id)
+        names = batch.columns.names()
+        return len(names) - (0 if known is None else sum(map(known.names.__contains__, names)))
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        """After a failed transaction: what was planned for these runs did not happen."""
+        for run_id in run_ids:
+            self._runs.pop(run_id, None)
+            self._size -= self._sizes.pop(run_id, 0)
+
+    def store(
+        self, connection: Connection, waiting: Sequence[Incoming]
+    ) -> tuple[list[Outcome], list[Key]]:
+        """What became of each, and the processes of which enough waits to be sealed."""
+        plan = _Plan()
+        self._lock(connection, {batch.run_id for batch in waiting if "\x00" not in batch.run_id})
+        outcomes = [self._plan(connection, plan, batch) for batch in waiting]
+        _write(connection, plan)
+        if plan.batches:
+            self._intake.add(connection, _sizes(plan), waiting[0].received_at)
+        self._forget_the_oldest({batch.run_id for batch in waiting})
+        ready = [
+            key for key, (process, _) in plan.processes.items()
+            if enough(process.waiting, process.waiting_batches)
+        ]  # fmt: skip
+        return outcomes, ready
+
+    def _forget_the_oldest(self, grown: Iterable[str]) -> None:
+        for run_id in grown:
+            if run_id in self._runs:
+                size = self._runs[run_id].size
+                self._size += size - self._sizes.get(run_id, 0)
+                self._sizes[run_id] = size
+        while self._size > MAX_ENTRIES_IN_MEMORY and len(self._runs) > 1:
+            self.forget([next(iter(self._runs))])
+
+    def _lock(self, connection: Connection, run_ids: Iterable[str]) -> None:
+        """Hold the rows of the runs to the end of the transaction, and know what is true of them now."""
+        there = set()
+        for row in connection.execute(_LOCK, {"b_runs": sorted(run_ids)}).all():
+            there.add(row.id)
+            state = self._runs.get(row.id)
+            if state is None or state.created_at != row.created_at:
+                # Not looked at yet; or removed, and begun anew by the same name.
+                state = load_run(connection, row.id)
+                assert state is not None
+                self._runs[row.id] = state
+            elif state.stored != row.stored:
+                catch_up(connection, state)
+            elif state.attempt != row.attempt:
+                # Another attempt has begun, or an earlier one was heard of late: some have other numbers now.
+                number_anew(connection, state, row.attempt)
+            state.revision = row.revision
+            self._runs.move_to_end(row.id)
+        self.forget(run_id for run_id in run_ids if run_id not in there)
+
+    def sealed(self, key: Key, count: int) -> None:
+        """So many snapshots of the process were sealed; 0: another server was first, so it is looked at again later."""
+        if key.run_id in self._runs:
+            for process in self._runs[key.run_id].processes.values():
+                if process.id == key.process_id:
+                    process.waiting = max(0, process.waiting - count)
+                    if not count and enough(process.waiting, process.waiting_batches):
+                        process.waiting = BLOCK - MIN_SNAPSHOTS
+                    process.waiting_batches = 0
+
+    def _plan(self, connection: Connection, plan: _Plan, batch: Incoming) -> Outcome:
+        run = self._runs.get(batch.run_id)
+        if run is None or batch.project not in (None, run.project):
+            return UnknownRun(batch.run_id)
+        process = run.processes.get(batch.process.instance)
+        if process is None:
+            if len(run.processes) >= MAX_RUN_PROCESSES:
+                return TooManyProcesses(run.id, MAX_RUN_PROCESSES)
+            process = new_process(connection, run, batch)
+        other = _other_identity(process, batch)
+        if other is not None:
+            return other
+        last = batch.first_sequence + batch.count - 1
+        gaps = process.known.missing(batch.first_sequence, last) if batch.count else []
+        new = sum(high - low + 1 for low, high in gaps)
+        if new < batch.count:
+            unwritten = plan.bodies.get(Key(run.id, process.id), ())
+            folded = replace(batch, columns=fold(run, batch.columns).columns)
+            differs = contradiction(connection, run, process, folded, gaps, unwritten)
+            if differs is not None:
+                return differs
+        if gaps:
+            full = self._intake.limit_passed(
+                connection, run.project, batch.received_at, batch.browser
+            )
+            if full is not None:
+                wait = patience_seconds(batch.received_at)
+                return TooManyBytes(run.project, full.limit, wait, full.browser)
+        more_lost = _merge_lost(process.lost, batch.lost)
+        if not gaps and not more_lost:
+            # Nothing new: an upload of an old spool must not make a run look alive.
+            return Accepted(0)
+        plan.runs[run.id] = (run, batch.received_at)
+        plan.processes[Key(run.id, process.id)] = (process, batch.received_at)
+        process.seen_at = max(process.seen_at, batch.received_at)
+        before = plan.rows
+        for gap in gaps:
+            for low, high in divided(*gap):
+                _plan_rows(plan, run, process, batch, low, high)
+        if batch.browser:
+            plan.by_browsers.append((run.project, before, plan.rows))
+        return Accepted(new)
+
+
+def _other_identity(process: ProcessState, batch: Incoming) -> OtherIdentity | None:
+    """An instance is one process, which has one rank. Which attempt it is may be known better here
+    (`run_registration.py`)."""
+    stored, sent = process.identity, batch.process
+    if stored.rank != sent.rank:
+        return OtherIdentity(sent.instance, "rank", stored.rank, sent.rank)
+    return None
+
+
+def _count(process: ProcessState, numbers: Mapping[str, int]) -> None:
+    """What is counted here; a few reasons, beside those that a process may tell."""
+    for reason, number in numbers.items():
+        if number:
+            process.lost[reason] = process.lost.get(reason, 0) + number
+
+
+def _sizes(plan: _Plan) -> dict[str, int]:
+    """Bytes by project, and by its browsers."""
+    found: dict[str, int] = {}
+    for row in (*plan.batches, *plan.details, *plan.series):
+        project = plan.runs[row["run_id"]][0].project
+        found[project] = found.get(project, 0) + _size(row)
+    for project, before, after in plan.by_browsers:
+        added = zip((plan.batches, plan.details, plan.series), before, after, strict=True)
+        size = sum(_size(row) for rows, first, end in added for row in rows[first:end])
+        found[by_browsers(project)] = found.get(by_browsers(project), 0) + size
+    return found
+
+
+def _size(row: Mapping[str, Any]) -> int:
+    """What it is stored in: a body, or the name of a series."""
+    return len(row["body"]) if "body" in row else len(row["name"].encode())
+
+
+def _merge_lost(known: dict[str, int], sent: Mapping[str, int]) -> bool:
+    """Running totals only grow, so an old batch that is sent again takes nothing back. True: something grew."""
+    grew = False
+    for reason, number in sent.items():
+        if number > known.get(reason, -1) and (reason in known or len(known) < MAX_LOST_REASONS):
+            known[reason] = number
+            grew = True
+    return grew
+
+
+def _plan_rows(
+    plan: _Plan, run: RunState, process: ProcessState, batch: Incoming, low: int, high: int
+) -> None:
+    columns = batch.columns
+    if high - low + 1 < batch.count:
+        columns = columns.slice(low - batch.first_sequence, high + 1 - batch.first_sequence)
+    if process.skew is None:
+        process.skew = clock_skew.skew_of(columns, batch.received_at)
+    columns, righted = clock_skew.righted(columns, batch.received_at, process.skew)
+    folded = fold(run, columns)
+    _count(process, {**folded.counted, **righted})
+    columns = _number_names(plan, run, process, folded.columns)
+    plan.batches.append(
+        {
+            "run_id": run.id,
+            "process_id": process.id,
+            "first_sequence": low,
+            "count": len(columns),
+            "revision": run.revision + 1,
+            "received_at": batch.received_at,
+            "body": batch_frame.pack(columns, run.names),
+        }
+    )
+    plan.bodies.setdefault(Key(run.id, process.id), []).append((low, columns))
+    if batch.details:
+        plan.details += _detail_rows(run, process, batch, low, high)
+    process.known.add(low, high)
+    process.waiting += len(columns)
+    process.waiting_batches += 1
+    _observe(run, process, columns, high)
+
+
+def _number_names(
+    plan: _Plan, run: RunState, process: ProcessState, columns: BatchColumns
+) -> BatchColumns:
+    """Number the names that are new; past the bound they are left out, and counted."""
+    names = columns.names()
+    # In one call of C: nearly always all are there.
+    if all(map(run.names.__contains__, names)):
+        return columns
+    new = [name for name in names if name not in run.names]
+    kept, over = new[: run.room], new[run.room :]
+    newest = max(run.names.values(), default=0)
+    # Many runs have the same names.
+    added = {sys.intern(name): newest + n for n, name in enumerate(kept, 1)}
+    run.names = numbered({**run.names, **added})
+    plan.series += [
+        {"run_id": run.id, "id": number, "name": name} for name, number in added.items()
+    ]
+    for name in over:
+        column = columns.numbers(name)
+        assert column is not None
+        left_out = len(column) if column.present is None else int(column.present.sum())
+        _count(process, {"series_over_limit": left_out})
+    return columns.without(over) if over else columns
+
+
+def _detail_rows(
+    run: RunState, process: ProcessState, batch: Incoming, low: int, high: int
+) -> Iterable[dict[str, Any]]:
+    for kind, found in batch.details.items():
+        rows = [row for row in found if low <= row.sequence <= high]
+        if kind == "events":
+            rows = clock_skew.righted_events(rows, batch.received_at, process.skew)
+        # The censuses of a snapshot stand alone, because one of them is asked for at a time.
+        alone = groupby(sorted(rows, key=_sequence), _sequence) if kind == "census" else ()
+        for of_row in [list(of_one) for _, of_one in alone] or ([rows] if rows else []):
+            at = of_row[0].sequence - batch.first_sequence
+            yield {
+                "run_id": run.id,
+                "process_id": process.id,
+                "kind": kind,
+                "sequence": of_row[0].sequence,
+                "generation": batch.columns.generation[at],
+                "revision": run.revision + 1,
+                "body": compress(wire_types.encode(of_row)),
+            }
+
+
+_sequence: Final = attrgetter("sequence")
+
+
+def _observe(
+    run: RunState, process: ProcessState, columns: BatchColumns, last_sequence: int
+) -> None:
+    """Keep what the list of runs shows, so that it never has to open a chunk."""
+    generations = {g for g in columns.generation if g is not None}
+    if generations:
+        low, high = min(generations), max(generations)
+        run.first_generation = (
+            low if run.first_generation is None else min(low, run.first_generation)
+        )
+        run.last_generation = (
+            high if run.last_generation is None else max(high, run.last_generation)
+        )
+    for phase in dict.fromkeys(columns.phase):
+        if phase:
+            run.phases.setdefault(phase)
+    values = _present(columns, "process.rss_bytes")
+    if values:
+        if last_sequence > process.newest_sequence:
+            run.note_rss(process, values[-1])
+        peaks = _present(columns, "process.peak_bytes")
+        process.peak_bytes = max(process.peak_bytes or 0, max(values), max(peaks, default=0))
+        if process.identity.role == MAIN:
+            beside = run.beside(process)
+            run.sparkline.add([value + beside for value in values])
+    process.newest_sequence = max(process.newest_sequence, last_sequence)
+
+
+def _present(columns: BatchColumns, name: str) -> list[int]:
+    column = columns.numbers(name)
+    if column is None:
+        return []
+    values = column.values if column.present is None else column.values[column.present]
+    found: list[int] = values.astype(np.int64, copy=False).tolist()
+    return found
+
+
+def _write(connection: Connection, plan: _Plan) -> None:
+    if not plan.runs:
+        return
+    if plan.series:
+        _INSERT_SERIES(connection, plan.series)
+    _TOUCH_RUN(connection, [_touched_run(run, now) for run, now in plan.runs.values()])
+    touched = [
+        _touched_process(key, plan.runs[key.run_id][0], *what)
+        for key, what in plan.processes.items()
+    ]
+    _TOUCH_PROCESS(connection, touched)
+    if plan.batches:
+        _INSERT_BATCHES(connection, plan.batches)
+    lines = [row for row in plan.details if row["kind"] == "log"]
+    others = [row for row in plan.details if row["kind"] != "log"]
+    if others:
+        _INSERT_DETAILS(connection, others)
+    if lines:
+        keep_lines(connection, lines)
+
+
+def _not_before(last: ColumnElement[float]) -> ColumnElement[float]:
+    """Now, or what another server wrote whose clock is a little ahead: else that one would find the run silent."""
+    now: ColumnElement[float] = bindparam("b_now", type_=last.type)
+    return case((last.between(now, now + OTHER_CLOCK_SECONDS), last), else_=now)
+
+
+# Statements are made once: making one costs more than executing it.
+_LOCK: Final = (
+    select(runs.c.id, runs.c.created_at, runs.c.stored, runs.c.revision, runs.c.attempt)
+    .where(runs.c.id.in_(bindparam("b_runs", expanding=True)))
+    # All who lock several take them in this order.
+    .order_by(runs.c.id)
+    .with_for_update(key_share=True)
+)
+_INSERT_SERIES: Final = Many(insert(series), as_arrays=True)
+_INSERT_BATCHES: Final = Many(insert(batches))
+_INSERT_DETAILS: Final = Many(insert(details))
+_IS_SILENT: Final = or_(runs.c.state == "silent", runs.c.presumed)
+_WAS_SILENT: Final = or_(processes.c.end_state == "silent", processes.c.presumed)
+_TOUCH_RUN: Final = Many(
+    update(runs)
+    .where(runs.c.id == bindparam("b_run"))
+    .values(
+        revision=runs.c.revision + 1,
+        stored=runs.c.stored + 1,
+        last_seen_at=_not_before(runs.c.last_seen_at),
+        # Only silence ends by a word; a finished run stays finished when its last batches come late.
+        state=case((_IS_SILENT, "running"), else_=runs.c.state),
+        reason=case((_IS_SILENT, ""), else_=runs.c.reason),
+        ended_at=case((_IS_SILENT, null()), else_=runs.c.ended_at),
+        presumed=False,
+        first_generation=bindparam("b_first"),
+        last_generation=bindparam("b_last"),
+        phases_seen=bindparam("b_phases"),
+        sparkline=bindparam("b_spark"),
+        rss_bytes=bindparam("b_rss"),
+        peak_bytes=bindparam("b_peak"),
+    )
+)
+_TOUCH_PROCESS: Final = Many(
+    update(processes)
+    .where(processes.c.run_id == bindparam("b_run"), processes.c.id == bindparam("b_process"))
+    .values(
+        stored=bindparam("b_stored"),
+        last_seen_at=_not_before(processes.c.last_seen_at),
+        end_state=case((_WAS_SILENT, null()), else_=processes.c.end_state),
+        end_reason=case((_WAS_SILENT, ""), else_=processes.c.end_reason),
+        ended_at=case((_WAS_SILENT, null()), else_=processes.c.ended_at),
+        presumed=False,
+        rss_bytes=bindparam("b_rss"),
+        peak_bytes=bindparam("b_peak"),
+        lost=bindparam("b_losses"),
+        clock_skew_seconds=func.coalesce(
+            processes.c.clock_skew_seconds,
+            bindparam("b_skew", type_=processes.c.clock_skew_seconds.type),
+        ),
+    )
+)
+
+
+def _touched_run(run: RunState, now: float) -> dict[str, Any]:
+    run.stored += 1
+    run.revision += 1
+    return {
+        "b_run": run.id,
+        "b_now": now,
+        "b_first": run.first_generation,
+        "b_last": run.last_generation,
+        "b_phases": _json(list(run.phases)),
+        "b_spark": run.sparkline.to_json(),
+        **run.memory(now),
+    }
+
+
+def _touched_process(key: Key, run: RunState, process: ProcessState, now: float) -> dict[str, Any]:
+    return {
+        "b_run": key.run_id,
+        "b_process": key.process_id,
+        # As it is written for the run in this transaction.
+        "b_stored": run.stored,
+        "b_now": now,
+        "b_rss": process.rss_bytes,
+        "b_peak": process.peak_bytes,
+        "b_losses": _json(process.lost),
+        "b_skew": process.skew,
+    }
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

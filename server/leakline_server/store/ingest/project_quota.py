@@ -1,0 +1,219 @@
+"""How much a project takes in on a day: runs that begin and bytes that are stored, bounded (`limits.py`, settings).
+
+The day is that of UTC. Runs are counted one by one, in the transaction that creates them, and so are the bytes of what
+a run tells of itself. Those of batches are counted in memory and written once a mebibyte or ten seconds, in a
+transaction that happens anyway: what a killed server had not written yet is not counted. Several servers on one
+database see what the others have written.
+
+What browser tokens bring counts twice: for its project, and in a row of its own, under a name that no project can have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, Dialect, bindparam, delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ...limits import (
+    BROWSER_BYTES_PER_DAY,
+    BROWSER_RUNS_PER_DAY,
+    PROJECTS_PER_DAY,
+    share_of_browsers,
+)
+from ..maintenance.retention_policy import DAY_SECONDS, PerProject
+from ..schema import intake
+
+FLUSH_BYTES: Final = 2**20
+FLUSH_SECONDS: Final = 10.0
+# The longest that anybody is told to wait: a bound may be raised before the day ends.
+MAX_PATIENCE_SECONDS: Final = 3_600
+# Counts of days before, for whoever looks.
+KEPT_DAYS: Final = 8
+# Behind the name of a project, none of which has a control character.
+_BY_BROWSERS: Final = "\x1fbrowsers"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a project may take in on a day, None without end. ``browser``: with a token that is in a page, which may
+    take a share of it."""
+
+    runs: float | None = None
+    bytes: float | None = None
+    browser: bool = False
+
+
+UNBOUNDED: Final = Allowance()
+
+
+class TooManyRuns(Exception):
+    """The project has begun as many runs today as it may, or its browser tokens have."""
+
+    def __init__(self, project: str, limit: int, browser: bool = False) -> None:
+        super().__init__(project, limit, browser)
+        self.project, self.limit, self.browser = project, limit, browser
+
+
+class TooManyProjects(Exception):
+    """Runs have begun today in as many projects as they may."""
+
+
+class TooMuchStored(Exception):
+    """The project has stored as many bytes today as it may, or its browser tokens have."""
+
+    def __init__(self, project: str, limit: int, browser: bool = False) -> None:
+        super().__init__(project, limit, browser)
+        self.project, self.limit, self.browser = project, limit, browser
+
+
+def day_of(now: float) -> int:
+    return int(now // DAY_SECONDS)
+
+
+def patience_seconds(now: float) -> int:
+    """How long to wait before it is worth trying again."""
+    left = DAY_SECONDS - now % DAY_SECONDS
+    return min(MAX_PATIENCE_SECONDS, int(left) + 1)
+
+
+def begin_run(connection: Connection, project: str, now: float, allowed: Allowance) -> None:
+    """Count a run of today. Raises TooManyRuns and TooManyProjects; then the caller's transaction must not go on."""
+    found = _add(connection, project, day_of(now), runs=1)
+    if allowed.runs is not None and found.runs > allowed.runs:
+        raise TooManyRuns(project, int(allowed.runs))
+    if allowed.browser:
+        share = share_of_browsers(BROWSER_RUNS_PER_DAY, allowed.runs)
+        if _add(connection, by_browsers(project), day_of(now), runs=1).runs > share:
+            raise TooManyRuns(project, share, browser=True)
+    if found.runs == 1:
+        connection.execute(delete(intake).where(intake.c.day < day_of(now) - KEPT_DAYS))
+        if connection.execute(_PROJECTS, {"day": day_of(now)}).scalar_one() > PROJECTS_PER_DAY:
+            raise TooManyProjects
+
+
+def add_bytes(
+    connection: Connection, project: str, size: int, now: float, allowed: Allowance
+) -> None:
+    """Count what is stored beside batches. Raises TooMuchStored where there was no room before it; then the caller's
+    transaction must not go on."""
+    found = _add(connection, project, day_of(now), bytes_=size)
+    if allowed.bytes is not None and found.bytes - size >= allowed.bytes:
+        raise TooMuchStored(project, int(allowed.bytes))
+    if allowed.browser:
+        share = share_of_browsers(BROWSER_BYTES_PER_DAY, allowed.bytes)
+        found = _add(connection, by_browsers(project), day_of(now), bytes_=size)
+        if found.bytes - size >= share:
+            raise TooMuchStored(project, share, browser=True)
+
+
+def by_browsers(project: str) -> str:
+    """Under which what came of its browser tokens is counted."""
+    return project + _BY_BROWSERS
+
+
+@dataclass(slots=True)
+class _Project:
+    stored: int
+    # Not written yet.
+    waiting: int = 0
+
+
+@dataclass(slots=True)
+class Intake:
+    """The bytes of today, as one writer knows them. Used by its thread."""
+
+    limits: PerProject
+    _day: int = -1
+    _flushed_at: float = 0.0
+    _projects: dict[str, _Project] = field(default_factory=dict)
+
+    def limit_passed(
+        self, connection: Connection, project: str, now: float, browser: bool = False
+    ) -> TooMuchStored | None:
+        """The bound of the project where it has stored as much today, or, for what a ``browser`` token brings, of
+        those."""
+        limit = self.limits.of(project)
+        if limit is not None and self._stored(connection, project, now) >= limit:
+            return TooMuchStored(project, int(limit))
+        if not browser:
+            return None
+        share = share_of_browsers(BROWSER_BYTES_PER_DAY, limit)
+        if self._stored(connection, by_browsers(project), now) < share:
+            return None
+        return TooMuchStored(project, share, browser=True)
+
+    def _stored(self, connection: Connection, name: str, now: float) -> int:
+        known = self._known(connection, name, now)
+        return known.stored + known.waiting
+
+    def add(self, connection: Connection, sizes: Mapping[str, int], now: float) -> None:
+        """So many bytes were stored for each project, and by browsers, in this transaction."""
+        for project, size in sizes.items():
+            self._known(connection, project, now).waiting += size
+        waiting = sum(known.waiting for known in self._projects.values())
+        if waiting >= FLUSH_BYTES or now - self._flushed_at >= FLUSH_SECONDS:
+            self._flush(connection, now)
+
+    def _known(self, connection: Connection, project: str, now: float) -> _Project:
+        day = day_of(now)
+        if day != self._day:
+            # What is not written yet of yesterday bounds nothing any more.
+            self._projects.clear()
+            self._day = day
+        if project not in self._projects:
+            row = connection.execute(_BYTES, {"project": project, "day": day}).first()
+            self._projects[project] = _Project(0 if row is None else int(row.bytes))
+        return self._projects[project]
+
+    def _flush(self, connection: Connection, now: float) -> None:
+        """In the order of their names, as every server takes them."""
+        self._flushed_at = now
+        for project, known in sorted(self._projects.items()):
+            if known.waiting:
+                known.stored = int(_add(connection, project, self._day, bytes_=known.waiting).bytes)
+                known.waiting = 0
+
+
+def of_today(connection: Connection, now: float | None = None) -> Iterable[Any]:
+    """(project, runs, bytes), the fullest first."""
+    day = day_of(time.time() if now is None else now)
+    query = select(intake.c.project, intake.c.runs, intake.c.bytes).where(
+        intake.c.day == day, _OF_ALL
+    )
+    return connection.execute(query.order_by(intake.c.bytes.desc())).all()
+
+
+def _add(connection: Connection, project: str, day: int, runs: int = 0, bytes_: int = 0) -> Any:
+    values = {"project": project, "day": day, "runs": runs, "bytes": bytes_}
+    return connection.execute(_upsert(connection.dialect), values).one()
+
+
+def _upsert(dialect: Dialect) -> Any:
+    if dialect.name not in _UPSERTS:
+        insert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
+        statement = insert(intake)
+        more = {
+            "runs": intake.c.runs + statement.excluded.runs,
+            "bytes": intake.c.bytes + statement.excluded.bytes,
+        }
+        counted = statement.on_conflict_do_update(index_elements=["project", "day"], set_=more)
+        _UPSERTS[dialect.name] = counted.returning(intake.c.runs, intake.c.bytes)
+    return _UPSERTS[dialect.name]
+
+
+# Not what browsers have brought of it.
+_OF_ALL: Final = ~intake.c.project.endswith(_BY_BROWSERS)
+# Made once, for each kind of database: making a statement costs more than executing it.
+_BYTES: Final = select(intake.c.bytes).where(
+    intake.c.project == bindparam("project"), intake.c.day == bindparam("day")
+)
+_PROJECTS: Final = (
+    select(func.count())
+    .select_from(intake)
+    .where(intake.c.day == bindparam("day"), intake.c.runs > 0, _OF_ALL)
+)
+_UPSERTS: Final[dict[str, Any]] = {}

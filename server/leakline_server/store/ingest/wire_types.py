@@ -1,0 +1,163 @@
+"""The shapes that come over the wire, as msgspec types: decoding one is checking it.
+
+`snapshot.py` of the client describes the format. Shapes and ranges of single values are checked here, in C; what
+spans several fields is checked in `ingest.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from ...limits import (
+    MAX_INSTANCE_LENGTH,
+    MAX_INTEGER,
+    MAX_LABEL_LENGTH,
+    MAX_NAME_LENGTH,
+    MAX_PATH_LENGTH,
+    MAX_RANK,
+    MAX_TIME_SECONDS,
+)
+
+Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+Seconds = Annotated[float, Meta(ge=0, le=MAX_TIME_SECONDS)]
+Label = Annotated[str, Meta(max_length=MAX_LABEL_LENGTH)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
+Path = Annotated[str, Meta(max_length=MAX_PATH_LENGTH)]
+Value = Integer | float | None
+Kind = Literal["baseline", "phase_end", "generation_end", "manual", "sample", "finish"]
+EventKind = Literal[
+    "mark", "note", "cleanup", "exception", "warning", "expect", "track", "gauge", "watch", "fix",
+    "band", "budget", "collection", "register_cleanup", "log",
+]  # fmt: skip
+
+
+class Process(Struct, frozen=True):
+    instance: Annotated[str, Meta(min_length=1, max_length=MAX_INSTANCE_LENGTH)]
+    rank: Annotated[int, Meta(ge=0, le=MAX_RANK)] = 0
+    pid: Count = 0
+    host: Label = ""
+    role: Label = "main"
+    attempt: Annotated[int, Meta(ge=1, le=MAX_RANK)] = 1
+
+
+class Columns(Struct):
+    """One entry a snapshot in every list."""
+
+    time: list[Seconds]
+    monotonic: list[Seconds] = field(default_factory=list)
+    generation: list[Integer | None] = field(default_factory=list)
+    phase: list[Label | None] = field(default_factory=list)
+    label: list[Label | None] = field(default_factory=list)
+    kind: list[Kind] | None = None
+    series: dict[Name, list[Value]] = field(default_factory=dict)
+
+
+class Row(Struct):
+    """One snapshot, for senders that do not think in columns."""
+
+    time: Seconds
+    monotonic: Seconds | None = None
+    generation: Integer | None = None
+    phase: Label | None = None
+    label: Label | None = None
+    kind: Kind | None = None
+    series: dict[Name, Value] = field(default_factory=dict)
+
+
+class Event(Struct):
+    sequence: Count
+    time: Seconds
+    kind: EventKind
+    name: Name
+    generation: Integer | None = None
+    phase: Label | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+class LargeObject(Struct):
+    sequence: Count
+    type: Name
+    bytes: Count
+    detail: Path = ""
+    holder: Path = ""
+
+
+class Census(Struct):
+    sequence: Count
+    mode: Label
+    coverage: Annotated[float, Meta(ge=0, le=1)]
+    objects: Count
+    types: list[tuple[Name, Count, Count | None]]
+
+
+class Holder(Struct):
+    sequence: Count
+    type: Name
+    path: Path
+    count: Count
+    bytes_each: Count | None = None
+
+
+class Envelope(Struct, kw_only=True):
+    """What a batch has beside its snapshots."""
+
+    version: int
+    process: Process
+    first_sequence: Count
+    count: Count | None = None
+    events: list[Event] = field(default_factory=list)
+    large_objects: list[LargeObject] = field(default_factory=list)
+    census: list[Census] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)
+    lost: dict[Name, Count] = field(default_factory=dict)
+
+
+class Batch(Envelope, kw_only=True):
+    """The body of ``POST /api/v1/runs/{run}/batches``: ``columns`` with ``count``, or ``snapshots``."""
+
+    columns: Columns | None = None
+    snapshots: list[Row] | None = None
+
+
+class PlainColumns(Struct):
+    """As `Columns`, with nothing left out; the series are valid JSON of any kind, which `ingest.read_series` reads."""
+
+    time: list[Seconds]
+    monotonic: list[Seconds]
+    generation: list[Integer | None]
+    phase: list[Label | None]
+    label: list[Label | None]
+    kind: list[Kind]
+    series: msgspec.Raw
+
+
+class PlainBatch(Envelope, kw_only=True):
+    """As `Batch`, for what our own clients send."""
+
+    columns: PlainColumns
+    snapshots: None = None
+
+
+class StoredBody(Struct):
+    """What older versions stored of an accepted batch."""
+
+    columns: Columns
+
+
+decode_batch: Final = msgspec.json.Decoder(Batch).decode
+decode_plain: Final = msgspec.json.Decoder(PlainBatch).decode
+decode_stored: Final = msgspec.json.Decoder(StoredBody).decode
+encode: Final = msgspec.json.Encoder().encode
+
+
+def kind_of(phase: str | None) -> Kind:
+    """What a snapshot stands for when its sender did not say."""
+    return "phase_end" if phase else "manual"
+
+
+def kinds_of(columns: Columns) -> list[Kind]:
+    return columns.kind or [kind_of(phase) for phase in columns.phase]

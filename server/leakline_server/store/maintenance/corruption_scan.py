@@ -1,0 +1,96 @@
+"""What is missing in an SQLite database, looked for when a server starts: each loss is counted and logged by its name.
+
+Damaged values are set aside before (`quarantine.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DatabaseError
+
+from ..series.column_reader import GENERATION
+from .corruption import found_in_row, run_named
+from .disk_space import space
+from .quarantine import THE_DATABASE
+
+# A larger file takes longer than a second to check as a whole.
+MAX_CHECKED_BYTES: Final = 64 * 2**20
+# Past this, a file is damaged as a whole.
+MAX_NAMED: Final = 100
+
+# What is written with something else, by what is missing where that is not there.
+_MISSING: Final[dict[str, str]] = {
+    "its processes": "SELECT id FROM runs r WHERE stored > 0 AND NOT EXISTS "
+    "(SELECT 1 FROM processes WHERE run_id = r.id)",
+    "the names of its series": "SELECT id FROM runs r WHERE stored > 0 AND NOT EXISTS "
+    "(SELECT 1 FROM series WHERE run_id = r.id)",
+    "its attempts": "SELECT id FROM runs r WHERE NOT EXISTS (SELECT 1 FROM attempts WHERE run_id = r.id)",
+    "its incidents": "SELECT id FROM runs r WHERE status IN ('suspected', 'confirmed') AND NOT EXISTS "
+    "(SELECT 1 FROM incidents WHERE run_id = r.id)",
+    "snapshots of a process": "SELECT DISTINCT run_id FROM processes p WHERE stored > 0 AND NOT EXISTS "
+    "(SELECT 1 FROM batches WHERE run_id = p.run_id AND process_id = p.id) AND NOT EXISTS "
+    "(SELECT 1 FROM segments WHERE run_id = p.run_id AND process_id = p.id)",
+    "its newest snapshots": "SELECT id FROM runs r WHERE NOT EXISTS (SELECT 1 FROM batches WHERE run_id = r.id) "
+    "AND NOT EXISTS (SELECT 1 FROM segments WHERE run_id = r.id AND thinned) AND last_generation > "
+    "(SELECT max(c.max) FROM processes p JOIN chunks c ON c.run_id = p.run_id AND c.process_id = p.id "
+    f"AND c.series_id = {GENERATION} WHERE p.run_id = r.id)",
+    "all sealed snapshots": "SELECT DISTINCT run_id FROM segments WHERE NOT EXISTS (SELECT 1 FROM chunks)",
+    "what divides its sealed snapshots": "SELECT DISTINCT run_id FROM chunks WHERE NOT EXISTS "
+    "(SELECT 1 FROM segments)",
+}
+
+
+def inspect(engine: Engine) -> None:
+    """Log what is missing; nothing is changed."""
+    if engine.dialect.name != "sqlite":
+        return
+    with engine.connect() as connection:
+        for whose, what in _found(connection):
+            found_in_row(engine, whose, what)
+
+
+def _found(connection: Connection) -> Iterator[tuple[str, str]]:
+    """(whose, what) of each loss."""
+    # Both read the entire file.
+    if space(connection.engine).bytes <= MAX_CHECKED_BYTES:
+        yield from _of_file(connection)
+        yield from _without_parent(connection)
+    for what, query in _MISSING.items():
+        for (run_id,) in _rows(connection, query):
+            yield run_named(run_id), what
+
+
+def _of_file(connection: Connection) -> Iterator[tuple[str, str]]:
+    """What SQLite itself says: of pages, rows and indexes, and nothing of what they hold."""
+    for (said,) in _rows(connection, f"PRAGMA integrity_check({MAX_NAMED})"):
+        if said != "ok":
+            yield THE_DATABASE, f"a part of the file ({' '.join(str(said).split())})"
+
+
+def _without_parent(connection: Connection) -> Iterator[tuple[str, str]]:
+    """Rows that belong to what is not there."""
+    runs: set[str] = set()
+    rows: dict[tuple[str, str], int] = {}
+    for table, row_id, parent, _ in _rows(connection, "PRAGMA foreign_key_check"):
+        if parent == "runs":
+            found = _rows(connection, f"SELECT run_id FROM {table} WHERE rowid = {int(row_id)}")
+            runs.update(run_named(run_id) for (run_id,) in found)
+        rows[table, parent] = rows.get((table, parent), 0) + 1
+    for whose in sorted(runs):
+        yield whose, "its place in the list of runs"
+    for (table, parent), count in rows.items():
+        if parent != "runs":
+            yield THE_DATABASE, f"the {parent} of {count} rows of {table}"
+
+
+def _rows(connection: Connection, query: str) -> list[Any]:
+    """None of what lies on a page that cannot be read, which is found by the query of pages."""
+    try:
+        return list(connection.execute(text(query)))
+    except DatabaseError:
+        table = query.partition(" FROM ")[2].split(" ")[0] or "the file"
+        found_in_row(connection.engine, THE_DATABASE, f"a page of {table}")
+        return []

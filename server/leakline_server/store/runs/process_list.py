@@ -1,0 +1,194 @@
+"""The processes of a run as an answer tells them: not more than it has room for, and how many it leaves out.
+
+A run may have ten thousand, each with names, reasons and lines that a stranger has chosen. Where there is no room for
+all, those that a finding names go first, then those of the newest attempt, and of these those that ended worst: what
+people look for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Connection, Engine, Row, case, func, literal, select
+
+from leakline.transport.snapshot_accounting import DROPPED, THINNED
+
+from ...limits import MAX_LINES_TOLD_BYTES, MAX_PAGE, MAX_PROCESSES_TOLD, MAX_PROCESSES_TOLD_BYTES
+from ..details.details import lines_of_processes
+from ..schema import batches, processes, segments
+from ..timestamps import iso, iso_or_none
+
+# In which order processes are given: those that share a line one after the other, whenever they were heard of.
+LIVED: Final = (
+    processes.c.rank, processes.c.attempt, processes.c.started_at, processes.c.id,
+)  # fmt: skip
+# What ended badly has 0.
+_GOOD_END: Final = case(
+    (processes.c.end_state.in_(("failed", "interrupted", "killed", "silent")), 0), else_=1
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """``processes`` as the API has them, in the order in which they lived; ``left_out``: how many there are besides."""
+
+    processes: list[dict[str, Any]]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """``newest``: the highest sequence number, which is how many snapshots were taken until then. ``left_out``: were
+    stored, until they were thinned (`run_thinning.py`)."""
+
+    count: int = 0
+    newest: int = 0
+    left_out: int = 0
+
+    def taken(self, lost: Mapping[str, int]) -> int:
+        """As far as is known here. What was lost after the newest one has a number as well, which nobody tells."""
+        gone = sum(number for reason, number in lost.items() if reason in DROPPED | THINNED)
+        return max(self.newest, self.count + self.left_out + gone)
+
+
+_NONE_STORED: Final = Stored()
+
+
+class _Grows(msgspec.Struct):
+    instance: str
+    growth_bytes_per_generation: dict[str, float] | None = None
+    findings: list[str] = []
+
+
+class _Verdict(msgspec.Struct):
+    """What it says of each process; one of an older Leakline says nothing of them."""
+
+    processes: list[_Grows] = []
+
+
+_decode: Final = msgspec.json.Decoder(_Verdict).decode
+_NOT_TOLD: Final = _Grows("")
+
+
+def of_run(connection: Connection, run_id: str, verdict: str | None) -> Told:
+    """``verdict``: of the run, as it is stored."""
+    mine = processes.c.run_id == run_id
+    grows = {
+        each.instance: each for each in (_decode(verdict) if verdict else _Verdict()).processes
+    }
+    named = [each.instance for each in grows.values() if each.findings]
+    leaks_first = case((processes.c.instance.in_(named[:MAX_PAGE]), 0), else_=1)
+    first = (leaks_first, processes.c.attempt.desc(), _GOOD_END, *LIVED)
+    rows = connection.execute(
+        select(processes).where(mine).order_by(*first).limit(MAX_PROCESSES_TOLD)
+    ).all()
+    count = len(rows)
+    if count == MAX_PROCESSES_TOLD:
+        count = connection.scalar(select(func.count()).select_from(processes).where(mine)) or 0
+    stored = _stored(connection, run_id)
+    told = dict(
+        _that_fit(
+            (
+                row,
+                _process(row, stored.get(row.id, _NONE_STORED), grows.get(row.instance, _NOT_TOLD)),
+            )
+            for row in rows
+        )
+    )
+    _add_lines(connection, run_id, {row.id: process for row, process in told.items()})
+    in_order = sorted(told, key=lambda row: (row.rank, row.attempt, row.started_at, row.id))
+    return Told([told[row] for row in in_order], count - len(told))
+
+
+def all_of(engine: Engine, run_id: str) -> list[dict[str, Any]]:
+    """{instance, rank, role} of every process there is, also of those that no answer tells, in the order LIVED."""
+    p = processes.c
+    query = select(p.instance, p.rank, p.role).where(p.run_id == run_id).order_by(*LIVED)
+    with engine.connect() as connection:
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _stored(connection: Connection, run_id: str) -> dict[int, Stored]:
+    """By process id; of processes that have sent snapshots."""
+    found: dict[int, Stored] = {}
+    s, b = segments.c, batches.c
+    # A thinned stretch counts as whole, as it does for what is sent again.
+    missing = case((s.thinned, s.last_sequence - s.first_sequence + 1 - s.count), else_=0)
+    for table, newest, left_out in (
+        (segments, func.max(s.last_sequence), func.sum(missing)),
+        (batches, func.max(b.first_sequence + b.count - 1), literal(0)),
+    ):
+        query = (
+            select(table.c.process_id, func.sum(table.c.count), newest, left_out)
+            .where(table.c.run_id == run_id, table.c.count > 0)
+            .group_by(table.c.process_id)
+        )
+        for process_id, count, last, out in connection.execute(query):
+            before = found.get(process_id, Stored())
+            together, gone = before.count + int(count), before.left_out + int(out)
+            # Numbers begin at 1, but who sends may begin at 0.
+            highest = max(before.newest, int(last), together + gone)
+            found[process_id] = Stored(together, highest, gone)
+    return found
+
+
+def _that_fit(
+    found: Iterator[tuple[Row[Any], dict[str, Any]]],
+) -> Iterator[tuple[Row[Any], dict[str, Any]]]:
+    room = MAX_PROCESSES_TOLD_BYTES
+    for row, process in found:
+        room -= len(msgspec.json.encode(process))
+        if room < 0:
+            return
+        yield row, process
+
+
+def _process(row: Row[Any], stored: Stored, grows: _Grows) -> dict[str, Any]:
+    lost = msgspec.json.decode(row.lost)
+    return {
+        "instance": row.instance,
+        "rank": row.rank,
+        "role": row.role,
+        "pid": row.pid,
+        "host": row.host,
+        "attempt": row.attempt,
+        "started_at": iso(row.started_at),
+        "last_seen_at": iso(row.last_seen_at),
+        "ended_at": iso_or_none(row.ended_at),
+        "end_state": row.end_state,
+        "end_reason": row.end_reason,
+        "presumed": row.presumed,
+        "clock_skew_seconds": row.clock_skew_seconds,
+        "rss_bytes": row.rss_bytes,
+        "peak_bytes": row.peak_bytes,
+        "growth_bytes_per_generation": grows.growth_bytes_per_generation,
+        "findings": grows.findings,
+        "taken": stored.taken(lost),
+        "stored": stored.count,
+        "left_out": stored.left_out,
+        "lost": lost,
+        "log_lines": [],
+        "log_lines_left_out": 0,
+    }
+
+
+def _add_lines(connection: Connection, run_id: str, told: dict[int, dict[str, Any]]) -> None:
+    """Those that ended badly first, until there is no room; of the last that has some, its newest."""
+    room = MAX_LINES_TOLD_BYTES
+    for process_id, lines in lines_of_processes(connection, run_id, list(told)):
+        kept, room = _newest(lines, room)
+        told[process_id] |= {"log_lines": kept, "log_lines_left_out": len(lines) - len(kept)}
+
+
+def _newest(lines: Sequence[str], room: int) -> tuple[list[str], int]:
+    """As many of the last as there is room for, and the room that is left; none once one did not fit."""
+    kept: list[str] = []
+    for line in reversed(lines):
+        room -= len(msgspec.json.encode(line))
+        if room < 0:
+            return kept[::-1], 0
+        kept.append(line)
+    return kept[::-1], room

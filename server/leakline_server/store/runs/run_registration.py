@@ -1,0 +1,386 @@
+"""A process creates a run, joins it, or begins its next attempt.
+
+A process says which attempt it is as far as it knows: one that is resumed on another machine knows of none before it.
+So the attempts are numbered here, by when their processes began. Two processes of one rank are two attempts; the ranks
+of one launch are the same one. What was recorded earlier may be heard of later: then it takes its place, and the
+numbers of those that began after it move up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Select,
+    and_,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+from leakline.analysis.generation_unit import UNITS_OF_TIME
+from leakline.snapshot import ProcessIdentity, RunHeader
+
+from ...limits import MAX_DECLARED_PHASES, MAX_RUN_ATTEMPTS, MAX_RUN_PROCESSES, MAX_RUN_TAGS
+from ..engine import writing
+from ..ingest import clock_skew
+from ..ingest.ingest_cache import MAIN, next_process
+from ..ingest.project_quota import UNBOUNDED, Allowance, add_bytes, begin_run
+from ..schema import attempts, processes, runs
+from .runs import ENDED, locked
+
+# All processes of a launch begin within this time.
+LAUNCH_SECONDS: Final = 600.0
+# What a process may say it is, and the columns hold.
+LAST_ATTEMPT: Final = 2**31 - 1
+# A rank that begins later still may join an attempt that was heard of within this time.
+ALIVE_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a process is told when it creates or joins a run."""
+
+    id: str
+    created: bool
+    attempt: int
+
+
+class OtherProject(Exception):
+    """The run exists, in another project."""
+
+    def __init__(self, project: str) -> None:
+        super().__init__(project)
+        self.project = project
+
+
+class OtherProcess(Exception):
+    """The instance is known with another rank."""
+
+    def __init__(self, instance: str, field: str, stored: int, sent: int) -> None:
+        super().__init__(instance, field, stored, sent)
+        self.instance, self.field, self.stored, self.sent = instance, field, stored, sent
+
+
+class TooManyProcesses(Exception):
+    """The run has as many as a run may."""
+
+
+class TooManyAttempts(Exception):
+    """The run has as many as a run may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The number of an attempt. ``moves``: those from this number on move up by one."""
+
+    number: int
+    moves: bool = False
+
+
+def join_run(
+    engine: Engine,
+    header: RunHeader,
+    now: float,
+    process: ProcessIdentity | None = None,
+    allowed: Allowance = UNBOUNDED,
+    sent_at: float | None = None,
+) -> Joined:
+    """Create the run, or join it: another rank, the next attempt, or a process that says hello again.
+
+    A process that is known already changes nothing about a run that ended, so uploading a spool twice is the same as
+    once; a new one of the newest attempt makes the run running. Without ``process``, joining a run that ended begins
+    its next attempt. ``sent_at``: what the clock of the process says while it asks; where that lies, the moment at
+    which it began is put right by it. Raises OtherProject, OtherProcess, TooManyProcesses, TooManyAttempts, TooManyRuns
+    and TooMuchStored where today's is more than is ``allowed``, and TooManyProjects.
+    """
+    skew = clock_skew.skew(sent_at, now)
+    header = replace(header, started_at=clock_skew.moment(header.started_at, now, skew))
+    try:
+        return _join(engine, header, now, process, skew, allowed)
+    except IntegrityError:
+        # Another rank has created it in the same moment.
+        return _join(engine, header, now, process, skew, allowed)
+
+
+def _join(
+    engine: Engine,
+    header: RunHeader,
+    now: float,
+    process: ProcessIdentity | None,
+    skew: float | None,
+    allowed: Allowance,
+) -> Joined:
+    with writing(engine) as connection:
+        row = locked(connection, header.id)
+        if row is None:
+            joined, told = _begin(connection, header, process, now, allowed)
+        elif row.project != header.project:
+            raise OtherProject(row.project)
+        elif process is None:
+            joined, told = _resume(connection, header, row, now)
+        else:
+            joined, told = _join_as(connection, header, row, process, now)
+        if process is not None:
+            clock_skew.note(connection, header.id, process.instance, skew)
+        if told:
+            size = len(msgspec.json.encode(told))
+            add_bytes(connection, header.project, size, now, allowed)
+    return joined
+
+
+# What was written that was not there, to be counted.
+_Told = tuple[Any, ...]
+
+
+def _begin(
+    connection: Connection,
+    header: RunHeader,
+    process: ProcessIdentity | None,
+    now: float,
+    allowed: Allowance,
+) -> tuple[Joined, _Told]:
+    attempt = 1 if process is None else process.attempt
+    _create(connection, header, attempt, now)
+    begin_run(connection, header.project, now, allowed)
+    if process is not None:
+        _introduce(connection, header, process, attempt, now)
+    # Of the run and of its attempt.
+    return Joined(header.id, True, attempt), (header, header.environment, process)
+
+
+def _join_as(
+    connection: Connection, header: RunHeader, row: Row[Any], process: ProcessIdentity, now: float
+) -> tuple[Joined, _Told]:
+    known = _known(connection, header.id, process)
+    if known is None:
+        return _take_in(connection, header, row, process, now)
+    if row.state not in ENDED:
+        _note(connection, header, row, now)
+    return Joined(header.id, False, known), ()
+
+
+def place(
+    process: ProcessIdentity,
+    started_at: float,
+    mains: Sequence[Any],
+    begun: Mapping[int, float],
+    *,
+    live: bool,
+) -> Placed:
+    """Which attempt a process belongs to that nobody has heard of.
+
+    ``mains``: rank, attempt and started_at of those known. ``begun``: attempt -> when it began. ``live``: it has begun
+    just now, and the run is being heard of.
+
+    1. It lies between the processes of its own rank that began before and after it.
+    2. There, it belongs to the attempt that began nearest to it, if they may be one launch; a live one to the newest.
+    3. Else it begins one.
+    """
+    own = [p for p in mains if p.rank == process.rank]
+    before = [p for p in own if p.started_at <= started_at]
+    if process.role != MAIN:
+        newest = max(before, key=lambda p: p.started_at, default=None)
+        return Placed(process.attempt if newest is None else newest.attempt)
+    low = max((p.attempt for p in before), default=0) + 1
+    high = min((p.attempt for p in own if p.started_at > started_at), default=None)
+    if high is None and max(begun.values(), default=started_at) <= started_at + LAUNCH_SECONDS:
+        # It is of the newest launch, which may know of attempts that were not heard of here. For one that comes late,
+        # the numbers have moved since.
+        low = max(low, process.attempt)
+    between = [n for n in begun if low <= n and (high is None or n < high)]
+    nearest = min(between, key=lambda n: abs(begun[n] - started_at), default=None)
+    if nearest is not None:
+        of_one_launch = abs(begun[nearest] - started_at) <= LAUNCH_SECONDS
+        if of_one_launch or (live and nearest == max(begun)):
+            return Placed(nearest)
+    earlier = (n for n, at in begun.items() if at <= started_at and (high is None or n < high))
+    number = max(low, max(earlier, default=0) + 1)
+    return Placed(number, number in begun)
+
+
+def _take_in(
+    connection: Connection, header: RunHeader, row: Row[Any], process: ProcessIdentity, now: float
+) -> tuple[Joined, _Told]:
+    """A process that is new."""
+    mains = _mains(connection, header.id)
+    begun = _begun(connection, header.id, mains)
+    heard = row.state == "running" and now - row.last_seen_at <= ALIVE_SECONDS
+    live = heard and now - header.started_at <= LAUNCH_SECONDS
+    placed = place(process, header.started_at, mains, begun, live=live)
+    newest = max(placed.number, max(row.attempt, *begun, 0) + placed.moves)
+    if newest > LAST_ATTEMPT:
+        raise TooManyAttempts
+    if placed.moves:
+        _move_up(connection, header.id, placed.number)
+    is_newest = placed.number == newest
+    describes = process.role == MAIN and all(
+        p.attempt + (placed.moves and p.attempt >= placed.number) != placed.number for p in mains
+    )
+    values: dict[str, Any] = {
+        "attempt": newest, "started_at": min(row.started_at, header.started_at),
+    }  # fmt: skip
+    if is_newest and (process.role == MAIN or row.state not in ENDED):
+        # What an earlier attempt left behind, and a child, do not make a run go on that has ended.
+        values |= {"state": "running", "reason": "", "ended_at": None, "presumed": False}
+        values["last_seen_at"] = now
+    if is_newest and (describes or newest > row.attempt):
+        values["environment"] = _dump(header.environment)
+    _introduce(connection, header, process, placed.number, now)
+    anew = _describe(connection, header, placed.number, header.started_at, anew=describes)
+    _note(connection, header, row, now, **values)
+    return Joined(header.id, False, placed.number), (process, *_environments(header, values, anew))
+
+
+def _environments(header: RunHeader, values: Mapping[str, Any], anew: bool) -> _Told:
+    """Of the run, where it is among what changes of it, and of the attempt."""
+    return (header.environment,) * (("environment" in values) + anew)
+
+
+def _resume(
+    connection: Connection, header: RunHeader, row: Row[Any], now: float
+) -> tuple[Joined, _Told]:
+    """Somebody joins who names no process."""
+    attempt = int(row.attempt) + (row.state in ENDED)
+    if attempt > LAST_ATTEMPT:
+        raise TooManyAttempts
+    values: dict[str, Any] = {
+        "attempt": attempt,
+        "state": "running",
+        "reason": "",
+        "ended_at": None,
+    }
+    if attempt > row.attempt:
+        values["environment"] = _dump(header.environment)
+    _note(connection, header, row, now, **values, presumed=False, last_seen_at=now)
+    anew = _describe(connection, header, attempt, now)
+    return Joined(header.id, False, attempt), _environments(header, values, anew)
+
+
+def _note(
+    connection: Connection, header: RunHeader, row: Row[Any], now: float, **values: Any
+) -> None:
+    """What a header adds to what is known of its run."""
+    if row.state == "running":
+        values.setdefault("last_seen_at", now)
+    connection.execute(
+        update(runs).where(runs.c.id == header.id).values(
+            revision=runs.c.revision + 1,
+            # A program that was counted by time has begun to count for itself.
+            unit=header.unit if row.unit in UNITS_OF_TIME else row.unit,
+            total=row.total if header.total is None else header.total,
+            phases=_dump(_union(msgspec.json.decode(row.phases), header.phases, MAX_DECLARED_PHASES)),
+            tags=_dump(_union(msgspec.json.decode(row.tags), header.tags, MAX_RUN_TAGS)), **values,
+        )
+    )  # fmt: skip
+
+
+def _known(connection: Connection, run_id: str, process: ProcessIdentity) -> int | None:
+    """The attempt of a process that has joined before."""
+    same = and_(processes.c.run_id == run_id, processes.c.instance == process.instance)
+    there = connection.execute(select(processes.c.rank, processes.c.attempt).where(same)).first()
+    if there is None:
+        return None
+    if there.rank != process.rank:
+        raise OtherProcess(process.instance, "rank", there.rank, process.rank)
+    return int(there.attempt)
+
+
+def _mains(connection: Connection, run_id: str) -> Sequence[Any]:
+    columns = processes.c.rank, processes.c.attempt, processes.c.started_at
+    query = select(*columns).where(processes.c.run_id == run_id, processes.c.role == MAIN)
+    return list(connection.execute(query))
+
+
+def _begun(connection: Connection, run_id: str, mains: Sequence[Any]) -> dict[int, float]:
+    """Attempt -> when its first process began."""
+    query = select(attempts.c.number, attempts.c.started_at).where(attempts.c.run_id == run_id)
+    begun = {row.number: row.started_at for row in connection.execute(query)}
+    for process in mains:
+        # One that only sent batches has told nothing of its attempt.
+        at = begun.get(process.attempt, process.started_at)
+        begun[process.attempt] = min(at, process.started_at)
+    return begun
+
+
+def _move_up(connection: Connection, run_id: str, first: int) -> None:
+    # A child says of itself which attempt it is of, and may say the last that can be.
+    among = processes.c.attempt.between(first, LAST_ATTEMPT - 1)
+    later = and_(processes.c.run_id == run_id, among)
+    connection.execute(update(processes).where(later).values(attempt=processes.c.attempt + 1))
+    # By way of numbers that nobody has: each must be the only one at any moment.
+    later = and_(attempts.c.run_id == run_id, attempts.c.number >= first)
+    connection.execute(update(attempts).where(later).values(number=-attempts.c.number - 1))
+    moved = and_(attempts.c.run_id == run_id, attempts.c.number < 0)
+    connection.execute(update(attempts).where(moved).values(number=-attempts.c.number))
+
+
+def _introduce(
+    connection: Connection, header: RunHeader, process: ProcessIdentity, attempt: int, now: float
+) -> None:
+    """Write the row of a process that joins. From now on, the run waits for its end."""
+    number = next_process(connection, header.id)
+    if number > MAX_RUN_PROCESSES:
+        raise TooManyProcesses
+    connection.execute(
+        insert(processes).values(
+            run_id=header.id, id=number, instance=process.instance,
+            rank=process.rank, role=process.role, pid=process.pid, host=process.host, attempt=attempt,
+            started_at=header.started_at, last_seen_at=now,
+        )
+    )  # fmt: skip
+
+
+def _create(connection: Connection, header: RunHeader, attempt: int, now: float) -> None:
+    connection.execute(
+        insert(runs).values(
+            id=header.id, project=header.project, name=header.name, unit=header.unit, total=header.total,
+            tags=_dump(list(dict.fromkeys(header.tags))), phases=_dump(header.phases),
+            config=_dump(header.config), environment=_dump(header.environment),
+            state="running", started_at=header.started_at, created_at=now, last_seen_at=now, revision=1,
+            attempt=attempt,
+        )
+    )  # fmt: skip
+    _describe(connection, header, attempt, header.started_at)
+
+
+def _describe(
+    connection: Connection, header: RunHeader, number: int, at: float, *, anew: bool = False
+) -> bool:
+    """The first process of an attempt describes it; its first main process ``anew``, where a child came before it.
+
+    True: it did.
+    """
+    of_run = attempts.c.run_id == header.id
+    same = and_(of_run, attempts.c.number == number)
+    described = {"started_at": at, "environment": _dump(header.environment)}
+    if connection.scalar(_how_many(same)):
+        if anew:
+            connection.execute(update(attempts).where(same).values(**described))
+        return anew
+    if (connection.scalar(_how_many(of_run)) or 0) >= MAX_RUN_ATTEMPTS:
+        raise TooManyAttempts
+    connection.execute(insert(attempts).values(run_id=header.id, number=number, **described))
+    return True
+
+
+def _how_many(which: ColumnElement[bool]) -> Select[int]:
+    return select(func.count()).select_from(attempts).where(which)
+
+
+def _union(there: Sequence[str], more: Sequence[str], most: int) -> list[str]:
+    """Each once, the first ones where they are too many."""
+    return list(dict.fromkeys((*there, *more)))[:most]
+
+
+def _dump(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

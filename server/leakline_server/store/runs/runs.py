@@ -1,0 +1,381 @@
+"""Runs: changed, ended, listed. What the pages and the API show of a run comes from here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Engine, Row, func, select, update
+
+from leakline.analysis.assertions.learned_baselines import with_accepted
+from leakline.analysis.findings.priority import Priority
+from leakline.analysis.results import SEVERITY, OomForecast, to_json
+from leakline.analysis.run_history import declared_expectations
+from leakline.analysis.status import GROWING
+from leakline.transport.oom_inference import said_at_end
+
+from ...limits import MAX_ATTEMPTS_TOLD, MAX_NOTES, MAX_NOTES_BYTES, MAX_PAGE
+from ..alerts import assertions
+from ..details.details import load_events
+from ..engine import writing
+from ..ingest import clock_skew
+from ..ingest.project_quota import Allowance, add_bytes
+from ..maintenance import corruption
+from ..maintenance.retention_policy import FOREVER, PerProject
+from ..maintenance.soft_delete import IS_DELETED
+from ..schema import attempts, runs, series
+from ..series.column_reader import reading
+from ..timestamps import iso, iso_or_none, unix
+from . import lifecycle, process_list
+from .process_list import LIVED
+from .run_order import NEWEST, BadCursor, Order, places, read_cursor, write_cursor
+
+__all__ = ["LIVED", "BadCursor", "iso", "iso_or_none", "unix"]
+
+State = Literal["running", "finished", "failed", "interrupted", "killed", "silent"]
+ENDED: Final = ("finished", "failed", "interrupted", "killed")
+STATES: Final = ("running", "silent", *ENDED)
+# In which a process may be there to ask: a silent one may come back.
+LISTENING: Final = ("running", "silent")
+# Asked for like a state, and none: a deleted run has one as well, and keeps it when that is undone.
+DELETED: Final = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The body of PATCH; None leaves a thing as it is. ``notes`` are added to those there are.
+
+    ``only_adds``: of a token that only adds, which pushes out nothing that people wrote; ``browser``: of one in a page.
+    """
+
+    state: str | None = None
+    ended_at: float | None = None
+    reason: str | None = None
+    instance: str | None = None
+    name: str | None = None
+    tags: tuple[str, ...] | None = None
+    notes: tuple[Mapping[str, Any], ...] = ()
+    only_adds: bool = False
+    browser: bool = False
+
+
+class NoRoomForNotes(Exception):
+    """People have left too little for those that a token adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """What to list. ``status`` is a verdict status, a run state or "deleted"; ``q`` and each of ``words`` is found in
+    name, project or id. Deleted runs are listed only where their status is asked for.
+    """
+
+    project: str | None = None
+    tag: str | None = None
+    status: str | None = None
+    q: str | None = None
+    limit: int = 50
+    cursor: str | None = None
+    order: Order = NEWEST
+    words: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+
+def change_run(
+    engine: Engine,
+    run_id: str,
+    changes: Changes,
+    now: float,
+    bytes_per_day: PerProject = FOREVER,
+) -> dict[str, Any] | None:
+    """Apply changes and return the RunSummary as it is then; None when there is no such run. Raises TooMuchStored
+    where the project may store no more today, and NoRoomForNotes."""
+    with writing(engine) as connection:
+        # Two ranks may tell of their ends in the same moment, and the last of them is the end of the run.
+        row = locked(connection, run_id)
+        if row is None:
+            return None
+        values: dict[str, Any] = {"revision": runs.c.revision + 1}
+        if changes.state is not None:
+            # A process speaks; notes and tags come from people.
+            ended_at = now
+            if changes.ended_at is not None:
+                skew = clock_skew.of_process(connection, run_id, changes.instance)
+                ended_at = clock_skew.moment(changes.ended_at, now, skew)
+            values |= {"last_seen_at": now} | lifecycle.told(
+                connection, row, changes.state, changes.reason or "", ended_at, changes.instance
+            )
+        if changes.name is not None:
+            values["name"] = changes.name
+        if changes.tags is not None:
+            values["tags"] = _dump(list(dict.fromkeys(changes.tags)))
+        if changes.notes:
+            more = [{"at": now, "added": changes.only_adds, **note} for note in changes.notes]
+            size = len(msgspec.json.encode(more))
+            allowed = Allowance(bytes=bytes_per_day.of(row.project), browser=changes.browser)
+            add_bytes(connection, row.project, size, now, allowed)
+            kept = _newest([*msgspec.json.decode(row.notes), *more])
+            # What does not fit goes oldest first. Of people the newest is enough; a token has all kept, or is told.
+            needed = more[0] if changes.only_adds else more[-1]
+            if not any(each is needed for each in kept):
+                raise NoRoomForNotes
+            values["notes"] = _dump(kept)
+        connection.execute(update(runs).where(runs.c.id == run_id).values(**values))
+    return get_summary(engine, run_id)
+
+
+def _newest(notes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """As many as a run may have: of what tokens that only add have ``added``, as many as people leave room for."""
+    kept: set[int] = set()
+    room = MAX_NOTES_BYTES
+    for added in (False, True):
+        for at in reversed(range(len(notes))):
+            # One of before this was told apart may be of a person.
+            if notes[at].get("added", False) is not added:
+                continue
+            size = len(msgspec.json.encode(notes[at]))
+            if size > room or len(kept) == MAX_NOTES:
+                break
+            room -= size
+            kept.add(at)
+    return [notes[at] for at in sorted(kept)]
+
+
+def list_runs(engine: Engine, filters: RunFilter) -> dict[str, Any]:
+    """{"items": [RunSummary], "next": cursor or None}. Raises BadCursor."""
+    limit, order = max(1, min(filters.limit, MAX_PAGE)), filters.order
+    after = None if filters.cursor is None else read_cursor(order, filters.cursor)
+    with engine.connect() as connection:
+        found = places(connection, order, after, limit + 1, _wanted(filters))
+        # Rows are long: only those of the page are read.
+        ids = [place.run_id for place in found[:limit]]
+        rows = connection.execute(select(*_LISTED).where(runs.c.id.in_(ids))).all()
+        parts = corruption.parts_of(connection, ids)
+    by_id = {row.id: summary(row, parts.get(row.id, ())) for row in rows}
+    return {
+        # One may have been removed between the two questions.
+        "items": [by_id[run_id] for run_id in ids if run_id in by_id],
+        "next": write_cursor(order, found[limit - 1]) if len(found) > limit else None,
+    }
+
+
+def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
+    """What holds for every run of the list; what is cheap to ask comes first."""
+    wanted: list[ColumnElement[bool]] = [IS_DELETED if filters.status == DELETED else ~IS_DELETED]
+    if filters.project is not None:
+        wanted.append(runs.c.project == filters.project)
+    # As one text, in half the time; no needle has a line break.
+    among = func.lower(runs.c.name + "\n" + runs.c.project + "\n" + runs.c.id)
+    needles = [word.lower().replace("\x00", "") for word in (filters.q, *filters.words) if word]
+    wanted += [among.contains(needle, autoescape=True) for needle in needles]
+    tags = [_dump(tag) for tag in (filters.tag, *filters.tags) if tag is not None]
+    wanted += [runs.c.tags.contains(tag, autoescape=True) for tag in tags]
+    if filters.status not in (None, DELETED):
+        column = runs.c.status if filters.status in SEVERITY else runs.c.state
+        wanted.append(column == filters.status)
+    return wanted
+
+
+def baseline_of(engine: Engine, run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The newest run of the same project that is tagged ``baseline`` and began before this one."""
+    began = select(runs.c.started_at).where(runs.c.id == run["id"]).scalar_subquery()
+    tagged = _wanted(RunFilter(project=run["project"], tag="baseline"))
+    newest = select(*_LISTED).where(*tagged, runs.c.started_at < began)
+    with engine.connect() as connection:
+        found = connection.execute(newest.order_by(runs.c.started_at.desc()).limit(1)).first()
+    return None if found is None else summary(found)
+
+
+def projects(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.scalars(select(runs.c.project).distinct().order_by(runs.c.project)))
+
+
+def get_summary(engine: Engine, run_id: str) -> dict[str, Any] | None:
+    """The RunSummary of one run."""
+    with engine.connect() as connection:
+        row = row_of(connection, run_id)
+        return None if row is None else summary(row, _damaged(connection, run_id))
+
+
+def project_of(engine: Engine, run_id: str) -> str | None:
+    """None when there is no such run."""
+    with engine.connect() as connection:
+        found: str | None = connection.scalar(select(runs.c.project).where(runs.c.id == run_id))
+    return found
+
+
+def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
+    """RunSummary with everything else there is of the run itself; None when there is no such run."""
+    with reading(engine) as connection:
+        row = row_of(connection, run_id)
+        if row is None:
+            return None
+        names = connection.scalars(
+            select(series.c.name).where(series.c.run_id == run_id).order_by(series.c.name)
+        ).all()
+        left_out, told = _attempts(connection, run_id)
+        of_run = process_list.of_run(connection, run_id, row.verdict)
+        return summary(row, _damaged(connection, run_id)) | {
+            "config": msgspec.json.decode(row.config),
+            "environment": msgspec.json.decode(row.environment),
+            "phases": msgspec.json.decode(row.phases),
+            "phases_seen": msgspec.json.decode(row.phases_seen),
+            "processes": of_run.processes,
+            "processes_left_out": of_run.left_out,
+            "attempts": told,
+            "attempts_left_out": left_out,
+            "series": list(names),
+            "expectations": _expectations(connection, row),
+            "notes": msgspec.json.decode(row.notes),
+        }
+
+
+def _expectations(connection: Connection, row: Row[Any]) -> list[dict[str, Any]]:
+    """Declared ones, and accepted ones of types that the program does not speak of."""
+    declared = declared_expectations(load_events(connection, row.id))
+    found = with_accepted(declared, assertions.expected_of(connection, row))
+    return [asdict(each) for each in found]
+
+
+def live_runs(engine: Engine, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """The RunSummary of the runs that are alive, those heard of last first; and how many there are in all."""
+    alive = (runs.c.state == "running", ~IS_DELETED)
+    newest = select(*_LISTED).where(*alive).order_by(runs.c.last_seen_at.desc()).limit(limit)
+    with reading(engine) as connection:
+        rows = connection.execute(newest).all()
+        parts = corruption.parts_of(connection, [row.id for row in rows])
+        found = [summary(row, parts.get(row.id, ())) for row in rows]
+        count = len(found)
+        if count == limit:
+            count = connection.scalar(select(func.count()).select_from(runs).where(*alive)) or 0
+    return found, count
+
+
+class _Found(msgspec.Struct):
+    status: str = "ok"
+    priority: str = "minor"
+
+
+class _Said(msgspec.Struct):
+    """What a list shows of a verdict; the rest of it is much longer."""
+
+    unit: str = ""
+    summary: str = "Nothing to say yet"
+    generations: int = 0
+    generations_passed: int | None = None
+    growth_bytes_per_generation: Any = None
+    oom: msgspec.Raw = msgspec.Raw(msgspec.json.encode(to_json(OomForecast())))
+    findings: list[_Found] = []
+
+
+_decode_said: Final = msgspec.json.Decoder(_Said).decode
+_LISTED: Final = tuple(
+    runs.c[name]
+    for name in (
+        "id", "project", "name", "unit", "total", "tags", "state", "reason", "presumed", "attempt", "status",
+        "first_generation", "last_generation", "verdict", "started_at", "last_seen_at", "ended_at", "rss_bytes",
+        "peak_bytes", "sparkline", "revision",
+    )
+)  # fmt: skip
+
+
+def summary(row: Row[Any], damaged: Sequence[str] = ()) -> dict[str, Any]:
+    """The RunSummary of a row of runs, plain JSON. ``damaged``: what was set aside of it."""
+    verdict = _Said() if row.verdict is None else _decode_said(row.verdict)
+    return {
+        "id": row.id,
+        "project": row.project,
+        "name": row.name,
+        "unit": _unit(row, verdict),
+        "total": row.total,
+        "tags": msgspec.json.decode(row.tags),
+        "state": row.state,
+        "reason": row.reason,
+        "presumed": row.presumed,
+        "attempt": row.attempt,
+        "status": row.status,
+        "priority": _priority(verdict.findings),
+        "summary": corruption.sentence(damaged, row.verdict, _sentence(row, verdict)),
+        "generations": _generations(row, verdict),
+        "growth_bytes_per_generation": verdict.growth_bytes_per_generation,
+        "oom": msgspec.json.decode(verdict.oom),
+        "started_at": iso(row.started_at),
+        "last_seen_at": iso(row.last_seen_at),
+        "ended_at": iso_or_none(row.ended_at),
+        "rss_bytes": row.rss_bytes,
+        "peak_bytes": row.peak_bytes,
+        "sparkline": msgspec.json.decode(row.sparkline).get("values", []),
+        "revision": row.revision,
+        "url": f"/runs/{row.id}",
+    }
+
+
+def _damaged(connection: Connection, run_id: str) -> Sequence[str]:
+    return corruption.parts_of(connection, [run_id]).get(run_id, ())
+
+
+def _sentence(row: Row[Any], verdict: _Said) -> str:
+    said = {
+        "summary": verdict.summary, "status": row.status, "unit": _unit(row, verdict),
+        "generations": verdict.generations, "generations_passed": verdict.generations_passed,
+        "growth_bytes_per_generation": verdict.growth_bytes_per_generation,
+        "findings": [{"status": found.status} for found in verdict.findings],
+    }  # fmt: skip
+    return said_at_end(said, row.state, row.reason)
+
+
+def _priority(findings: Sequence[_Found]) -> str | None:
+    """The highest of what leaks or may leak; None where nothing does."""
+    found = {each.priority for each in findings if each.status in GROWING}
+    return next((name for name in get_args(Priority) if name in found), None)
+
+
+def _unit(row: Row[Any], verdict: _Said) -> str:
+    """What the run is really counted by: one that has told no generation, by the minute."""
+    return verdict.unit if verdict.unit and row.first_generation is None else str(row.unit)
+
+
+def _generations(row: Row[Any], verdict: _Said) -> int:
+    # A program without generations is examined minute by minute; minutes are not shown as generations.
+    if row.first_generation is None:
+        return 0
+    return verdict.generations or int(row.last_generation - row.first_generation)
+
+
+def _attempts(connection: Connection, run_id: str) -> tuple[int, list[dict[str, Any]]]:
+    """How many there were before the newest, and those."""
+    of_run = attempts.c.run_id == run_id
+    newest = select(attempts).where(of_run).order_by(attempts.c.number.desc())
+    found = connection.execute(newest.limit(MAX_ATTEMPTS_TOLD)).all()
+    count = len(found)
+    if count == MAX_ATTEMPTS_TOLD:
+        count = connection.scalar(select(func.count()).select_from(attempts).where(of_run)) or 0
+    return count - len(found), [
+        {
+            "number": row.number,
+            "started_at": iso(row.started_at),
+            "environment": msgspec.json.decode(row.environment),
+        }
+        for row in reversed(found)
+    ]
+
+
+def row_of(connection: Connection, run_id: str) -> Row[Any] | None:
+    if "\x00" in run_id:
+        # Postgres refuses the question instead of answering no.
+        return None
+    return connection.execute(select(runs).where(runs.c.id == run_id)).first()
+
+
+def locked(connection: Connection, run_id: str) -> Row[Any] | None:
+    """The run, which nobody else changes until the end of the transaction, nor its processes."""
+    if "\x00" in run_id:
+        return None
+    query = select(runs).where(runs.c.id == run_id).with_for_update(key_share=True)
+    return connection.execute(query).first()
+
+
+def _dump(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

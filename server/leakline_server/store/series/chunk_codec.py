@@ -1,0 +1,413 @@
+"""The byte format of a chunk: consecutive entries of one column of one process.
+
+A chunk row has ``count``, ``present`` (how many of them are there), ``first``, ``last``, ``min``, ``max`` (of what is
+present; null when nothing is), ``width`` and ``blob``:
+
+    blob    = checksum (4 bytes, little endian), then nothing or one zstd frame that holds the payload
+    payload = flags (1 byte, bit 0: a bitmap follows), shift (1 byte), bitmap, data
+    bitmap  = one bit an entry, first entry in the lowest bit, 1 = present; padded to a byte
+
+    width 0            every present entry equals ``first``; no data. Without a bitmap there is no frame either
+    width 1, 2, 4, 8   integers: differences of neighbouring present entries, shifted right by ``shift``, as signed
+                       little-endian integers of that many bytes
+    width 9            floats: the present entries as they are, 8 bytes each
+    width 10           text: u32 length, JSON list of the distinct texts, then one u16 an entry (65535 = null)
+    width 21, .., 28   floats of few decimals: decimals (1 byte), then the differences of ``value * 10**decimals`` as
+                       in width 1, .., 8; the first is ``first``
+    width 31, .., 38   floats that lie close together: the first (8 bytes), then the differences of their 8 bytes read
+                       as integers, as in width 1, .., 8
+
+Integers are at most 2**53 in size, so ``first``, ``min`` and ``max`` are exact as doubles. The checksum is the CRC-32
+of count, width, the four numbers and the payload: a flipped bit anywhere in the row is noticed, and reading says so.
+Memory moves in pages and allocator granules: shifting out the common power of two makes the differences narrow.
+The widths from 21 on are for compacted chunks: finding them costs more than a segment is worth that is read again soon.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Final, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from ..native_module import native
+
+WIDTH_CONSTANT: Final = 0
+WIDTH_FLOAT: Final = 9
+WIDTH_TEXT: Final = 10
+# Plus 1, 2, 4 or 8, the bytes of a difference.
+WIDTH_DECIMAL: Final = 20
+WIDTH_BITS: Final = 30
+MAX_DECIMALS: Final = 9
+MAX_COUNT: Final = 65_534
+# Far above what any batch, chunk or row of details takes.
+MAX_PAYLOAD_BYTES: Final = 2**30
+
+_INTEGERS: Final[dict[int, np.dtype[Any]]] = {w: np.dtype(f"<i{w}") for w in (1, 2, 4, 8)}
+_HEAD: Final = struct.Struct("<iBdddd")
+_NULL: Final = 65_535
+_local = threading.local()
+
+Array = npt.NDArray[Any]
+
+
+class CorruptChunk(Exception):
+    """Stored bytes are not what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """``values`` is int64 or float64; ``present`` is None when every entry is there. Absent entries hold 0."""
+
+    values: Array
+    present: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def to_list(self) -> list[int | float | None]:
+        values: list[int | float | None] = self.values.tolist()
+        if self.present is None:
+            return values
+        return [v if p else None for v, p in zip(values, self.present.tolist(), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """``names[index[i]]`` is entry *i*; -1 is null."""
+
+    names: tuple[str, ...]
+    index: Array
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def to_list(self) -> list[str | None]:
+        names = (*self.names, None)
+        return [names[i] for i in self.index.tolist()]
+
+    def equal(self, text: str) -> Array:
+        """Return a mask of the entries that are this text."""
+        at = self.names.index(text) if text in self.names else len(self.names)
+        found: Array = self.index == at
+        return found
+
+
+Column = Numbers | Texts
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """``present``: how many of the entries are there; -1 in rows of older versions, which did not count them."""
+
+    count: int
+    present: int
+    first: float | None
+    last: float | None
+    min: float | None
+    max: float | None
+    width: int
+    blob: bytes
+
+
+def compress(data: bytes) -> bytes:
+    """One zstd frame with its checksum, level 1: higher levels gain 1 % on these bytes."""
+    if not hasattr(_local, "compressor"):
+        _local.compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
+    return bytes(_local.compressor.compress(data))
+
+
+def decompress(data: bytes) -> bytes:
+    """What `compress` was given. Raises CorruptChunk."""
+    if not hasattr(_local, "decompressor"):
+        _local.decompressor = zstandard.ZstdDecompressor()
+    try:
+        # As much is allocated as the frame says that it holds, which may be what is damaged.
+        if zstandard.frame_content_size(data) > min(MAX_PAYLOAD_BYTES, _most_of(len(data))):
+            raise CorruptChunk("a stored frame says that it holds more than it can")
+        return bytes(_local.decompressor.decompress(data))
+    except (zstandard.ZstdError, MemoryError, OverflowError, ValueError) as error:
+        raise CorruptChunk(str(error)) from error
+
+
+def _most_of(size: int) -> int:
+    """What a frame of so many bytes can hold: of a block, 128 KiB in four bytes."""
+    return (size // 4 + 1) * 2**17
+
+
+def numbers(values: Sequence[int | float | None]) -> Numbers:
+    """Integers stay integers when all of them are; nulls become gaps."""
+    dense = np.array(values)
+    if dense.dtype.kind in "if":
+        return Numbers(dense)
+    present = np.array([v is not None for v in values], dtype=bool)
+    found = np.array([v for v in values if v is not None])
+    out = np.zeros(len(present), dtype=found.dtype if len(found) else np.int64)
+    out[present] = found
+    return Numbers(out, None if present.all() else present)
+
+
+def texts(values: Sequence[str | None]) -> Texts:
+    index = np.empty(len(values), np.int32)
+    numbered: dict[str | None, int] = {}
+    module = native()
+    if module is not None:
+        module.number_texts(values, numbered, index)
+    else:
+        found = dict.fromkeys(values)
+        found.pop(None, None)
+        numbered = dict(zip(found, range(len(found)), strict=True))
+        numbered_or_null = numbered | {None: -1}
+        index[:] = np.fromiter(map(numbered_or_null.__getitem__, values), np.int32, len(values))
+    return Texts(cast(tuple[str, ...], tuple(numbered)), index)
+
+
+@lru_cache(maxsize=16)
+def absent(count: int) -> Numbers:
+    """Return a column without a value. All that ask share it: of batches of one snapshot most columns are such."""
+    values, present = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
+    values.flags.writeable = present.flags.writeable = False
+    return Numbers(values, present)
+
+
+def concatenate_numbers(parts: Sequence[Numbers]) -> Numbers:
+    if len(parts) == 1:
+        return parts[0]
+    # A stretch where nothing was measured has no type of its own: it must not turn the floats around it into
+    # something else, nor integers into floats.
+    typed = [p.values for p in parts if p.present is None or p.present.any()]
+    kind = np.result_type(*typed) if typed else np.dtype(np.int64)
+    values = np.concatenate([p.values.astype(kind, copy=False) for p in parts])
+    if all(p.present is None for p in parts):
+        return Numbers(values)
+    present = [np.ones(len(p), dtype=bool) if p.present is None else p.present for p in parts]
+    return Numbers(values, np.concatenate(present))
+
+
+def concatenate_texts(parts: Sequence[Texts]) -> Texts:
+    if len(parts) == 1:
+        return parts[0]
+    # Labels are thousands, most of them there once: no step of Python for each.
+    together = texts(list(chain.from_iterable(part.names for part in parts)))
+    ends = np.cumsum([len(part.names) for part in parts])
+    # The extra last entry keeps -1 (null) where it is.
+    moved = [
+        np.append(to, np.int32(-1))[part.index]
+        for part, to in zip(parts, np.split(together.index, ends[:-1]), strict=True)
+    ]
+    return Texts(together.names, np.concatenate(moved))
+
+
+def only_used(column: Texts) -> Texts:
+    """The same entries, with the names of these alone, in the order in which they come."""
+    used, first = np.unique(column.index, return_index=True)
+    order = used[np.argsort(first)]
+    order = order[order >= 0]
+    moved = np.full(len(column.names) + 1, -1, np.int32)
+    moved[order] = np.arange(len(order), dtype=np.int32)
+    return Texts(tuple(column.names[i] for i in order.tolist()), moved[column.index])
+
+
+def encode(column: Column, *, tight: bool = False) -> Chunk:
+    """The chunk of a column of 1 to MAX_COUNT entries. ``tight``: floats are worth a longer look."""
+    count = len(column)
+    if isinstance(column, Texts):
+        there = int((column.index >= 0).sum())
+        return _seal(count, there, (None, None, None, None), WIDTH_TEXT, _text_payload(column))
+    values, present = column.values, column.present
+    if present is not None:
+        values = values[present]
+        if not len(values):
+            payload = _payload(present, 0, b"")
+            return _seal(count, 0, (None, None, None, None), WIDTH_CONSTANT, payload)
+    # Not -0.0, which SQLite keeps as 0.
+    low, high = float(values.min()) + 0.0, float(values.max()) + 0.0
+    stats = (float(values[0]) + 0.0, float(values[-1]) + 0.0, low, high)
+    if low == high and values.dtype.kind == "i":
+        payload = b"" if present is None else _payload(present, 0, b"")
+        return _seal(count, len(values), stats, WIDTH_CONSTANT, payload)
+    if values.dtype.kind == "f":
+        width, shift, data = _floats(values.astype("<f8", copy=False), tight=tight)
+        return _seal(count, len(values), stats, width, _payload(present, shift, data))
+    shift, width, data = _differences(values)
+    return _seal(count, len(values), stats, width, _payload(present, shift, data))
+
+
+def integer_payload(shift: int, limits: tuple[int, int], steps: Array) -> tuple[int, bytes]:
+    """(width, payload) of integers that are all there. ``steps``: the differences, shifted; ``limits``: the smallest
+    and the largest of them.
+    """
+    width = _width(*limits)
+    return width, bytes((0, shift)) + steps.astype(_INTEGERS[width]).tobytes()
+
+
+def integer_chunk(
+    count: int, stats: tuple[float, float, float, float], width: int, payload: bytes
+) -> Chunk:
+    """The chunk of ``count`` integers that are all there, as `encode` makes it, of what `encode_rows` worked out.
+
+    ``stats``: first, last, min, max; the payload of those that stand still is empty.
+    """
+    return _seal(count, count, stats, width, payload)
+
+
+def decode(chunk: Chunk) -> Column:
+    """The column that was encoded; nobody may change it. Raises CorruptChunk."""
+    if chunk.width == WIDTH_TEXT and len(chunk.blob) <= _REPEATED_BYTES:
+        return _decoded_often(chunk)
+    return _decoded(chunk)
+
+
+# Phases and kinds come in the same order again and again, and so do their chunks; labels are longer.
+_REPEATED_BYTES: Final = 512
+
+
+@lru_cache(maxsize=128)
+def _decoded_often(chunk: Chunk) -> Column:
+    found = _decoded(chunk)
+    assert isinstance(found, Texts)
+    found.index.flags.writeable = False
+    return found
+
+
+def _decoded(chunk: Chunk) -> Column:
+    payload = decompress(chunk.blob[4:]) if len(chunk.blob) > 4 else b""
+    stats = (chunk.first, chunk.last, chunk.min, chunk.max)
+    if chunk.blob[:4] != _checksum(chunk.count, stats, chunk.width, payload):
+        raise CorruptChunk("the checksum of a stored chunk is wrong")
+    if chunk.width == WIDTH_TEXT:
+        return _read_texts(payload)
+    if not payload:
+        return Numbers(np.full(chunk.count, int(chunk.first or 0), dtype=np.int64))
+    flags, shift = payload[0], payload[1]
+    present, at = None, 2
+    if flags & 1:
+        at += (chunk.count + 7) // 8
+        bits = np.frombuffer(payload, np.uint8, at - 2, 2)
+        present = np.unpackbits(bits, count=chunk.count, bitorder="little").astype(bool)
+    dense = _read_data(chunk, payload, at, shift)
+    if present is None:
+        return Numbers(dense)
+    values = np.zeros(chunk.count, dtype=dense.dtype)
+    # A constant has one value for all that is present.
+    values[present] = dense
+    return Numbers(values, present)
+
+
+def _read_data(chunk: Chunk, payload: bytes, at: int, shift: int) -> Array:
+    if chunk.width == WIDTH_CONSTANT:
+        return np.array([] if chunk.first is None else [int(chunk.first)], dtype=np.int64)
+    if chunk.width == WIDTH_FLOAT:
+        return np.frombuffer(payload, "<f8", offset=at).astype(np.float64)
+    if chunk.width > WIDTH_BITS:
+        first = int.from_bytes(payload[at : at + 8], "little", signed=True)
+        return _sum(first, payload, at + 8, chunk.width - WIDTH_BITS, shift).view(np.float64)
+    if chunk.width > WIDTH_DECIMAL:
+        power = 10.0 ** payload[at]
+        first = round((chunk.first or 0.0) * power)
+        return _sum(first, payload, at + 1, chunk.width - WIDTH_DECIMAL, shift) / power
+    return _sum(int(chunk.first or 0), payload, at, chunk.width, shift)
+
+
+def _sum(first: int, payload: bytes, at: int, width: int, shift: int) -> Array:
+    steps = np.frombuffer(payload, _INTEGERS[width], offset=at)
+    values = np.empty(len(steps) + 1, dtype=np.int64)
+    values[0] = first
+    np.cumsum(steps.astype(np.int64) << shift, out=values[1:])
+    values[1:] += first
+    return values
+
+
+def _floats(values: Array, *, tight: bool) -> tuple[int, int, bytes]:
+    """(width, shift, bytes) of at least one float."""
+    if tight:
+        decimals, scaled = _decimals(values)
+        if scaled is not None:
+            shift, width, data = _differences(scaled)
+            return WIDTH_DECIMAL + width, shift, bytes((decimals,)) + data
+        bits = values.view("<i8")
+        # Of one sign, neighbours are neighbours as integers too, and no difference is beyond 64 bits.
+        if (bits[0] < 0) == (bits < 0).all() == (bits < 0).any():
+            shift, width, data = _differences(bits)
+            if width < 8:
+                return WIDTH_BITS + width, shift, bits[:1].tobytes() + data
+    return WIDTH_FLOAT, 0, values.tobytes()
+
+
+def _decimals(values: Array) -> tuple[int, Array | None]:
+    """How few decimals they have, and the values without their point; (-1, None) where they have more."""
+    module = native()
+    if module is not None:
+        whole = np.empty(len(values), np.int64)
+        decimals = module.scaled_floats(np.ascontiguousarray(values), whole)
+        return decimals, None if decimals < 0 else whole
+    for decimals in range(MAX_DECIMALS + 1):
+        power = 10.0**decimals
+        scaled = np.rint(values * power)
+        if abs(scaled).max() > 2**53:
+            break
+        # To the bit: what is read is what was written, the sign of a zero too.
+        whole = scaled.astype(np.int64)
+        if np.array_equal((whole / power).view(np.int64), values.view(np.int64)):
+            return decimals, whole
+    return -1, None
+
+
+def _differences(values: Array) -> tuple[int, int, bytes]:
+    """(shift, width, bytes) of the differences of int64."""
+    steps = np.diff(values)
+    common = int(np.bitwise_or.reduce(steps)) if len(steps) else 0
+    shift = max(0, (common & -common).bit_length() - 1)
+    steps >>= shift
+    low, high = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
+    width = _width(low, high)
+    return shift, width, steps.astype(_INTEGERS[width]).tobytes()
+
+
+def _width(low: int, high: int) -> int:
+    return next(w for w in (1, 2, 4, 8) if -(1 << (8 * w - 1)) <= low and high < 1 << (8 * w - 1))
+
+
+def _payload(present: Array | None, shift: int, data: bytes) -> bytes:
+    if present is None:
+        return bytes((0, shift)) + data
+    return bytes((1, shift)) + np.packbits(present, bitorder="little").tobytes() + data
+
+
+def _text_payload(column: Texts) -> bytes:
+    names = msgspec.json.encode(column.names)
+    index = np.where(column.index < 0, _NULL, column.index).astype("<u2").tobytes()
+    return len(names).to_bytes(4, "little") + names + index
+
+
+def _read_texts(payload: bytes) -> Texts:
+    size = int.from_bytes(payload[:4], "little")
+    names = msgspec.json.decode(payload[4 : 4 + size], type=tuple[str, ...])
+    index = np.frombuffer(payload, "<u2", offset=4 + size).astype(np.int32)
+    return Texts(names, np.where(index == _NULL, np.int32(-1), index))
+
+
+_Stats = tuple[float | None, float | None, float | None, float | None]
+
+
+def _seal(count: int, present: int, stats: _Stats, width: int, payload: bytes) -> Chunk:
+    frame = compress(payload) if payload else b""
+    return Chunk(count, present, *stats, width, _checksum(count, stats, width, payload) + frame)
+
+
+def _checksum(count: int, stats: _Stats, width: int, payload: bytes) -> bytes:
+    first, last, low, high = stats
+    try:
+        head = _HEAD.pack(count, width, first or 0.0, last or 0.0, low or 0.0, high or 0.0)
+    except struct.error as error:
+        raise CorruptChunk("a number of a stored chunk is beyond its range") from error
+    return zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little")

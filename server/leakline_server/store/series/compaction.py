@@ -1,0 +1,364 @@
+"""Compaction: small sealed segments become one of up to a block (block_layout.py), with the numbers of their pieces
+beside.
+
+Changes nothing that anyone can read but how fast and from how few bytes. What was sealed as a block needs none. One
+segment at a time: read and packed beside everything else, then put in place in one short transaction, which gives up
+when somebody has changed what was read. So several servers may do it at once, and what one loses the next does again.
+What came late joins the segment it belongs into. What is damaged stays as it is, and its neighbours are compacted
+without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Select,
+    and_,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+
+from ..details import detail_packing
+from ..downsampling.summary_records import Cut, pack_column
+from ..engine import Many, writing
+from ..runs.runs import ENDED
+from ..schema import chunks, processes, runs, segments
+from . import block_layout
+from .chunk_codec import Array, Texts, only_used
+from .column_reader import (
+    COLUMNS,
+    SEQUENCE,
+    Block,
+    Key,
+    Stretch,
+    chunk_row,
+    chunk_size,
+    of,
+    read,
+    reading,
+    series_ids,
+)
+
+# Of a run that goes on, so many stay in the segments they were sealed into: live pages ask for what is new by segment.
+NEWEST: Final = 2_560
+# So many segments are looked at for one.
+MAX_NEAR: Final = 64
+# A run that ended may still be heard of; one that is quiet for as long as this is as good as ended.
+SETTLED_SECONDS: Final = 60.0
+QUIET_SECONDS: Final = 3_600.0
+SERIES_AT_ONCE: Final = 64
+
+# Written out, as the index of them has it.
+_SEALED: Final = segments.c.level == literal_column("0")
+_INSERT_CHUNKS: Final = Many(insert(chunks))
+# A row of the table.
+Segment = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Segments to replace, as they were read, and what replaces them."""
+
+    taken: Sequence[Segment]
+    # Of the chunks that go.
+    series: Sequence[int]
+    chunks: Sequence[dict[str, Any]]
+    segments: Sequence[dict[str, Any]]
+    details: Sequence[detail_packing.Packed]
+
+
+def due(engine: Engine, now: float) -> list[Key]:
+    """Processes that have enough segments as they were sealed, or any where their run has ended."""
+    s = segments.c
+    count = func.sum(s.count).label("count")
+    sealed = (
+        select(s.run_id, s.process_id, count).where(_SEALED).group_by(s.run_id, s.process_id)
+    ).subquery()
+    ended = and_(runs.c.state.in_(ENDED), runs.c.last_seen_at < now - SETTLED_SECONDS)
+    over = or_(ended, runs.c.last_seen_at < now - QUIET_SECONDS)
+    query = (
+        select(sealed.c.run_id, sealed.c.process_id)
+        .join(runs, runs.c.id == sealed.c.run_id)
+        .where(or_(sealed.c.count >= block_layout.BLOCK + NEWEST, over))
+    )
+    with engine.connect() as connection:
+        return [Key(run_id, process_id) for run_id, process_id in connection.execute(query)]
+
+
+def compact(engine: Engine, key: Key, now: float) -> int:
+    """Make one segment. Returns how many snapshots it holds; 0 when there is nothing to do for now."""
+    # Segments that are damaged, by their first sequence numbers.
+    damaged: set[int] = set()
+    while True:
+        with reading(engine) as connection:
+            taken, below = _choose(connection, key, now, damaged)
+            if not taken:
+                return 0
+            plan = _prepare(connection, key, taken, below)
+        if isinstance(plan, _Plan):
+            break
+        if not _leave(engine, key, [row for row in taken if row["first_sequence"] in plan]):
+            return 0
+        # The others are compacted without them.
+        damaged |= plan
+    try:
+        with writing(engine, durable=False) as connection:
+            if not _is_still(connection, key, taken):
+                return 0
+            _replace(connection, key, plan)
+            detail_packing.replace(connection, key, plan.details)
+    except detail_packing.Changed:
+        return 0
+    return int(plan.segments[0]["count"])
+
+
+def _choose(
+    connection: Connection, key: Key, now: float, damaged: Collection[int]
+) -> tuple[Sequence[Segment], int | None]:
+    """The first segment that is not compacted, with as many of its neighbours as make one together, and below which
+    sequence number, if any, they are to be compacted now.
+    """
+    s = segments.c
+    rows = _read(connection, select(segments).where(of(segments, key), _SEALED))
+    sealed = [row for row in rows if row["first_sequence"] not in damaged]
+    if not sealed:
+        return (), None
+    first, below = sealed[0], None
+    edge = first["first_sequence"] // block_layout.BLOCK * block_layout.BLOCK
+    near = select(segments).where(of(segments, key), s.last_sequence >= edge - block_layout.BLOCK)
+    if not _is_over(connection, key, now):
+        newest = max(row["last_sequence"] for row in sealed)
+        below = (newest + 1 - NEWEST) // block_layout.BLOCK * block_layout.BLOCK
+        if below < edge + block_layout.BLOCK:
+            return (), None
+        near = near.where(s.first_sequence < below)
+    rows = _read(connection, near.limit(MAX_NEAR))
+    taken = _neighbours(first, [row for row in rows if row["thinned"] == first["thinned"]], damaged)
+    return taken, None if first["thinned"] else below
+
+
+def _read(connection: Connection, query: Select[Any]) -> list[Segment]:
+    ordered = query.order_by(segments.c.first_sequence)
+    return [dict(row) for row in connection.execute(ordered).mappings()]
+
+
+def _neighbours(
+    first: Segment, near: Sequence[Segment], damaged: Collection[int]
+) -> Sequence[Segment]:
+    """Those that are ``damaged`` stay as they are, between the others."""
+    if first["thinned"]:
+        return _adjoining(first, near, damaged)
+    taken, count, last = [first], first["count"], first["last_sequence"]
+    for row in near:
+        if row["first_sequence"] > first["first_sequence"]:
+            within = row["first_sequence"] <= last
+            joins = (
+                count < block_layout.BLOCK
+                if row["level"] == 0
+                else count + row["count"] <= block_layout.BLOCK
+            )
+            if not (within or joins) or row["first_sequence"] in damaged:
+                break
+            taken.append(row)
+            count, last = count + row["count"], max(last, row["last_sequence"])
+    for row in reversed(near):
+        if row["first_sequence"] < first["first_sequence"]:
+            # What came late lies within a segment; a small one before it may join too.
+            within = (
+                row["last_sequence"]
+                >= first["first_sequence"] // block_layout.BLOCK * block_layout.BLOCK
+            )
+            if (
+                not (within or count + row["count"] <= block_layout.BLOCK)
+                or row["first_sequence"] in damaged
+            ):
+                break
+            taken.insert(0, row)
+            count += row["count"]
+    return taken
+
+
+def _adjoining(
+    first: Segment, near: Sequence[Segment], damaged: Collection[int]
+) -> Sequence[Segment]:
+    """A thinned segment counts as stored from first to last, so there may be no gap within what becomes one."""
+    taken = [first]
+
+    def joins(row: Segment, before: int, after: int) -> bool:
+        room = block_layout.BLOCK - sum(one["count"] for one in taken)
+        return before + 1 == after and row["count"] <= room and row["first_sequence"] not in damaged
+
+    for row in near:
+        if joins(row, taken[-1]["last_sequence"], row["first_sequence"]):
+            taken.append(row)
+    for row in reversed(near):
+        if joins(row, row["last_sequence"], taken[0]["first_sequence"]):
+            taken.insert(0, row)
+    return taken
+
+
+def _is_over(connection: Connection, key: Key, now: float) -> bool:
+    r = runs.c
+    row = connection.execute(select(r.state, r.last_seen_at).where(r.id == key.run_id)).first()
+    if row is None:
+        return False
+    quiet = QUIET_SECONDS if row.state not in ENDED else SETTLED_SECONDS
+    return bool(row.last_seen_at < now - quiet)
+
+
+def _stretch(row: Segment) -> Stretch:
+    return Stretch(
+        row["first_sequence"], row["last_sequence"], row["count"], sealed=True, level=row["level"]
+    )
+
+
+def _series(connection: Connection, key: Key, stretches: Sequence[Stretch]) -> list[int]:
+    """The series that have a chunk in one of these segments."""
+    c = chunks.c
+    query = (
+        select(c.series_id)
+        .distinct()
+        .where(
+            of(chunks, key),
+            c.first_sequence.in_([stretch.first for stretch in stretches]),
+            c.series_id > 0,
+            c.series_id.in_(series_ids(connection, key.run_id).values()),
+        )
+    )
+    return sorted(connection.scalars(query))
+
+
+def _prepare(
+    connection: Connection, key: Key, taken: Sequence[Segment], below: int | None
+) -> _Plan | set[int]:
+    """What replaces these segments; or the first sequence numbers of those that are damaged."""
+    stretches = [_stretch(row) for row in taken]
+    names = {number: name for name, number in series_ids(connection, key.run_id).items()}
+    there = _series(connection, key, stretches)
+    block = read(connection, key, COLUMNS, names, stretches)
+    if block.damaged:
+        return {lost.first_sequence for lost in block.damaged}
+    sequence = block.numbers(SEQUENCE).values
+    # Thinned ones are not divided: what was left out where they are cut would count for neither part.
+    cut = len(sequence) if taken[0]["thinned"] else _cut(sequence, below)
+    low, high = (int(sequence[0]), int(sequence[cut - 1])) if cut else (0, -1)
+    details = detail_packing.plan(connection, key, low, high)
+    parts = [_Part(sequence, 0, cut), _Part(sequence, cut, len(sequence))]
+    parts = [part for part in parts if part.start < part.stop]
+    for part in parts:
+        part.begin(key, block, COLUMNS)
+    # Not all at once: a run may have thousands, and of each an array of its values.
+    for at in range(0, len(there), SERIES_AT_ONCE):
+        some = there[at : at + SERIES_AT_ONCE]
+        block = read(connection, key, some, names, stretches)
+        if block.damaged:
+            return {lost.first_sequence for lost in block.damaged}
+        for part in parts:
+            part.add(key, block, some)
+    return _Plan(
+        taken,
+        (*COLUMNS, *there),
+        [row for part in parts for row in part.rows],
+        [part.segment(key, taken) for part in parts],
+        details,
+    )
+
+
+class _Part:
+    """A new segment: the snapshots from ``start`` to ``stop`` of what was read. The first is compacted."""
+
+    def __init__(self, sequence: Array, start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+        self.rows: list[dict[str, Any]] = []
+        self._compacted = start == 0
+        self._sequence = sequence[start:stop]
+        self._cut: Cut | None = None
+
+    def begin(self, key: Key, block: Block, columns: Collection[int]) -> None:
+        """The rows of what every snapshot has, by which the others are cut."""
+        if self._compacted:
+            self._cut = Cut(self._sequence)
+        self.add(key, block, columns)
+
+    def add(self, key: Key, block: Block, columns: Collection[int]) -> None:
+        """The chunk rows of these columns. A series without values among these snapshots has none."""
+        part = block.take(np.arange(self.start, self.stop))
+        for number in columns:
+            column = part.columns[number]
+            if isinstance(column, Texts):
+                column = only_used(column)
+            chunk, pieces = pack_column(column, self._cut)
+            if chunk.present or number in COLUMNS:
+                self.rows.append(chunk_row(key, number, int(self._sequence[0]), chunk, pieces))
+            # Whoever answers a request comes first.
+            time.sleep(0)
+
+    def segment(self, key: Key, taken: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        first, last = int(self._sequence[0]), int(self._sequence[-1])
+        # What is newer than a revision is asked for by segment: the older part does not take that of the newer.
+        revision = max(row["revision"] for row in taken if row["first_sequence"] <= last)
+        return {
+            **key._asdict(), "first_sequence": first, "last_sequence": last, "count": len(self._sequence),
+            "revision": revision, "level": int(self._compacted), "thinned": taken[0]["thinned"],
+            "bytes": sum(map(chunk_size, self.rows)),
+        }  # fmt: skip
+
+
+def _cut(sequence: Array, below: int | None) -> int:
+    """How many of the snapshots become one segment: all (below a number), or those below a multiple of BLOCK."""
+    many = len(sequence) if below is None else int(np.searchsorted(sequence, below))
+    if many <= block_layout.BLOCK:
+        return many
+    # Where a block ends, as positions; the first of them is within reach, because no block holds more.
+    ends = np.flatnonzero(np.diff(sequence[: many + 1] // block_layout.BLOCK)) + 1
+    return int(ends[ends <= block_layout.BLOCK][-1])
+
+
+def _is_still(connection: Connection, key: Key, taken: Sequence[Segment]) -> bool:
+    """Whether these segments are what they were, and nobody else's until the end of the transaction."""
+    p = processes.c
+    there = select(p.id).where(p.run_id == key.run_id, p.id == key.process_id)
+    if connection.execute(there.with_for_update(read=True, key_share=True)).first() is None:
+        # The run is being removed.
+        return False
+    now = _read(connection, select(segments).where(_these(key, taken)).with_for_update())
+    return now == sorted(taken, key=lambda row: int(row["first_sequence"]))
+
+
+def _these(key: Key, taken: Sequence[Segment]) -> Any:
+    firsts = [row["first_sequence"] for row in taken]
+    return and_(of(segments, key), segments.c.first_sequence.in_(firsts))
+
+
+def _replace(connection: Connection, key: Key, plan: _Plan) -> None:
+    gone = and_(
+        of(chunks, key),
+        chunks.c.series_id.in_(plan.series),
+        chunks.c.first_sequence.in_([row["first_sequence"] for row in plan.taken]),
+    )
+    connection.execute(delete(chunks).where(gone))
+    connection.execute(delete(segments).where(_these(key, plan.taken)))
+    _INSERT_CHUNKS(connection, plan.chunks)
+    connection.execute(insert(segments), plan.segments)
+
+
+def _leave(engine: Engine, key: Key, damaged: Sequence[Segment]) -> bool:
+    """These count as compacted as they are: each is read as well as it can be. False: somebody has changed them."""
+    with writing(engine, durable=False) as connection:
+        if not _is_still(connection, key, damaged):
+            return False
+        left = and_(_these(key, damaged), segments.c.level == 0)
+        connection.execute(update(segments).where(left).values(level=1))
+        return True

@@ -1,0 +1,120 @@
+"""``/alerts``: rules, webhooks and deliveries, and the forms that change them. They work without scripts."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.responses import Response
+
+from ...errors import InvalidField, RequestRefused
+from ...limits import MAX_TITLE_LENGTH
+from ...store.alerts import delivery_list
+from ...store.alerts.webhooks import Webhook
+from ..api_schemas import RowId
+from ..forms import Form
+from ..rendering.templating import render
+from ..rules.view import Refused, rules_section
+from ..services import Services, Use
+from ..webhooks import api as webhooks_api
+from .view import NewWebhook, Notice, alerts_page, label
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+DELIVERIES_SHOWN: Final = 100
+
+
+@router.head("/alerts")
+@router.get("/alerts")
+def show_alerts(use: Use) -> Response:
+    return alerts_response(use)
+
+
+@router.post("/alerts/webhooks")
+def add_webhook(form: Form, use: Use) -> Response:
+    sent = NewWebhook(
+        form.get("name", "")[:MAX_TITLE_LENGTH],
+        form.get("url", ""),
+        form.get("format", "standard"),
+    )
+    try:
+        made = webhooks_api.make(use, sent.name, sent.url, sent.format)
+    except RequestRefused as error:
+        # At the form it is plain which field is meant, and what stands in it.
+        said = error.message.partition(": ")[2] if isinstance(error, InvalidField) else ""
+        wrong = NewWebhook(sent.name, sent.url, sent.format, said or error.message)
+        return alerts_response(use, form=wrong, status=error.status)
+    said = (
+        f"{_label(made)} gets every alert from now on. Its messages are signed with this secret, which is shown only "
+        "this once; the receiver needs it:"
+    )
+    return _with_secret(use, Notice(said, "ok", made.secret))
+
+
+@router.post("/alerts/webhooks/{webhook}/rotate")
+def rotate_secret(webhook: RowId, use: Use) -> Response:
+    rotated = webhooks_api.rotate(use, webhook)
+    said = (
+        f"{_label(rotated)} has a new secret, shown only this once. For 24 hours the old one signs too, so that the "
+        "receiver can change to it:"
+    )
+    return _with_secret(use, Notice(said, "ok", rotated.secret))
+
+
+@router.post("/alerts/webhooks/{webhook}/delete")
+def delete_webhook(webhook: RowId, use: Use) -> Response:
+    webhooks_api.delete_webhook(webhook, use)
+    return back("webhooks")
+
+
+@router.post("/alerts/webhooks/{webhook}/{action}")
+def change_webhook(
+    webhook: RowId, action: Literal["test", "enable", "disable"], use: Use
+) -> Response:
+    if action == "test":
+        webhooks_api.test_webhook(webhook, use)
+    else:
+        webhooks_api.change(use, webhook, {}, enabled=action == "enable")
+    return back(f"webhook-{webhook}")
+
+
+@router.post("/alerts/deliveries/{delivery}/redeliver")
+def redeliver(delivery: RowId, use: Use) -> Response:
+    webhooks_api.redeliver(delivery, use)
+    return back("deliveries")
+
+
+def alerts_response(
+    use: Services,
+    notice: Notice | None = None,
+    form: NewWebhook | None = None,
+    status: int = 200,
+    refused: Refused | None = None,
+) -> Response:
+    """Return the page; ``refused`` is a form of a rule that was not taken, to be shown again."""
+    # The deliveries first: a webhook made meanwhile is then shown without any, and none lacks its webhook.
+    found = delivery_list.list_deliveries(use.engine, None, DELIVERIES_SHOWN)
+    hooks = webhooks_api.all_webhooks(use)
+    known = {hook["id"] for hook in hooks}
+    items = [item for item in found["items"] if item["webhook"] in known]
+    page = alerts_page(
+        hooks, items, rules_section(use.engine, refused),
+        more=found["next"] is not None, notice=notice, form=form,
+    )  # fmt: skip
+    return render("alerts.html", page, status)
+
+
+def _with_secret(use: Services, notice: Notice) -> Response:
+    response = alerts_response(use, notice)
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def back(place: str) -> Response:
+    """To a place on the page."""
+    return RedirectResponse(f"/alerts#{place}", 303)
+
+
+def _label(hook: Webhook) -> str:
+    return label(webhooks_api.to_json(hook, None))

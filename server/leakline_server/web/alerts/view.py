@@ -1,0 +1,244 @@
+"""Webhooks and deliveries as the API gives them -> the context of ``/alerts``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from leakline.text_format import count_of
+
+from ...alerts.formats import FORMATS
+from ...store.alerts.webhook_changes import BY_HAND
+from ...store.alerts.webhooks import APPRISE, NO_LONGER_CONFIGURED, NOT_BY_APPRISE
+from ..rendering import number_formats
+from ..rules.view import RulesSection
+
+Json = Mapping[str, Any]
+
+# State of a delivery -> (the status whose colour it wears, word, what it means).
+STATES: Final = {
+    "pending": ("watch", "waiting", "It is sent at the time of its next try."),
+    "claimed": ("watch", "being sent", "It is on its way just now."),
+    "delivered": ("ok", "arrived", "The receiver answered with a status from 200 to 299."),
+    "failed": ("confirmed", "failed", "It will not be tried again by itself."),
+    "expired": ("learning", "expired", "It was of no use any more before it could arrive."),
+    "superseded": ("learning", "replaced", "A newer message about the same thing went out in its place."),
+}  # fmt: skip
+_FORMAT_WORDS: Final = {"standard": "Standard (JSON)"}
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What the last click did. ``secret`` is shown by this one page only."""
+
+    text: str
+    status: str
+    secret: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewWebhook:
+    """The form as it was sent, with what was wrong with it."""
+
+    name: str = ""
+    url: str = ""
+    format: str = "standard"
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FormatChoice:
+    value: str
+    word: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HookRow:
+    id: int
+    name: str
+    origin: str
+    format: str
+    from_environment: bool
+    enabled: bool
+    status: str
+    word: str
+    facts: tuple[str, ...]
+    can_enable: bool
+    can_rotate: bool
+    can_delete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TryLine:
+    at: str
+    clock: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRow:
+    id: int
+    title: str
+    event: str
+    href: str
+    told_at: str
+    told: str
+    where: str
+    status: str
+    word: str
+    meaning: str
+    tries: tuple[TryLine, ...]
+    count: str
+    last: str
+    next_at: str
+    next: str
+    can_redeliver: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AlertsPage:
+    """``/alerts``"""
+
+    title: str
+    notice: Notice | None
+    rules: RulesSection
+    hooks: tuple[HookRow, ...]
+    form: NewWebhook
+    choices: tuple[FormatChoice, ...]
+    deliveries: tuple[DeliveryRow, ...]
+    more: bool
+
+
+def alerts_page(
+    hooks: Sequence[Json],
+    deliveries: Sequence[Json],
+    rules: RulesSection,
+    *,
+    more: bool,
+    notice: Notice | None = None,
+    form: NewWebhook | None = None,
+) -> AlertsPage:
+    """``more``: there are older deliveries than these."""
+    form = form or NewWebhook()
+    by_id = {hook["id"]: hook for hook in hooks}
+    return AlertsPage(
+        title="Alerts",
+        notice=notice,
+        rules=rules,
+        hooks=tuple(map(_hook, hooks)),
+        form=form,
+        choices=tuple(_choice(name, form.format) for name in FORMATS),
+        deliveries=tuple(_delivery(each, by_id[each["webhook"]]) for each in deliveries),
+        more=more,
+    )
+
+
+def label(hook: Json) -> str:
+    """What a webhook is called: its name, else where it leads."""
+    return str(hook["name"] or hook["origin"])
+
+
+def _choice(name: str, chosen: str) -> FormatChoice:
+    return FormatChoice(name, _word_of(name), name == chosen)
+
+
+def _word_of(form: str) -> str:
+    return _FORMAT_WORDS.get(form, form.capitalize())
+
+
+def _hook(hook: Json) -> HookRow:
+    own = hook["source"] != "environment"
+    gone = hook["disabled_reason"] in (NO_LONGER_CONFIGURED, NOT_BY_APPRISE)
+    failing = hook["enabled"] and hook["failures"] > 0
+    if not hook["enabled"]:
+        wanted = hook["disabled_reason"] == BY_HAND
+        status, word = "learning" if wanted else "confirmed", "disabled"
+    elif failing:
+        status, word = "suspected", "failing"
+    else:
+        status, word = "ok", "enabled"
+    return HookRow(
+        id=hook["id"],
+        name=label(hook),
+        origin=hook["origin"],
+        format=_word_of(hook["format"]),
+        from_environment=not own,
+        enabled=hook["enabled"],
+        status=status,
+        word=word,
+        facts=tuple(_hook_facts(hook)),
+        can_enable=not gone and hook["format"] in (*FORMATS, APPRISE),
+        can_rotate=own,
+        can_delete=own or gone,
+    )
+
+
+def _hook_facts(hook: Json) -> list[str]:
+    facts = []
+    if not hook["enabled"]:
+        facts.append(f"Disabled: {hook['disabled_reason']}.")
+    elif hook["failures"]:
+        tries = count_of(hook["failures"], "try")
+        facts.append(f"Nothing arrived in the last {tries}, since {_at(hook['failing_since'])}.")
+    if hook["previous_until"]:
+        facts.append(f"The secret before this one signs too until {_at(hook['previous_until'])}.")
+    if hook["last_test"]:
+        facts.append(_test_fact(hook["last_test"]))
+    return facts
+
+
+def _test_fact(made: Json) -> str:
+    return f"Last test on {_at(made['at'])}: {_came(made)}."
+
+
+def _came(made: Json) -> str:
+    """What came of one message."""
+    took = number_formats.seconds(made["seconds"])
+    if made["error"]:
+        return f"{made['error']} ({took})"
+    return f"taken in {took}" if made["status"] is None else f"answered {made['status']} in {took}"
+
+
+def _delivery(item: Json, hook: Json) -> DeliveryRow:
+    status, word, meaning = STATES[item["state"]]
+    waiting = item["state"] in ("pending", "claimed")
+    return DeliveryRow(
+        id=item["id"],
+        title=item["title"],
+        event=item["event"],
+        href=f"/runs/{quote(item['run'], safe='')}",
+        told_at=item["created_at"],
+        told=number_formats.clock(item["created_at"]),
+        where=label(hook),
+        status=status,
+        word=word,
+        meaning=meaning,
+        tries=tuple(map(_try, reversed(item["history"]))),
+        count=count_of(item["tries"], "try"),
+        last=_last(item),
+        next_at=item["next_try_at"] or "",
+        next=number_formats.clock(item["next_try_at"]),
+        can_redeliver=hook["enabled"] and not waiting,
+    )
+
+
+def _try(made: Json) -> TryLine:
+    waited = number_formats.seconds(made["wait_seconds"])
+    return TryLine(
+        made["started_at"],
+        number_formats.clock(made["started_at"]),
+        f"after a wait of {waited}: {_came(made)}",
+    )
+
+
+def _last(item: Json) -> str:
+    if item["last_status"] is not None:
+        return str(item["last_status"])
+    return item["last_error"] or ("taken" if item["state"] == "delivered" else "–")
+
+
+def _at(iso: str) -> str:
+    return number_formats.clock(iso)

@@ -1,0 +1,58 @@
+"""The stretch of the axis that a viewer looks at, as it stands in the address: ``x=12..40``, in units of the axis.
+
+``x=720s..2400s`` is in seconds since the start, for runs without generations: their axis is in minutes while they are
+young and in hours later, and a link shows the same then.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from ..charts.chart_parts import Axis
+from ..errors import InvalidField
+
+# Past it a number of an address is no place on any axis.
+_FARTHEST: Final = 1e15
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Both ends belong to it."""
+
+    first: float
+    last: float
+    in_seconds: bool = False
+
+
+def read_stretch(text: str) -> Stretch:
+    """Raises InvalidField."""
+    wrong = InvalidField(
+        "x", text, "must be two numbers, the smaller first, such as 12..40 or 90s..600s"
+    )
+    ends = text.split("..")
+    in_seconds = all(end.endswith("s") for end in ends)
+    try:
+        first, last = (float(end.removesuffix("s") if in_seconds else end) for end in ends)
+    except ValueError:
+        raise wrong from None
+    if not first < last or not all(math.isfinite(x) and abs(x) < _FARTHEST for x in (first, last)):
+        raise wrong
+    return Stretch(first, last, in_seconds)
+
+
+def wanted(stretch: Stretch, axis: Axis, started: float) -> tuple[float, float]:
+    """First and last x to read: whole generations, so that a line goes on to the edge of the chart; Unix seconds.
+
+    Raises InvalidField where seconds are asked of an axis of generations.
+    """
+    if stretch.in_seconds and axis.unit == "generation":
+        asked = f"{stretch.first:g}s..{stretch.last:g}s"
+        raise InvalidField(
+            "x", asked, f"must be without s: the axis of this run is the {axis.title}"
+        )
+    if axis.unit == "generation":
+        return math.floor(stretch.first), math.ceil(stretch.last)
+    scale = 1 if stretch.in_seconds else axis.seconds
+    return started + stretch.first * scale, started + stretch.last * scale

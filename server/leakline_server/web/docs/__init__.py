@@ -1,0 +1,4 @@
+"""The documents below `/docs`: Markdown to HTML.
+
+Imports `paths`, `web.rendering`, markdown-it. Start reading in `pages.py`.
+"""

@@ -1,0 +1,220 @@
+"""Expected counts of a run in the JSON API, and those that people accept, there and on its page."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from leakline.analysis.assertions.declared_counts import stands_for
+from leakline.analysis.results import AssertionCheck, SteadyCount, to_json
+from leakline.analysis.run_history import Expectation
+
+from ...errors import Conflict, InvalidField, NotFound, run_not_found, shorten
+from ...limits import MAX_ACCEPTED_COUNTS, MAX_INTEGER, MAX_NAME_LENGTH
+from ...store.alerts import assertions
+from ...store.runs.runs import iso
+from .. import api_schemas
+from ..api_schemas import NO_CONTROL, Phase, RunId, Strict
+from ..forms import Form
+from ..json_response import json_response
+from ..request_bodies import described, json_body
+from ..run_page.pages import known_run
+from ..services import Services, Use
+
+router = APIRouter(prefix="/api/v1/runs/{run}/expectations", tags=["findings"])
+# Plain forms on the page of a run: a count is accepted with one click, and taken back.
+pages = APIRouter(
+    prefix="/runs/{run}", include_in_schema=False, default_response_class=HTMLResponse
+)
+
+TypeName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH, pattern=NO_CONTROL)]
+_COUNT: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
+Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+
+
+class Accepting(Strict):
+    """From `low` to `high` instances of `type`, at every reading, or only at the end of the phase `after`. It is
+    expected of this run and of those of its project that are heard of from now on, but for those whose program
+    declares the type itself."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: TypeName
+    low: Count
+    high: Count
+    after: Phase | None = None
+
+
+class Accepted(BaseModel):
+    """`run`: on whose page it was accepted."""
+
+    type: str
+    low: int
+    high: int
+    after: str | None
+    run: str
+    created_at: str
+
+
+class Expectations(BaseModel):
+    """`items`: what is expected of the run, with what was seen. `steady`: what it kept to in its last generations and
+    nobody expects yet. `accepted`: the accepted counts of its project."""
+
+    items: list[AssertionCheck]
+    steady: list[SteadyCount]
+    accepted: list[Accepted]
+    next: None = None
+
+
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"model": Expectations},
+    404: {"model": api_schemas.Error, "description": "no such run, or nothing to take back"},
+    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+}
+_BODY: Final[dict[int | str, dict[str, Any]]] = {
+    **_ERRORS,
+    400: {"model": api_schemas.Error, "description": "not JSON"},
+    409: {
+        "model": api_schemas.Error,
+        "description": "the program declares it, or there are too many",
+    },
+    503: {"model": api_schemas.Error, "description": "the database does not take writes"},
+}
+
+
+@router.get(
+    "",
+    summary="Expected counts, and those that a run keeps to",
+    response_model=None,
+    responses=_ERRORS,
+)
+def get_expectations(run: RunId, use: Use) -> Response:
+    project = known_run(use, run)["project"]
+    derived = use.derived.of(run)
+    accepted = [
+        {k: v for k, v in asdict(each.expectation).items() if k in Accepted.model_fields}
+        | {"run": each.run, "created_at": iso(each.created_at)}
+        for each in assertions.accepted_in(use.engine, project)
+    ]
+    found = {"items": to_json(derived.counts), "steady": to_json(derived.steady)}
+    return json_response(found | {"accepted": accepted, "next": None})
+
+
+@router.post(
+    "",
+    summary="Expect a count of the runs of this project from now on",
+    openapi_extra=described(Accepting),
+    response_model=None,
+    responses=_BODY,
+)
+def accept_count(
+    run: RunId, body: Annotated[Accepting, json_body(Accepting)], use: Use
+) -> Response:
+    if body.high < body.low:
+        raise InvalidField("high", body.high, f"must be low ({body.low}) or more")
+    accept(use, run, Expectation(body.type, body.low, body.high, body.after, accepted=True))
+    return get_expectations(run, use)
+
+
+@router.delete("", summary="Take an accepted count back", response_model=None, responses=_ERRORS)
+def take_back_count(
+    run: RunId,
+    type: Annotated[TypeName, Query()],
+    use: Use,
+    after: Annotated[Phase | None, Query()] = None,
+) -> Response:
+    take_back(use, run, type, after)
+    return get_expectations(run, use)
+
+
+@pages.post("/expectations")
+def accept_form(run: str, form: Form, use: Use) -> Response:
+    """``type``, ``count``, and ``after`` where it is that of the end of a phase."""
+    count = form.get("count", "")
+    if not _COUNT.fullmatch(count) or int(count) > MAX_INTEGER:
+        raise InvalidField("count", count, "must be a whole number, as the page names it")
+    wanted = Expectation(_type(form), int(count), int(count), form.get("after"), accepted=True)
+    accept(use, run, wanted)
+    return _back(run)
+
+
+@pages.post("/expectations/take-back")
+def take_back_form(run: str, form: Form, use: Use) -> Response:
+    take_back(use, run, _type(form), form.get("after"))
+    return _back(run)
+
+
+def accept(use: Services, run_id: str, wanted: Expectation) -> None:
+    """Expect a count from now on. Raises NotFound, InvalidField and Conflict."""
+    run = known_run(use, run_id)
+    _check(run, wanted)
+    try:
+        concerned = assertions.accept(use.engine, run_id, wanted, time.time())
+    except assertions.TooManyAcceptedCounts as error:
+        project = shorten(run["project"])
+        raise Conflict(
+            "too_many_accepted_counts",
+            f"project {project} has {MAX_ACCEPTED_COUNTS} accepted counts, as many as it may; take some back first",
+            {"project": project, "limit": MAX_ACCEPTED_COUNTS},
+        ) from error
+    _examine_again(use, run_id, concerned)
+
+
+def take_back(use: Services, run_id: str, name: str, after: str | None) -> None:
+    """End an accepted count. Raises NotFound where nothing of the kind was accepted."""
+    concerned = assertions.take_back(use.engine, run_id, name, after, time.time())
+    if concerned == []:
+        run, name, phase = shorten(run_id), shorten(name), shorten(after)
+        where = "" if after is None else f" after {phase}"
+        raise NotFound(
+            "nothing_to_take_back",
+            f"no count of {name}{where} is accepted in the project of run {run}",
+            {"run": run, "type": name, "after": phase},
+        )
+    _examine_again(use, run_id, concerned)
+
+
+def _type(form: dict[str, str]) -> str:
+    if "type" not in form:
+        raise InvalidField("type", None, "is missing")
+    return form["type"]
+
+
+def _back(run: str) -> Response:
+    return RedirectResponse(f"/runs/{quote(run, safe='')}#expectations", 303)
+
+
+def _check(run: Mapping[str, Any], wanted: Expectation) -> None:
+    if f"type.{wanted.type}.count" not in run["series"]:
+        why = "this run has not counted it; GET /api/v1/runs/{run}/types lists what it has"
+        raise InvalidField("type", wanted.type, why)
+    phases, after = list(dict.fromkeys((*run["phases"], *run["phases_seen"]))), wanted.after
+    if after is not None and not any(p == after or p.endswith(f"/{after}") for p in phases):
+        known = ", ".join(phases[:10]) or "it has none"
+        raise InvalidField("after", after, f"must be a phase of the run: {known}")
+    if any(not e["accepted"] and stands_for(e["type"], wanted.type) for e in run["expectations"]):
+        name = shorten(wanted.type)
+        raise Conflict(
+            "count_is_declared",
+            f"the program declares how many {name} there are, and that counts: change run.expect there",
+            {"run": run["id"], "type": name},
+        )
+
+
+def _examine_again(use: Services, run_id: str, concerned: list[str] | None) -> None:
+    if concerned is None:
+        raise run_not_found(run_id)
+    for each in concerned:
+        use.live.wake(each)
+        use.examine(each, False)
+    # Whoever accepted it sees the result at once, however long the run is.
+    use.derived.of(run_id)

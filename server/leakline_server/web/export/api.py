@@ -1,0 +1,50 @@
+"""A whole run as a file: streamed, so that neither its length nor its width costs memory here."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from fastapi import APIRouter
+from starlette.responses import Response, StreamingResponse
+
+from ...errors import Unavailable, run_not_found
+from ...run_export import ParquetMissing, export
+from ...store.runs.run_history import NoSuchRun
+from .. import api_schemas
+from ..api_schemas import RunId
+from ..services import Use
+
+PARQUET: Final = "application/vnd.apache.parquet"
+MEDIA_TYPES: Final = {
+    "json": "application/json",
+    "csv": "text/csv; charset=utf-8",
+    "parquet": PARQUET,
+}
+
+router = APIRouter(prefix="/api/v1")
+
+_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {kind.split(";")[0]: {} for kind in MEDIA_TYPES.values()}, "description": "the file"},
+    404: {"model": api_schemas.Error, "description": "no such run"},
+    503: {"model": api_schemas.Error, "description": "Parquet: pyarrow is not installed on the server"},
+}  # fmt: skip
+
+
+@router.get(
+    "/runs/{run}/export.{form}",
+    tags=["samples"],
+    summary="A run as a file",
+    response_class=Response,
+    responses=_RESPONSES,
+)
+def get_export(run: RunId, form: Literal["json", "csv", "parquet"], use: Use) -> Response:
+    """One row a snapshot, process after process; in CSV and Parquet a column for each series. An answer that breaks off
+    is of a run that was removed meanwhile, and is no whole file."""
+    try:
+        pieces = export(use.engine, run, form)
+    except NoSuchRun as error:
+        raise run_not_found(run) from error
+    except ParquetMissing as error:
+        raise Unavailable("parquet_not_installed", str(error)) from error
+    named = {"Content-Disposition": f'attachment; filename="{run}.{form}"'}
+    return StreamingResponse(pieces, headers=named, media_type=MEDIA_TYPES[form])

@@ -1,0 +1,126 @@
+"""What a page is passed on as: one file with everything in it, Markdown, and the few lines for an issue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from leakline import __version__
+from leakline.analysis.results import to_json
+from leakline.report.comparison_markdown import (
+    ComparisonTold,
+    comparison_csv,
+    comparison_issue_text,
+    comparison_markdown,
+)
+from leakline.report.document import Origin, RunTold, issue_text, run_markdown
+
+from ...store.details import snapshot_rows
+from ...store.incidents import findings
+from ..rendering import number_formats
+from ..rendering.report_links import file_name
+from ..rendering.templating import HEADERS
+from ..run_page.pages import known_run, read_compare_page, read_run_page
+from ..services import Services, Use, address_of
+from .html_bundle import Made, stand_alone
+from .view import comparison_told, run_told
+
+router = APIRouter(include_in_schema=False)
+
+HTML: Final = "text/html; charset=utf-8"
+MARKDOWN: Final = "text/markdown; charset=utf-8"
+CSV: Final = "text/csv; charset=utf-8"
+PLAIN: Final = "text/plain; charset=utf-8"
+
+
+@router.get("/runs/{run}/report.html")
+def run_as_file(run: str, request: Request, use: Use, process: str = "") -> Response:
+    page = read_run_page(use, run, process)
+    made = _made(request, use, _run_path(run), {"process": process} if process else {})
+    name = file_name((page.run.project, page.run.name), "html")
+    return _answer(stand_alone("run.html", page, made), HTML, name)
+
+
+@router.get("/runs/{run}/report.md")
+def run_as_markdown(run: str, request: Request, use: Use) -> Response:
+    told = _run_told(run, request, use)
+    return _answer(run_markdown(told), MARKDOWN, file_name((told.project, told.name), "md"))
+
+
+@router.get("/runs/{run}/report.txt")
+def run_for_an_issue(run: str, request: Request, use: Use) -> Response:
+    return _answer(issue_text(_run_told(run, request, use)), PLAIN)
+
+
+@router.get("/compare/report.html")
+def comparison_as_file(before: str, after: str, request: Request, use: Use) -> Response:
+    page = read_compare_page(use, before, after)
+    made = _made(request, use, "/compare", {"before": before, "after": after})
+    name = file_name((page.before.name, "to", page.after.name), "html")
+    return _answer(stand_alone("compare.html", page, made), HTML, name)
+
+
+@router.get("/compare/report.md")
+def comparison_as_markdown(before: str, after: str, request: Request, use: Use) -> Response:
+    told = _comparison_told(before, after, request, use)
+    name = file_name((told.before.name, "to", told.after.name), "md")
+    return _answer(comparison_markdown(told), MARKDOWN, name)
+
+
+@router.get("/compare/report.csv")
+def comparison_as_numbers(before: str, after: str, request: Request, use: Use) -> Response:
+    told = _comparison_told(before, after, request, use)
+    name = file_name((told.before.name, "to", told.after.name), "csv")
+    return _answer(comparison_csv(told.comparison, told.unit), CSV, name)
+
+
+@router.get("/compare/report.txt")
+def comparison_for_an_issue(before: str, after: str, request: Request, use: Use) -> Response:
+    return _answer(comparison_issue_text(_comparison_told(before, after, request, use)), PLAIN)
+
+
+def _run_told(run_id: str, request: Request, use: Services) -> RunTold:
+    run = known_run(use, run_id)
+    newest = snapshot_rows.list_snapshots(use.engine, run_id, (), 1, None)["items"]
+    return run_told(
+        run,
+        findings.current_verdict(use.engine, run_id),
+        use.derived.of(run_id),
+        (newest[0]["label"] or newest[0]["kind"]) if newest else "",
+        _origin(_made(request, use, _run_path(run_id))),
+    )
+
+
+def _comparison_told(before: str, after: str, request: Request, use: Services) -> ComparisonTold:
+    sides = (known_run(use, before), known_run(use, after))
+    made = _made(request, use, "/compare", {"before": before, "after": after})
+    return comparison_told(*sides, to_json(use.derived.compare(before, after)), _origin(made))
+
+
+def _run_path(run_id: str) -> str:
+    return f"/runs/{quote(run_id, safe='')}"
+
+
+def _made(
+    request: Request, use: Services, path: str, query: Mapping[str, str] | None = None
+) -> Made:
+    """``path`` and ``query`` are those of the page that goes on its way."""
+    now, server = number_formats.moment(time.time()), address_of(request, use)
+    asked = f"?{urlencode(query)}" if query else ""
+    return Made(now, number_formats.clock(now), __version__, server, f"{server}{path}{asked}")
+
+
+def _origin(made: Made) -> Origin:
+    return Origin(made.clock, made.version, made.server, made.href)
+
+
+def _answer(text: str, kind: str, name: str | None = None) -> Response:
+    """As a file of that name, or as text to look at. Were a file shown from here, the policy of pages lets nothing in
+    it run."""
+    saved = {"Content-Disposition": f'attachment; filename="{name}"'} if name else {}
+    return Response(text, headers={**HEADERS, **saved}, media_type=kind)

@@ -1,0 +1,247 @@
+"""Leaks over all runs as the API lists them -> the context of ``/incidents``. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from leakline.text_format import count_of, join_words
+
+from ..rendering import number_formats
+from ..rendering.page_contexts import Cell, Column, Filter, Row, SaidView, Status, Table
+from ..run_page.verdict_view import KINDS, STATUSES, status_of
+from .acknowledgement_view import said_view
+
+Json = Mapping[str, Any]
+
+# State of a leak -> (the status whose colour and shape it wears, word, meaning).
+STATES: Final = {
+    "open": ("confirmed", "Open", "It leaks in a run, or leaked until the run ended."),
+    "acknowledged": ("watch", "Acknowledged", "Somebody knows of it; told again when that expires or it gets worse."),
+    "closed": ("recovered", "Closed", "Somebody closed it with a note, and no run that began later has it."),
+    "over": ("ok", "Over", "It leaked, and does in no run any more."),
+    "ignored": ("learning", "Ignored", "It is never told."),
+    "watched": ("filling", "Watched", "Growth that was never called a leak."),
+}  # fmt: skip
+# (seconds, label) of the choices for how long an acknowledgement holds; without seconds, until it is taken back.
+EXPIRIES: Final = (
+    ("3600", "1 hour"), ("28800", "8 hours"), ("86400", "1 day"), ("604800", "1 week"), ("2592000", "30 days"),
+    ("", "Until taken back"),
+)  # fmt: skip
+_CHOSEN_EXPIRY: Final = "86400"
+_RESOLVED: Final = Status("ok", "Resolved", "Its finding is gone.")
+_LEAKED: Final = ("confirmed", "suspected", "recovered", "resolved")
+# Names in the sentence; of more runs, their number.
+_MAX_NAMES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LeakView:
+    id: str
+    fingerprint: str
+    project: str
+    status: Status
+    title: str
+    kind: str
+    priority: str
+    sentence: str
+    facts: tuple[str, ...]
+    changed_at: str
+    changed: str
+    advice: tuple[str, ...]
+    said: tuple[SaidView, ...]
+    runs: Table
+    runs_label: str
+    action: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    seconds: str
+    label: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentsPage:
+    """``/incidents``"""
+
+    title: str
+    leaks: tuple[LeakView, ...]
+    filters: tuple[Filter, ...]
+    projects: tuple[str, ...]
+    project: str
+    chosen: str
+    expiries: tuple[Expiry, ...]
+    next_href: str | None
+    all_href: str | None
+    any_leaks: bool
+    json_href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What of it the page shows: one state or all, one project or all, one leak or all."""
+
+    state: str | None = None
+    project: str | None = None
+    fingerprint: str | None = None
+
+    def href(self, path: str = "/incidents", **more: str | None) -> str:
+        wanted = {
+            "status": self.state, "project": self.project, "fingerprint": self.fingerprint, **more,
+        }  # fmt: skip
+        given = {name: value for name, value in wanted.items() if value is not None}
+        return f"{path}?{urlencode(given)}" if given else path
+
+
+def with_sentence(group: Json) -> dict[str, Any]:
+    """The group as the API gives it."""
+    return {**group, "sentence": story(group)}
+
+
+def story(group: Json) -> str:
+    """``Seen in A and C, closed by note X, back in F``."""
+    leaked = [seen for seen in group["runs"] if seen["status"] in _LEAKED] or group["runs"]
+    before = [seen["name"] for seen in leaked if not seen["back"]]
+    after = [seen["name"] for seen in leaked if seen["back"]]
+    left_out = group["runs_total"] - len(group["runs"])
+    parts = []
+    if before or left_out:
+        parts.append(f"seen in {_names(before, left_out)}")
+    parts += [_said_in_words(said) for said in group["said"]]
+    if after:
+        parts.append(f"back in {_names(after, 0)}")
+    told = ", ".join(parts)
+    return told[:1].upper() + told[1:]
+
+
+def incidents_page(
+    groups: Sequence[Json],
+    shown: Shown,
+    counts: Mapping[str, int],
+    projects: Sequence[str],
+    next_cursor: str | None,
+) -> IncidentsPage:
+    one = shown.fingerprint is not None
+    return IncidentsPage(
+        title="Incidents",
+        leaks=tuple(_leak(f"leak-{n}", group) for n, group in enumerate(groups)),
+        filters=() if one else tuple(_filter(state, shown, counts[state]) for state in STATES),
+        projects=tuple(projects) if len(projects) > 1 and not one else (),
+        project=shown.project or "",
+        chosen=shown.state or "",
+        expiries=tuple(Expiry(s, label, s == _CHOSEN_EXPIRY) for s, label in EXPIRIES),
+        next_href=shown.href(cursor=next_cursor) if next_cursor else None,
+        all_href=Shown(project=shown.project).href() if one else None,
+        any_leaks=any(counts.values()) or shown != Shown(),
+        json_href=shown.href("/api/v1/incidents") if not one else _json_of(shown),
+    )
+
+
+def _json_of(shown: Shown) -> str:
+    path = f"/api/v1/incidents/{quote(shown.fingerprint or '', safe='')}"
+    return Shown(project=shown.project).href(path)
+
+
+def _filter(state: str, shown: Shown, count: int) -> Filter:
+    status = _state(state)
+    labelled = Status(status.status, f"{status.word} {count}", status.meaning)
+    chosen = state == shown.state
+    wanted = Shown(None if chosen else state, shown.project)
+    return Filter(labelled, wanted.href(), chosen)
+
+
+def _leak(id_: str, group: Json) -> LeakView:
+    project, fingerprint = group["project"], group["fingerprint"]
+    unit = group["runs"][-1]["unit"]
+    total = group["runs_total"]
+    return LeakView(
+        id=id_,
+        fingerprint=fingerprint,
+        project=project,
+        status=_worn(group),
+        title=group["summary"],
+        kind=KINDS.get(str(group["kind"]), str(group["kind"])),
+        priority=group["priority"],
+        sentence=story(group),
+        facts=_facts(group, unit),
+        changed_at=group["changed_at"],
+        changed=number_formats.clock(group["changed_at"]),
+        advice=tuple(group["finding"].get("advice", ())),
+        said=tuple(said_view(each) for each in group["said"]),
+        runs=_runs(group["runs"]),
+        runs_label=count_of(total, "run"),
+        action=f"/incidents/{quote(fingerprint, safe='')}",
+        href=Shown(project=project, fingerprint=fingerprint).href(),
+    )
+
+
+def _state(state: str) -> Status:
+    status, word, meaning = STATES[state]
+    return Status(status, word, meaning)
+
+
+def _worn(group: Json) -> Status:
+    """Of an open leak how bad it is in its worst run, else what people said."""
+    if group["state"] == "open":
+        statuses = {seen["status"] for seen in group["runs"]}
+        return status_of("confirmed" if "confirmed" in statuses else "suspected")
+    return _state(group["state"])
+
+
+def _facts(group: Json, unit: str) -> tuple[str, ...]:
+    finding = group["finding"]
+    growth = number_formats.interval(finding.get("growth_bytes_per_generation"))
+    facts = [f"grows by {growth} per {unit}"]
+    phase = finding.get("phase_path") or group["phase"]
+    if phase:
+        facts.append(f"in {phase}")
+    return tuple(facts)
+
+
+def _runs(seen: Sequence[Json]) -> Table:
+    rows = tuple(
+        Row(
+            (
+                Cell(each["name"], href=each["url"]),
+                _status_cell(each["status"], back=each["back"]),
+                Cell(each["summary"]),
+                Cell(number_formats.clock(each["first_seen_at"])),
+                Cell(number_formats.clock(each["changed_at"])),
+            )
+        )
+        for each in reversed(seen)
+    )
+    columns = ("Run", "Status", "What was said", "First seen", "Last change")
+    return Table(tuple(map(Column, columns)), rows, "Runs it was seen in, newest first", tall=True)
+
+
+def _status_cell(name: str, *, back: bool) -> Cell:
+    status = status_of(name) if name in STATUSES else _RESOLVED
+    word = f"{status.word}, back" if back else status.word
+    return Cell(word, status=status.status, title=status.meaning)
+
+
+def _said_in_words(said: Json) -> str:
+    reason = f"“{said['reason']}”" if said["reason"] else ""
+    if said["kind"] == "closed":
+        return f"closed by note {reason}"
+    until = f" until {number_formats.clock(said['expires_at'])}" if said["expires_at"] else ""
+    return f"{said['kind']}{until}{': ' if reason else ''}{reason}"
+
+
+def _names(names: Sequence[str], more: int) -> str:
+    """``A, B (2 runs) and C``; of many, their number and the newest."""
+    if more or len(names) > _MAX_NAMES:
+        total = len(names) + more
+        runs = count_of(total, "run")
+        return f"{runs}, last in {names[-1]}" if names else runs
+    told = [
+        f"{name} ({number} runs)" if number > 1 else name for name, number in Counter(names).items()
+    ]
+    return join_words(told)

@@ -1,0 +1,268 @@
+"""`POST /api/v1/runs/{run}/batches`: the hot route, as plain ASGI because a framework's would cost more than the work.
+
+`Hot` takes what our clients send past the framework; `IngestRoute` is the same route within it, for everything else.
+
+1. read the body, bounded in bytes and seconds   2. inflate and check (`ingest.py`)
+3. hand it to the writer and wait until it is durable   4. answer, with what this process is asked to look at
+
+The entry in OpenAPI is made from the very types that decode the body.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope, Send
+
+from ...errors import (
+    Conflict,
+    RequestRefused,
+    run_not_found,
+    shorten,
+    too_many_bytes,
+    too_many_processes,
+)
+from ...ingest import decode
+from ...limits import MAX_BODY_BYTES, MAX_INFLATED_BYTES
+from ...store.ingest.incoming_batch import (
+    Accepted,
+    Contradiction,
+    OtherIdentity,
+    Outcome,
+    TooManyBytes,
+    TooManyProcesses,
+    UnknownRun,
+)
+from ...store.ingest.wire_types import Batch
+from ..auth.authenticator import ANYBODY, Caller, calling
+from ..auth.middleware import Door
+from ..auth.origin_check import Guard
+from ..auth.project_scope import reads_what_is_stored, refusal_of_process
+from ..errors import bug_response, refusal_response
+from ..headers import EVERY_ANSWER, completing
+from ..metrics.api import Metrics
+from ..request_bodies import read_body
+from ..services import Services
+
+PATH: Final = "/api/v1/runs/{run}/batches"
+MAX_KNOWN_HOSTS: Final = 64
+# Ten snapshots of a training, compressed, take a quarter of it.
+QUICK_BODY_BYTES: Final = 4 * 1024
+_BEFORE, _AFTER = PATH.split("{run}")
+_HEADERS: Final = [(b"content-type", b"application/json"), *EVERY_ANSWER]
+
+
+class IngestRoute:
+    """An ASGI application for one path; ``services`` is on the application's state. Raises RequestRefused."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        services: Services = scope["app"].state.services
+        run_id = scope["path_params"]["run"]
+        try:
+            answer = await _answer(services, run_id, scope, receive, calling.get())
+        except ClientDisconnect:
+            return
+        except RequestRefused as error:
+            self._metrics.refused(error.code)
+            raise
+        await _send(send, answer)
+
+
+class Hot:
+    """Batches of programs, before anything of the framework is asked: its layers cost as much as storing a snapshot.
+
+    Whatever is not plainly one goes on to the application: another path or method, an unknown host, a page's origin.
+    """
+
+    def __init__(self, services: Services, metrics: Metrics, guard: Guard, door: Door) -> None:
+        self._services, self._metrics, self._guard, self._door = services, metrics, guard, door
+        self._asked = services.callers.asked
+        self._hosts: set[bytes] = set()
+
+    def run_of(self, scope: Scope) -> str | None:
+        """The run that this request brings a batch of; None: it is for the application."""
+        if scope["type"] != "http" or scope["method"] != "POST" or scope.get("root_path"):
+            return None
+        path: str = scope["path"]
+        if not (path.startswith(_BEFORE) and path.endswith(_AFTER)):
+            return None
+        run_id = path[len(_BEFORE) : -len(_AFTER)]
+        if not run_id or "/" in run_id or not self._is_program(scope["headers"]):
+            return None
+        return run_id
+
+    async def take(self, run_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            caller = await self._door.admit(scope) if self._asked else ANYBODY
+            answer = await _answer(self._services, run_id, scope, receive, caller)
+        except ClientDisconnect:
+            return
+        except RequestRefused as error:
+            self._metrics.refused(error.code)
+            await refusal_response(error)(scope, receive, completing(scope, send))
+            return
+        except Exception:
+            await bug_response()(scope, receive, completing(scope, send))
+            # The server logs it with its traceback.
+            raise
+        await _send(send, answer)
+
+    def _is_program(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        host = b""
+        for name, value in headers:
+            if name == b"origin":
+                return False
+            if name == b"host":
+                host = value
+        if host in self._hosts:
+            return True
+        if not self._guard.allows_host(host):
+            return False
+        if len(self._hosts) < MAX_KNOWN_HOSTS:
+            self._hosts.add(host)
+        return True
+
+
+async def _answer(
+    services: Services, run_id: str, scope: Scope, receive: Receive, caller: Caller
+) -> bytes:
+    """Raises RequestRefused and ClientDisconnect."""
+    headers = {k: v for k, v in scope["headers"] if k in (b"content-encoding", b"content-length")}
+    project = caller.project
+    sender = services.writer.sender(run_id, project)
+    body = await _read(receive, headers, services, sender.project)
+    services.writer.refuse_when_full(sender)
+    encoding = headers.get(b"content-encoding", b"").decode("latin-1")
+    if len(body) <= QUICK_BODY_BYTES:
+        batch = decode.check(run_id, decode.inflate(body, encoding), time.time())
+    else:
+        with services.coming.holding(len(body), sender.project):
+            async with services.checking.turn(sender, len(body)):
+                batch = decode.check(run_id, decode.inflate(body, encoding), time.time())
+    if project is not None:
+        batch = replace(batch, project=project, browser=caller.browser)
+    accepted = _accepted(run_id, await services.writer.store(batch), project)
+    services.requests.answered(run_id, batch.details.get("events", ()))
+    wishes = services.requests.of(run_id, batch.process.rank)
+    return msgspec.json.encode({"accepted": accepted, "requests": wishes})
+
+
+async def _send(send: Send, answer: bytes) -> None:
+    length = str(len(answer)).encode()
+    start: Message = {"type": "http.response.start", "status": 200}
+    start["headers"] = [*_HEADERS, (b"content-length", length)]
+    await send(start)
+    await send({"type": "http.response.body", "body": answer})
+
+
+def _accepted(run_id: str, outcome: Outcome, project: str | None) -> int:
+    if isinstance(outcome, Accepted):
+        return outcome.count
+    if isinstance(outcome, UnknownRun):
+        raise run_not_found(run_id)
+    if isinstance(outcome, TooManyProcesses):
+        raise too_many_processes(outcome.run_id, outcome.limit)
+    if isinstance(outcome, TooManyBytes):
+        raise too_many_bytes(outcome.project, outcome.limit, outcome.wait_seconds, outcome.browser)
+    if isinstance(outcome, OtherIdentity):
+        raise refusal_of_process(outcome, project)
+    raise _conflict(outcome, project)
+
+
+def _conflict(found: Contradiction, project: str | None) -> Conflict:
+    sent = shorten(found.sent)
+    details = {"sequence": found.sequence, "field": found.field, "sent": sent}
+    known = f"another {found.field}"
+    if reads_what_is_stored(project):
+        details["stored"] = shorten(found.stored)
+        known = f"{found.field}={details['stored']}"
+    return Conflict(
+        "sequence_contradiction",
+        f"snapshot {found.sequence} is stored with {known}, this batch says {sent}; "
+        "a sequence number stands for one snapshot, and every process needs an instance of its own",
+        details,
+    )
+
+
+async def _read(
+    receive: Receive, headers: Mapping[bytes, bytes], use: Services, project: str
+) -> bytes:
+    limit, what = MAX_BODY_BYTES, "compressed"
+    if headers.get(b"content-encoding", b"identity").strip().lower() in (b"", b"identity"):
+        limit, what = MAX_INFLATED_BYTES, "in all"
+    refuse = decode.too_large(limit, what)
+    return await read_body(receive, headers, refuse, limit, use.live, use.coming, project)
+
+
+def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the path item, the schemas it uses)"""
+    (root,), schemas = msgspec.json.schema_components(
+        (Batch,), ref_template="#/components/schemas/{name}"
+    )
+    error = {"$ref": "#/components/schemas/Error"}
+    refusals = {
+        "400": "not JSON, damaged compression, or a body that did not arrive",
+        "401": "no token where the server asks for one, or one that is not valid (any more)",
+        "403": "a token that adds nothing, or a page of an origin that may not",
+        "404": "no such run, or one of a project that the token does not add to",
+        "409": "a sequence number is stored with other values, or the instance with another rank",
+        "413": "more than 256 KiB compressed or 2 MiB inflated",
+        "415": "a content encoding other than gzip, zstd and identity",
+        "422": "a field is wrong: named in details, with its value",
+        "429": "too many batches wait; see Retry-After",
+        "503": "the database does not take writes; see Retry-After",
+    }
+    operation = {
+        "operationId": "add_batch",
+        "tags": ["runs"],
+        "summary": "Add snapshots to a run",
+        "description": "Idempotent by (process instance, sequence number): what is stored already counts 0, an "
+        "overlap is trimmed. The answer comes after the snapshots are durable. Columns with count, or rows in "
+        "snapshots; gzip or zstd by Content-Encoding.",
+        "parameters": [{"name": "run", "in": "path", "required": True, "schema": {"type": "string"}}],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": root}}},
+        "responses": {
+            "200": {
+                "description": "stored",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Accepted"}}},
+            },
+            **{
+                status: {"description": text, "content": {"application/json": {"schema": error}}}
+                for status, text in refusals.items()
+            },
+        },
+    }  # fmt: skip
+    schemas["Accepted"] = {
+        "type": "object",
+        "required": ["accepted", "requests"],
+        "properties": {
+            "accepted": {"type": "integer", "description": "snapshots that were new"},
+            "requests": {
+                "type": "array",
+                "description": "what this process is asked for, until an event of kind mark tells the outcome "
+                'with {"request": id} as its data; a client may ignore it',
+                "items": {
+                    "type": "object",
+                    "required": ["id", "kind", "asked_by"],
+                    "properties": {
+                        "id": {"type": "string"},
+                        "kind": {"type": "string", "enum": ["find_holders", "census", "cleanup"]},
+                        "type": {
+                            "type": "string",
+                            "description": "full name of a class, for find_holders",
+                        },
+                        "asked_by": {"type": "string", "enum": ["person", "server"]},
+                    },
+                },
+            },
+        },
+    }
+    return {"post": operation}, schemas

@@ -1,0 +1,252 @@
+"""`POST /v1/metrics`: what programs with an OpenTelemetry SDK export, where `leakline[otlp]` is installed.
+
+1. read the body, bounded in bytes and seconds, and inflate it, as a batch   2. decode and map (`otlp_metrics.py`)
+3. join the run of each resource, and number what is newer than the newest snapshot that is stored of it
+4. check and write it as any batch (`ingest.py`, `writer.py`); the answer comes when it is durable
+
+Exporters send again what got no answer, and may send one collection in several requests (`otlp_streams.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from leakline.snapshot import Batch, Snapshot, batch_to_wire
+from leakline.transport.batching import consecutive, within
+
+from ...errors import (
+    Conflict,
+    RequestRefused,
+    TooBusy,
+    TooLarge,
+    Unavailable,
+    run_not_found,
+    too_many_bytes,
+)
+from ...ingest import decode, otlp_metrics
+from ...ingest.fair_queue import Sender
+from ...limits import MAX_BODY_BYTES, MAX_INFLATED_BYTES
+from ...store.details import snapshot_rows
+from ...store.ingest.incoming_batch import (
+    Accepted,
+    Contradiction,
+    Incoming,
+    OtherIdentity,
+    TooManyBytes,
+)
+from ...store.runs import run_registration
+from .. import api_schemas
+from ..auth.authenticator import calling
+from ..auth.project_scope import may_add_to, project_of, refusal_of_process, refusal_to_join
+from ..errors import error_response
+from ..request_bodies import read_body
+from ..runs.registration import join
+from ..services import Services, Use
+from .otlp_streams import REMEMBERED, Stream, Streams
+
+PATH: Final = "/v1/metrics"
+# Another server on the same database may have numbered in the meantime.
+TRIES: Final = 3
+NOT_INSTALLED: Final = 501
+MESSAGE: Final = (
+    "this server takes no OTLP; install the extra beside it: pip install 'leakline[otlp]'"
+)
+
+router = APIRouter(tags=["runs"])
+
+
+def _error(text: str) -> dict[str, Any]:
+    return {"model": api_schemas.Error, "description": text}
+
+
+@router.post(
+    PATH,
+    summary="Take metrics of OpenTelemetry",
+    response_model=None,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "description": "ExportMetricsServiceRequest; gzip or zstd by Content-Encoding.",
+            "content": {
+                otlp_metrics.PROTOBUF: {"schema": {"type": "string", "format": "binary"}},
+                otlp_metrics.JSON: {"schema": {"type": "object"}},
+            },
+        }
+    },
+    responses={
+        200: {"description": "stored, or repeated: ExportMetricsServiceResponse in the form of the request"},
+        404: _error("a project that the token does not add to"),
+        400: _error("not what its content type says, damaged compression, or a body that did not arrive"),
+        409: _error("the run is of another project, or other values are stored"),
+        413: _error("more than 256 KiB compressed or 2 MiB inflated, or too many points"),
+        415: _error("a content type or encoding that is not read"),
+        422: _error("a resource that cannot be told from others, or a value that cannot be: named in details"),
+        429: _error("too many batches wait; see Retry-After"),
+        501: _error("the extra leakline[otlp] is not installed beside this server"),
+        503: _error("the database does not take writes; see Retry-After"),
+    },
+)  # fmt: skip
+async def add_metrics(request: Request, use: Use) -> Response:
+    """A run for each `service.instance.id`, with what tells memory of it; docs/otlp.md has the names."""
+    # The first time it is imported, which takes a while.
+    if not await run_in_threadpool(otlp_metrics.is_installed):
+        return error_response(NOT_INSTALLED, "otlp_not_installed", MESSAGE)
+    kind = request.headers.get("content-type", "")
+    try:
+        body = await _body(request, use)
+        resources = [
+            _of_project(told)
+            for told in await run_in_threadpool(otlp_metrics.read_request, body, kind)
+        ]
+        for told in resources:
+            may_add_to(told.header.project)
+        late = await _store_each(request.app.state.otlp, use, resources)
+    except ClientDisconnect:
+        return Response(status_code=400)
+    except RequestRefused as error:
+        request.app.state.metrics.refused(error.code)
+        raise
+    form = kind.partition(";")[0].strip().lower()
+    nothing = bool(resources) and not any(told.snapshots for told in resources)
+    return Response(otlp_metrics.answer(form, nothing, late), media_type=form)
+
+
+def _of_project(told: otlp_metrics.Told) -> otlp_metrics.Told:
+    if told.names_project:
+        return told
+    project = project_of(None, otherwise=told.header.project)
+    return told.of_project(project)
+
+
+async def _body(request: Request, use: Services) -> bytes:
+    headers = dict(request.scope["headers"])
+    encoding = headers.get(b"content-encoding", b"").decode("latin-1")
+    plain = encoding.strip().lower() in ("", "identity")
+    limit = MAX_INFLATED_BYTES if plain else MAX_BODY_BYTES
+    refuse = _too_large(limit, "in all" if plain else "compressed")
+    body = await read_body(request.receive, headers, refuse, limit, use.live, use.coming)
+    try:
+        return decode.inflate(body, encoding)
+    except TooLarge as error:
+        raise _too_large(MAX_INFLATED_BYTES, "inflated") from error
+
+
+def _too_large(limit_bytes: int, what: str) -> TooLarge:
+    return TooLarge(
+        "request_too_large",
+        f"the body has more than {limit_bytes} bytes {what}; export fewer metrics at a time",
+        {"limit_bytes": limit_bytes},
+    )
+
+
+async def _store_each(
+    streams: Streams, use: Services, resources: Sequence[otlp_metrics.Told]
+) -> int:
+    """How many points came too late. One that is refused keeps no other from being stored."""
+    late, refusals = 0, []
+    for told in resources:
+        try:
+            late += await _store(streams, use, told) if told.snapshots else 0
+        except (TooBusy, Unavailable):
+            # The whole is sent again.
+            raise
+        except RequestRefused as error:
+            refusals.append(error)
+    if refusals:
+        raise refusals[0]
+    return late
+
+
+async def _store(streams: Streams, use: Services, told: otlp_metrics.Told) -> int:
+    stream = streams.of(told.header.project, told.header.id)
+    async with stream.lock:
+        for tries in range(1, TRIES + 1):
+            if not stream.joined:
+                # A run that would begin with what is refused does not begin.
+                await run_in_threadpool(_checked, told, told.snapshots, 0)
+                async with use.adding.turn(Sender(told.header.project, told.header.id), 1):
+                    await run_in_threadpool(_join, use, told, stream)
+            stream.follow_clock(told.snapshots[0].time, time.time())
+            newer, late = stream.news(told.snapshots)
+            if await _stored(use, told, stream, newer, last=tries == TRIES):
+                return late
+    return 0
+
+
+def _join(use: Services, told: otlp_metrics.Told, stream: Stream) -> None:
+    """Create the run or join it, and see what is stored of it."""
+    try:
+        join(use, told.header, time.time(), told.process)
+    except run_registration.OtherProject as error:
+        raise refusal_to_join(
+            told.header.id,
+            error.project,
+            f"{told.header.name} belongs to project {error.project!r}, not to {told.header.project!r}; "
+            "give it another service.instance.id",
+        ) from error
+    found = snapshot_rows.list_snapshots(use.engine, told.header.id, ("*",), REMEMBERED, None)[
+        "items"
+    ]
+    stream.forget()
+    for row in reversed(found):
+        stream.remember(
+            row["sequence"], row["time"], row["generation"], row["phase"], row["samples"]
+        )
+    stream.joined = True
+
+
+async def _stored(
+    use: Services, told: otlp_metrics.Told, stream: Stream, newer: Sequence[Snapshot], *, last: bool
+) -> bool:
+    """False: what was remembered of the run is not true any more. Raises RequestRefused."""
+    # All of them before the first is stored: what is refused is refused as a whole.
+    for few, batch in await run_in_threadpool(_checked, told, newer, stream.sequence):
+        outcome = await use.writer.store(batch)
+        if isinstance(outcome, Accepted) and outcome.count == len(few):
+            for s in few:
+                stream.remember(s.sequence, s.time, s.generation, s.phase, s.samples)
+            continue
+        # The run was removed, or another server has given the number.
+        stream.joined = False
+        if not last:
+            return False
+        raise _refusal(told, outcome)
+    return True
+
+
+def _checked(
+    told: otlp_metrics.Told, snapshots: Sequence[Snapshot], after: int
+) -> list[tuple[tuple[Snapshot, ...], Incoming]]:
+    """Return the snapshots, numbered from behind ``after`` on, with the batches to store. Raises RequestRefused."""
+    numbered = (replace(s, sequence=after + i) for i, s in enumerate(snapshots, 1))
+    checked = []
+    for part in within(numbered):
+        for few in consecutive(part):
+            wire = batch_to_wire(Batch(told.process, few))
+            batch = decode.check(told.header.id, msgspec.json.encode(wire), time.time())
+            # The run may have been removed, and begun anew in another project.
+            batch = replace(batch, project=told.header.project, browser=calling.get().browser)
+            checked.append((few, batch))
+    return checked
+
+
+def _refusal(told: otlp_metrics.Told, outcome: Any) -> RequestRefused:
+    if isinstance(outcome, OtherIdentity):
+        return refusal_of_process(outcome, calling.get().project)
+    if isinstance(outcome, TooManyBytes):
+        return too_many_bytes(outcome.project, outcome.limit, outcome.wait_seconds, outcome.browser)
+    if isinstance(outcome, (Accepted, Contradiction)):
+        message = (
+            f"several servers number the snapshots of {told.header.name}; send it to one of them"
+        )
+        return Conflict("sequence_contradiction", message, {"run": told.header.id})
+    return run_not_found(told.header.id)

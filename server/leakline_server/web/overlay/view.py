@@ -1,0 +1,313 @@
+"""Up to ten runs laid over each other: what was read of them -> the context of ``/overlay``. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final, Literal
+from urllib.parse import quote, urlencode
+
+from leakline.text_format import count_of, plural
+
+from ...charts.chart_parts import (
+    PRIVATE,
+    Axis,
+    Chart,
+    Line,
+    Palette,
+    Points,
+    Unit,
+    add_up,
+    join_attempts,
+    points_of,
+)
+from ..rendering import number_formats
+from ..rendering.evidence_sections import line_table
+from ..rendering.page_contexts import Cell, Figure, Section
+from ..rendering.table_cells import Field, at_iso, code, place, rated, table
+from ..run_page.run_data import first_shown, process_label
+from ..run_page.verdict_view import forecast_text, leading_finding, status_of
+
+Json = Mapping[str, Any]
+Shown = Literal["private", "rss", "gpu", "objects"]
+SECONDS: Final = ("generation.seconds",)
+# Of what differs.
+MAX_ROWS: Final = 200
+MAX_CHARACTERS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """``names`` are added up; those with ``*`` stand for several. ``whole``: there is no sum without the first."""
+
+    label: str
+    title: str
+    names: tuple[str, ...]
+    unit: Unit = "bytes"
+    whole: bool = True
+
+
+SERIES: Final[Mapping[Shown, Series]] = {
+    "private": Series("Private memory", "private memory", PRIVATE),
+    "rss": Series("RSS", "resident memory", ("process.rss_bytes",)),
+    "gpu": Series("GPU allocated", "GPU memory allocated by torch",
+                  ("cuda.*.allocated_bytes", "mps.allocated_bytes"), whole=False),
+    "objects": Series("Objects", "live Python objects", ("python.objects",), "count"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesChoice:
+    label: str
+    href: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    name: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayPage:
+    """``/overlay``"""
+
+    title: str
+    choices: tuple[SeriesChoice, ...]
+    left_out: tuple[LeftOut, ...]
+    sections: tuple[Section, ...]
+    lines_href: str
+    json_href: str
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayRun:
+    """A run as the API gives it, its verdict, its line and its seconds at generation ends where they were measured."""
+
+    run: Json
+    verdict: Json | None
+    ends: Points | None
+    seconds: Points | None
+
+    @property
+    def id(self) -> str:
+        return str(self.run["id"])
+
+
+def measured(runs: Sequence[Json], shown: Shown) -> bool:
+    """Whether any of these runs has some of it."""
+    names = {name for run in runs for name in run["series"]}
+    return any(_is_one(name, head) for name in names for head in measured_by(SERIES[shown]))
+
+
+def measured_by(series: Series) -> tuple[str, ...]:
+    """The names of which there must be one."""
+    return series.names[:1] if series.whole else series.names
+
+
+def _is_one(name: str, wanted: str) -> bool:
+    first, star, last = wanted.partition("*")
+    return name.startswith(first) and name.endswith(last) if star else name == wanted
+
+
+def line_of(instances: Sequence[str], items: Sequence[Json], series: Series) -> Points | None:
+    """The sum of the series at each generation end of one rank, its attempts joined.
+
+    ``items`` are those of its run in an answer of `points.overlay`.
+    """
+    attempts = []
+    for instance in instances:
+        parts = [points_of(item, item["x"]) for item in items if item["process"] == instance]
+        if parts and (not series.whole or parts[0].name == series.names[0]):
+            attempts.append(add_up(parts))
+    return join_attempts(attempts) if attempts else None
+
+
+def attempts_of(run: Json, processes: Sequence[Json]) -> list[str]:
+    """The instances of the process that the page of the run opens on, among all that it has."""
+    shown = first_shown(run)
+    return [each["instance"] for each in processes if process_label(each) == shown]
+
+
+def shifts(starts: Mapping[str, float]) -> dict[str, float]:
+    """By how much each run is moved to the left, so that all begin together. Runs that do keep their numbers."""
+    if len(set(starts.values())) < 2:
+        return dict.fromkeys(starts, 0.0)
+    return dict(starts)
+
+
+def overlay_chart(
+    runs: Sequence[Json], lines: Mapping[str, Points], moved: Mapping[str, float], series: Series
+) -> Chart | None:
+    """``lines`` by run; each has the colour of its place among the runs, whether or not others are there."""
+    palette, names = Palette.of(run["id"] for run in runs), _names(runs)
+    drawn = []
+    for run in runs:
+        points = lines.get(run["id"])
+        if points is None:
+            continue
+        by = moved.get(run["id"], 0.0)
+        x = [each - by for each in points.x] if by else points.x
+        line = Line(names[run["id"]], x, points.y, points.low, points.high)
+        drawn.append(palette.paint(line, run["id"]))
+    if not drawn:
+        return None
+    title = _axis(runs, any(moved.values())).title
+    return Chart("overlay", series.unit, series.title, title, tuple(drawn))
+
+
+def _axis(runs: Sequence[Json], moved: bool) -> Axis:
+    unit = _unit(runs)
+    return Axis(f"{plural(unit, 2)} since the start" if moved else unit)
+
+
+def _unit(runs: Sequence[Json]) -> str:
+    units = {run["unit"] for run in runs}
+    return units.pop() if len(units) == 1 else "generation"
+
+
+def _names(runs: Sequence[Json]) -> dict[str, str]:
+    """What tells them apart: the name, and the id beside it where two have the same."""
+    often = Counter(run["name"] for run in runs)
+    return {
+        run["id"]: run["name"] if often[run["name"]] == 1 else f"{run['name']} ({run['id']})"
+        for run in runs
+    }
+
+
+def overlay_page(
+    found: Sequence[OverlayRun],
+    shown: Shown,
+    choices: Sequence[Shown],
+    moved: Mapping[str, float],
+    left_out: Sequence[tuple[str, str]] = (),
+) -> OverlayPage:
+    """``left_out``: (id, name) of runs that are deleted."""
+    runs = [each.run for each in found]
+    return OverlayPage(
+        title=f"Overlay of {count_of(len(runs), 'run')}",
+        choices=tuple(
+            SeriesChoice(SERIES[each].label, address(runs, each), each == shown) for each in choices
+        ),
+        left_out=tuple(
+            LeftOut(name, f"/runs/{quote(run_id, safe='')}") for run_id, name in left_out
+        ),
+        sections=(_trend(found, shown, moved), _figures(found), _differences(runs)),
+        lines_href=address(runs, shown, "/overlay/lines"),
+        json_href=_api_address(runs, SERIES[shown]),
+    )
+
+
+def address(runs: Sequence[Json], shown: Shown, path: str = "/overlay") -> str:
+    return f"{path}?{urlencode([*(('run', run['id']) for run in runs), ('series', shown)])}"
+
+
+def _api_address(runs: Sequence[Json], series: Series) -> str:
+    asked = [("run", run["id"]) for run in runs] + [("name", name) for name in series.names]
+    return f"/api/v1/series?{urlencode([*asked, ('kind', 'generation_end')])}"
+
+
+def _trend(found: Sequence[OverlayRun], shown: Shown, moved: Mapping[str, float]) -> Section:
+    runs, series = [each.run for each in found], SERIES[shown]
+    unit, names = _unit(runs), _names(runs)
+    how = (
+        f"{series.label} of the first process of each run at the end of each {unit}. What matters is how steeply a "
+        "line climbs, not how high it starts."
+    )
+    if any(moved.values()):
+        how += " The runs begin at different numbers: all are drawn from their start."
+    lines = {each.id: each.ends for each in found if each.ends is not None}
+    chart = overlay_chart(runs, lines, moved, series)
+    if chart is None:
+        return Section(
+            "overlay",
+            series.label,
+            how,
+            empty=f"None of these runs has measured it at the end of a {unit}.",
+        )
+    missing = [names[run["id"]] for run in runs if run["id"] not in lines]
+    note = f"Not measured: {', '.join(missing)}." if missing else ""
+    figure = Figure(chart, f"{series.label} of {count_of(len(lines), 'run')}.")
+    return Section(
+        "overlay", series.label, how, figure, line_table(chart, unit), fold=True, note=note
+    )
+
+
+def _figures(found: Sequence[OverlayRun]) -> Section:
+    unit = _unit([each.run for each in found])
+    heads = (
+        "run", "verdict", f"#{plural(unit, 2)}", f"#growth per {unit}", "#grows since", "#runs out",
+        f"#time per {unit}", "started",
+    )  # fmt: skip
+    rows = [_row(each) for each in found]
+    how = f"Growth is that of private memory per {unit}, with the 90 % interval; the time is the median."
+    return Section("runs", "The runs", how, table=table(heads, rows, tall=False))
+
+
+def _row(each: OverlayRun) -> list[Field]:
+    run = each.run
+    status = status_of(run["status"])
+    finding = leading_finding(each.verdict)
+    start = finding and finding["started_at_generation"]
+    return [
+        Cell(run["name"], href=f"/runs/{quote(run['id'], safe='')}", title=run["id"]),
+        rated(status.word, status.status),
+        _progress(run),
+        number_formats.interval(run["growth_bytes_per_generation"], number_formats.change),
+        f"{run['unit']} {place(round(start['estimate']))}" if start else "–",
+        forecast_text(run["oom"], run["unit"]),
+        number_formats.seconds(_middle(each.seconds)),
+        at_iso(run["started_at"]),
+    ]
+
+
+def _progress(run: Json) -> str:
+    done, total = run["generations"], run["total"]
+    return f"{done:,} of {total:,}" if total else f"{done:,}"
+
+
+def _middle(points: Points | None) -> float | None:
+    known = [y for y in points.y if y is not None] if points else []
+    return median(known) if known else None
+
+
+def _differences(runs: Sequence[Json]) -> Section:
+    how = "What the runs were started from and with, where it is not the same for all."
+    rows = list(_differing(runs))
+    if not rows:
+        return Section("differences", "What differs", how, empty="No difference was recorded.")
+    names = _names(runs)
+    heads = ("what", *(names[run["id"]] for run in runs))
+    shown = table(heads, rows[:MAX_ROWS], tall=len(rows) > 12)
+    note = f"{len(rows) - MAX_ROWS:,} more are not shown." if len(rows) > MAX_ROWS else ""
+    return Section("differences", "What differs", how, table=shown, note=note)
+
+
+def _differing(runs: Sequence[Json]) -> Iterator[list[Field]]:
+    for kind in ("config", "environment"):
+        columns = [dict(_flat(run[kind])) for run in runs]
+        for name in sorted({name for column in columns for name in column}):
+            values = [column.get(name) for column in columns]
+            if any(value != values[0] for value in values):
+                yield [code(f"{kind}.{name}"), *map(_said, values)]
+
+
+def _flat(value: Json, before: str = "") -> Iterator[tuple[str, str]]:
+    """``packages.torch`` -> ``2.13.0``, for all that is not nested."""
+    for name, each in value.items():
+        if isinstance(each, Mapping):
+            yield from _flat(each, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", each if isinstance(each, str) else json.dumps(each)
+
+
+def _said(value: str | None) -> Cell:
+    if value is None:
+        return Cell("–")
+    if len(value) <= MAX_CHARACTERS:
+        return Cell(value)
+    return Cell(value[: MAX_CHARACTERS - 1] + "…", title=value)

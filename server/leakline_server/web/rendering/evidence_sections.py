@@ -1,0 +1,326 @@
+"""Charts and results of the analysis -> the evidence sections of a page: how to read it, chart, table.
+
+Each function makes one section, or None where the run has nothing of the kind. Pure. What has no chart
+lies in inventory_tables.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from leakline.analysis.results import BookLine, Books, StoreFill
+from leakline.text_format import format_times, join_words
+
+from ...charts.chart_parts import Chart
+from . import number_formats
+from .page_contexts import Choice, Figure, Section, Sign, Table
+from .table_cells import Field, code, rated, shown, table
+
+# Rows of a table in the page; the API has them all.
+MAX_ROWS: Final = 100
+# Of a run so long the share that measuring takes is one to go by: the first looks are the dearest.
+SHARE_KNOWN_SECONDS: Final = 60.0
+# Kind of a mark -> what it is called, as in static/js/marks.js: the first of those at one place gives the sign.
+SIGNS: Final = {
+    "fix": "fix", "incident": "incident", "alert": "alert", "exception": "exception", "attempt": "next attempt",
+    "note": "note", "mark": "mark", "cleanup": "cleanup",
+}  # fmt: skip
+_FILL_STATUS: Final = {
+    "filling": "filling", "full": "ok", "over": "confirmed", "unbounded": "watch", "steady": "ok",
+}  # fmt: skip
+_WRITE: Final[Mapping[str, Callable[[float | None], str]]] = {
+    "bytes": number_formats.size, "seconds": number_formats.seconds, "share": number_formats.percent,
+}  # fmt: skip
+
+
+def trend(chart: Chart, unit: str, note: str) -> Section:
+    if not chart.lines:
+        how = "Memory after each phase, as soon as there is a reading."
+        return Section(
+            "trend", "Memory trend", how, empty="Nothing was measured yet.", short="Trend"
+        )
+    how = (
+        f"Each line is the memory right after one phase, {unit} by {unit}. Level lines mean that everything taken "
+        "is given back; lines that climb together mean that something is kept. Judge by the lowest, not by peaks."
+    )
+    what = f"Memory after each phase of every {unit}."
+    if chart.x_unit == "time":
+        how = (
+            "Memory at each reading. Where it is level, everything taken is given back; where it climbs for as long as "
+            "the program runs, something is kept. Judge by its lowest points, not by peaks."
+        )
+        what = "Memory over time."
+    choices = tuple(Choice(each.id, each.label, i == 0) for i, each in enumerate(chart.groups))
+    figure = Figure(chart, f"{what} {note}".strip(), choices)
+    return Section(
+        "trend", "Memory trend", how, figure, line_table(chart, unit), True, note, short="Trend",
+        signs=_signs(chart),
+    )  # fmt: skip
+
+
+def _signs(chart: Chart) -> tuple[Sign, ...]:
+    kinds = {mark.kind for mark in chart.marks}
+    return tuple(Sign(kind, word) for kind, word in SIGNS.items() if kind in kinds)
+
+
+def line_table(chart: Chart, unit: str) -> Table | None:
+    """The numbers behind the lines of the first group: one row per x, newest first."""
+    first = chart.groups[0].id if chart.groups else None
+    lines = [line for line in chart.lines if line.group == first]
+    columns = [dict(zip(line.x, line.y, strict=True)) for line in lines]
+    xs = sorted({x for line in lines for x in line.x}, reverse=True)
+    if not xs:
+        return None
+    write = _WRITE.get(chart.unit, number_formats.count)
+    rows = [[f"{x:,.10g}", *(write(column.get(x)) for column in columns)] for x in xs[:MAX_ROWS]]
+    heads = [f"#{chart.x_title}", *(f"#{line.name}" for line in lines)]
+    what = unit if chart.x_unit == "generation" else "reading"
+    return table(heads, rows, caption=shown(len(rows), len(xs), what))
+
+
+def books(chart: Chart | None, found: Books, unit: str) -> Section:
+    how = (
+        f"Every byte by which private memory changed between two {unit} ends is booked to the phase that was open; "
+        "the rest is on “between”, or on “other_threads” while only another thread had a phase open. Bars above zero "
+        "were kept, bars below were given back; the tick is the sum."
+    )
+    if chart is None or not found.generations:
+        return Section(
+            "books", "The books", how, empty=f"The books need two whole {unit}s.", short="Books"
+        )
+    figure = Figure(chart, f"Growth per {unit}, stacked by phase.")
+    return Section(
+        "books",
+        "The books",
+        how,
+        figure,
+        _books_table(found, unit),
+        note=_outside(found, unit),
+        short="Books",
+    )
+
+
+def _books_table(found: Books, unit: str) -> Table:
+    whole, generations = sum(found.total), found.count()
+    heads = (
+        "phase",
+        f"#mean per {unit}",
+        "#whole run",
+        "#share",
+        f"#last {unit}",
+        "#time, mean",
+        "#executions",
+    )
+    sums = ("sum", number_formats.change(whole / generations), number_formats.change(whole),
+    "100 %" if whole > 0 else "–",
+            number_formats.change(found.total[-1]), "", "")  # fmt: skip
+    rows = [_book_row(line, whole, generations) for line in found.lines]
+    return table(heads, rows, tall=False, sums=sums)
+
+
+def _book_row(line: BookLine, whole: float, generations: int) -> list[Field]:
+    kept = sum(line.bytes)
+    seconds = [each for each in line.seconds if each is not None]
+    return [
+        code(line.name), number_formats.change(kept / generations), number_formats.change(kept),
+        number_formats.percent(kept / whole) if whole > 0 else "–", number_formats.change(line.bytes[-1]),
+        number_formats.seconds(_mean(seconds)), f"{sum(line.executions):,}",
+    ]  # fmt: skip
+
+
+def _outside(found: Books, unit: str) -> str:
+    between = next((line for line in found.lines if line.name == "between"), None)
+    whole = sum(found.total)
+    if between is None or whole <= 0 or sum(between.bytes) <= 0.05 * whole:
+        return ""
+    return f"{number_formats.percent(sum(between.bytes) / whole)} of the growth fell outside every phase of the {unit}."
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def memory(
+    chart: Chart | None,
+    unit: str,
+    last: Mapping[str, float | None],
+    peaks: Mapping[str, float],
+    *,
+    exact_peaks: bool,
+    accounted: str = "",
+) -> Section | None:
+    """``peaks``: the highest resident memory of each phase; ``accounted``: what of it counted objects hold."""
+    how = (
+        "The stack is resident memory: anonymous is what the program itself allocated, files are mapped from disk and "
+        "may be dropped by the system, shared counts for every process that maps it. Only the anonymous part can leak."
+    )
+    kept = last.get("allocator.kept_bytes")
+    notes = []
+    if kept:
+        notes.append(
+            f"The C allocator keeps {number_formats.size(kept)} that the program freed, for reuse."
+        )
+    if peaks:
+        phase = max(peaks, key=lambda name: (peaks[name], name))
+        who = (
+            "exact: the kernel's mark was reset at each snapshot"
+            if exact_peaks
+            else "as seen by background readings and new highs of the kernel's mark"
+        )
+        notes.append(
+            f"Highest inside a phase: {number_formats.size(peaks[phase])} in {phase} ({who})."
+        )
+    note = " ".join([*notes, *([accounted] if accounted else [])])
+    return _plain("memory", "What the memory is", how, chart, unit, note=note, short="RAM")
+
+
+def gpu(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> Section | None:
+    how = (
+        "Allocated is what live tensors hold, active also what streams have not finished with, reserved what torch "
+        "keeps from the driver for reuse; split and idle is the part of it that cannot be given back. None of them "
+        "sees memory outside torch. The driver sees all of it, but not what is in use inside: outside torch are "
+        "contexts, NCCL and other libraries; in use counts other processes too. Reserved far above allocated: "
+        "fragmentation. A line that is missing is not known, as process memory in most containers."
+    )
+    return _plain("gpu", "GPU memory", how, chart, unit, note=_failures(last), short="GPU")
+
+
+def _failures(last: Mapping[str, float | None]) -> str:
+    """What torch's allocator could not give at the first try, and what not at all, over all devices."""
+    retries, ooms = (
+        sum(v or 0 for name, v in last.items() if name.startswith("cuda.") and name.endswith(what))
+        for what in (".retries", ".ooms")
+    )
+    told = []
+    if retries:
+        told.append(f"emptied its cache and tried again {format_times(retries)}")
+    if ooms:
+        told.append(f"ran out of memory {format_times(ooms)}")
+    return f"torch {join_words(told)}." if told else ""
+
+
+def tensors(chart: Chart | None, unit: str) -> Section | None:
+    how = (
+        "Counted at each look at the heap, those of TensorFlow.js at each snapshot. Tensors that still carry an "
+        "autograd graph keep everything their graph saved: outside of a training step their number should return to "
+        "where it was."
+    )
+    return _plain("tensors", "Tensors and arrays", how, chart, unit, short="Tensors")
+
+
+def containers(chart: Chart | None, stores: Sequence[StoreFill], unit: str) -> Section | None:
+    if not stores:
+        return None
+    how = (
+        "What a declared capacity bounds is no leak while it fills: its growth is taken out before the trend is "
+        "judged."
+    )
+    heads = [
+        "container",
+        "#items",
+        "#capacity",
+        "#full",
+        "#bytes",
+        "#bytes when full",
+        f"#full at {unit}",
+        "state",
+    ]
+    rows = list(map(_container_row, stores))
+    if any(each.device_bytes is not None for each in stores):
+        # Behind the bytes, which are their sum.
+        heads[5:5] = ["#of it on the host", "#of it on devices"]
+        for row, each in zip(rows, stores, strict=True):
+            row[5:5] = [
+                number_formats.size(each.host_bytes),
+                number_formats.size(each.device_bytes),
+            ]
+    figure = (
+        Figure(chart, "Fill of the tracked containers, as a share of capacity.", low=True)
+        if chart
+        else None
+    )
+    found = table(heads, rows, tall=False)
+    return Section("containers", "Tracked containers", how, figure, found, short="Containers")
+
+
+def _container_row(each: StoreFill) -> list[Field]:
+    bounded = each.capacity is not None and each.capacity > 0
+    return [
+        code(each.name), number_formats.count(each.length),
+        number_formats.count(each.capacity) if bounded else "none declared",
+        number_formats.percent(each.length / each.capacity) if each.capacity else "–", number_formats.size(each.bytes),
+        number_formats.size(each.ceiling_bytes) if bounded else "–",
+        "–" if each.full_at_generation is None else f"{each.full_at_generation:,.0f}",
+        rated(each.state, _FILL_STATUS[each.state]),
+    ]  # fmt: skip
+
+
+def gauges(chart: Chart | None, unit: str) -> Section | None:
+    how = "Numbers the training script gave, and the frame rate of a page."
+    return _plain("gauges", "Gauges", how, chart, unit)
+
+
+def seconds(chart: Chart | None, unit: str) -> Section | None:
+    how = (
+        f"Where the time of each {unit} went, booked to phases like the memory. Time that rises with the memory "
+        "means swapping, or a scan over something that grows."
+    )
+    return _plain("seconds", f"Time per {unit}", how, chart, unit, short="Time")
+
+
+def _share(spent: float, wall_seconds: float | None) -> str:
+    """Of a short run the looks at its start are nearly all there is, whatever share they come to later."""
+    if wall_seconds is None or wall_seconds < SHARE_KNOWN_SECONDS:
+        return f"not known yet: told from {number_formats.seconds(SHARE_KNOWN_SECONDS)} on"
+    return number_formats.percent(spent / wall_seconds, 3)
+
+
+def cost(
+    last: Mapping[str, float | None], wall_seconds: float | None, native: object = None
+) -> Section | None:
+    """``native``: True, why the native module was not there, or None where the client does not tell."""
+    spent = last.get("client.seconds")
+    if spent is None:
+        return None
+    beside = last.get("client.background_seconds")
+    in_all = spent + (beside or 0.0)
+    rows = (
+        ("time of measuring", number_formats.seconds(spent)),
+        ("time of recording and sending, on other threads", number_formats.seconds(beside)),
+        (
+            "share of the run's time",
+            _share(in_all, wall_seconds),
+        ),
+        ("longest single pause lately", number_formats.seconds(last.get("client.pause_seconds"))),
+        ("memory held", number_formats.size(last.get("client.bytes"))),
+    )
+    how = "Measured by the client itself, in the training process."
+    if native is True:
+        how += " Its native module looks at the heap."
+    elif native:
+        how += f" It looks at the heap in pure Python, so less often: {native}."
+    return Section(
+        "cost",
+        "What Leakline costs",
+        how,
+        table=table(("what", "#cost"), rows, tall=False),
+        short="Own cost",
+    )
+
+
+def _plain(
+    section_id: str,
+    title: str,
+    how: str,
+    chart: Chart | None,
+    unit: str,
+    *,
+    note: str = "",
+    short: str = "",
+) -> Section | None:
+    """One chart with its numbers behind it."""
+    if chart is None:
+        return None
+    figure = Figure(chart, f"{title}, {unit} by {unit}.", low=True)
+    return Section(section_id, title, how, figure, line_table(chart, unit), True, note, short=short)

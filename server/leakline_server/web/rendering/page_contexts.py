@@ -1,0 +1,391 @@
+"""What each page's template may use: one frozen dataclass a page, compared with the template by a test.
+
+Everything is ready to be shown: texts are formatted, links are made, nothing is computed in a template.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...charts.chart_parts import Chart
+from .report_links import Share
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Of a verdict: never told by colour alone, but by shape (named like the status) and word as well."""
+
+    status: str
+    word: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sparkline:
+    """Points of an SVG polyline in a box of 120 by 28."""
+
+    line: str
+    area: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One field of a table. ``time`` is ISO 8601; the page shows it in the viewer's zone."""
+
+    text: str
+    code: bool = False
+    status: str | None = None
+    href: str | None = None
+    title: str | None = None
+    time: str | None = None
+    absent: bool = False
+    outside: bool = False  # ``href`` leads to another site
+    sparkline: Sparkline | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    label: str
+    number: bool = False
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    cells: tuple[Cell, ...]
+    sum: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    caption: str = ""
+    tall: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A switch between groups of lines of one chart."""
+
+    id: str
+    label: str
+    pressed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart with what belongs to it for those who cannot see it."""
+
+    chart: Chart
+    description: str
+    choices: tuple[Choice, ...] = ()
+    low: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessChoice:
+    label: str
+    href: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CountForm:
+    """A count that a button expects, or expects no more; ``label`` says what it does to those who hear it alone."""
+
+    type: str
+    text: str
+    action: str
+    fields: tuple[tuple[str, str], ...]
+    button: str
+    label: str
+    since_at: str = ""
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CountList:
+    """``more`` stands over those that are folded."""
+
+    shown: tuple[CountForm, ...]
+    folded: tuple[CountForm, ...]
+    more: str
+
+
+@dataclass(frozen=True, slots=True)
+class CountForms:
+    """What people accepted, and what a run keeps to."""
+
+    accepted: CountList
+    steady: CountList
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What a sign at the foot of a chart stands for; ``kind`` names its shape (static/js/marks.js) and colour."""
+
+    kind: str
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One piece of evidence. ``fold`` hides the table behind the chart; ``note`` is a measured sentence."""
+
+    id: str
+    title: str
+    how: str
+    figure: Figure | None = None
+    table: Table | None = None
+    fold: bool = False
+    note: str = ""
+    empty: str = ""
+    short: str = ""  # its name in the list of contents
+    signs: tuple[Sign, ...] | None = None  # of its chart, of what may have some
+    counts: CountForms | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    label: str
+    value: str
+    detail: str
+    href: str
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One line of the checklist: a question, its answer in a word, and the evidence."""
+
+    question: str
+    word: str
+    status: str  # the status whose colour it wears
+    mark: str  # the name of its shape
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectView:
+    name: str
+    role: str
+    rate: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaidView:
+    """What somebody said of a leak; ``kind`` as it is taken back, ``reason`` with its links."""
+
+    kind: str
+    verb: str
+    reason: str
+    since_at: str
+    since: str
+    until_at: str | None
+    until: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindingView:
+    status: Status
+    title: str
+    kind: str
+    priority: str  # nothing for what does no harm
+    suspects: tuple[SuspectView, ...]
+    facts: tuple[str, ...]
+    evidence: tuple[str, ...]
+    advice: tuple[str, ...]
+    search: str  # the type whose holders the training can be asked to look for, or nothing
+    location: Cell | None = None  # where a fix of its phase says that it is in the code
+    said: tuple[SaidView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictView:
+    status: Status
+    sentence: str
+    support: str
+    ruled_out: tuple[str, ...]
+    ending: str = ""  # of a run that died: how, and its last reading
+
+
+@dataclass(frozen=True, slots=True)
+class TagLink:
+    label: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """``box`` is the id of its check box on this page; ``done`` of ``total`` only where a run has a plan."""
+
+    id: str
+    box: str
+    name: str
+    href: str
+    status: Status
+    priority: str
+    sentence: str
+    state: str
+    ending: str
+    tags: tuple[TagLink, ...]
+    progress: str
+    done: int
+    total: int | None
+    sparkline: Sparkline | None
+    memory: str
+    growth: str
+    per: str
+    forecast: str
+    started_at: str
+    started: str
+    seen_at: str
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """Runs of this page that share a project or a tag; without a label where nothing is grouped."""
+
+    label: str
+    href: str | None
+    rows: tuple[RunRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListHead:
+    """``sort`` is what ``aria-sort`` says; ``href`` sorts by this column, or turns its order."""
+
+    label: str
+    href: str | None = None
+    sort: str | None = None
+    number: bool = False
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    value: str
+    label: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    status: Status
+    href: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JustDeleted:
+    """What was deleted in one go, and the field that brings it back."""
+
+    sentence: str
+    until_at: str
+    until: str
+    moment: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunsPage:
+    """``/``"""
+
+    title: str
+    query: str
+    filters: tuple[Filter, ...]
+    grouping: tuple[Option, ...]
+    sorting: tuple[Option, ...]
+    heads: tuple[ListHead, ...]
+    groups: tuple[RunGroup, ...]
+    view: str
+    shows_deleted: bool
+    deleted: JustDeleted | None
+    deleted_href: str | None
+    deleted_note: str
+    empty: str
+    next_href: str | None
+    server: str
+    any_runs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFact:
+    name: str
+    value: str
+    href: str | None = None  # on another site
+
+
+@dataclass(frozen=True, slots=True)
+class RunHead:
+    id: str
+    name: str
+    project: str
+    project_href: str
+    state: str
+    reason: str
+    presumed: bool
+    ending: str
+    listens: bool  # a process may be there to ask
+    unit: str
+    progress: str
+    done: int
+    planned: int | None
+    started_at: str
+    started: str
+    seen_at: str
+    seen: str
+    quiet_seconds: float  # since it was heard of, when the page was made
+    started_seconds: float
+    tags: tuple[str, ...]
+    facts: tuple[HeadFact, ...]
+    fragments_href: str
+    lines_href: str
+    live_href: str
+    requests_href: str
+    offers_cleanup: bool
+    revision: int
+    share: Share
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """``/runs/{run}``, and its fragments for the live page."""
+
+    title: str
+    run: RunHead
+    verdict: VerdictView
+    tiles: tuple[Tile, ...]
+    findings: tuple[FindingView, ...]
+    processes: tuple[ProcessChoice, ...]
+    ticks: tuple[Tick, ...]
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunChoice:
+    id: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class PickPage:
+    """``/compare`` before two runs are chosen."""
+
+    title: str
+    message: str
+    choices: tuple[RunChoice, ...]
+    before: str
+    after: str
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPage:
+    """Any page that is not there: the same sentence as the API's error."""
+
+    title: str
+    status_code: int
+    message: str

@@ -1,0 +1,139 @@
+"""Pages are rendered here and nowhere else: one environment, one set of headers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import fields
+from functools import cache
+from typing import Any, Final
+
+import jinja2
+from fastapi.responses import HTMLResponse
+from markupsafe import Markup, escape
+
+from ...charts.chart_parts import Chart, to_script
+from ...paths import TEMPLATES
+from ..auth.authenticator import calling
+from ..search_query import search_for
+from .asset_preload import ahead
+from .external_links import with_links
+
+# Nothing from another host, nothing inline. Charts are exported through images with data: and blob: addresses.
+# plotly makes an empty <style> and fills it through the object model: this is the hash of the empty text.
+EMPTY_STYLE: Final = "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
+CONTENT_SECURITY_POLICY: Final = (
+    f"default-src 'self'; style-src 'self' '{EMPTY_STYLE}'; "
+    "img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    # A page shows the state of this moment; Back must not bring an old one.
+    "Cache-Control": "no-cache",
+}
+
+# Known on every page: the caller of this request.
+VIEWER: Final = "viewer"
+
+# What jinja2 makes while a page is written.
+_made: Final[ContextVar[list[_Names] | None]] = ContextVar("leakline_page", default=None)
+
+
+class _Names(jinja2.runtime.Context):
+    """The names of one template, or of one that it imports or includes; `written` takes them apart."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        made = _made.get()
+        if made is not None:
+            made.append(self)
+
+
+@cache
+def environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.context_class = _Names
+    made.filters["chart_json"] = _chart_json
+    made.filters["breakable"] = breakable
+    made.filters["zoned"] = zoned
+    made.filters["with_links"] = with_links
+    made.filters["search_for"] = search_for
+    made.filters["ahead"] = ahead
+    # A page in a file has its own of these (html_bundle.py).
+    made.filters["href"] = str
+    made.globals |= {"served": True, "shapes_href": "/static/images/shapes.svg#"}
+    return made
+
+
+_BREAKS: Final = re.compile(r"(?<=[._/\[\]])(?=[A-Za-z])|(?<=[a-z])(?=[A-Z][a-z])")
+_UNITS: Final = re.compile(r"(?<=\d) (?=(?:[KMGTP]?i?B|%|m?s|min)\b)")
+
+
+# As formats.clock writes it.
+_CLOCK: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d UTC)")
+_TIME: Final = Markup('<time datetime="{}" data-show="full">{}</time>')
+
+
+def breakable(text: str) -> Markup:
+    """Long names may break where people would break them: after a dot, a slash, an underscore, before a capital;
+    a number stays with its unit, and a time is one of the viewer's zone."""
+    return _with_times(text, _breakable)
+
+
+def zoned(text: str) -> Markup:
+    """Times in a sentence are shown in the viewer's zone, as those beside it."""
+    return _with_times(text, escape)
+
+
+def _with_times(text: str, write: Callable[[str], Markup]) -> Markup:
+    # What was caught stands at the odd places.
+    parts = enumerate(_CLOCK.split(text))
+    return Markup("").join(_time(part) if at % 2 else write(part) for at, part in parts)
+
+
+def _time(clock: str) -> Markup:
+    return _TIME.format(clock.replace(" UTC", "Z").replace(" ", "T"), clock)
+
+
+def _breakable(text: str) -> Markup:
+    return Markup("<wbr>").join(_BREAKS.split(_UNITS.sub("\u00a0", text)))
+
+
+def _chart_json(chart: Chart) -> Markup:
+    return Markup(to_script(chart))  # to_script leaves nothing that could end the script tag
+
+
+def render(template: str, context: Any, status_code: int = 200) -> HTMLResponse:
+    """``context`` is a dataclass of page_contexts.py; its fields are the template's variables, besides who looks at
+    it."""
+    values = {field.name: getattr(context, field.name) for field in fields(context)}
+    values[VIEWER] = calling.get()
+    text = written(environment().get_template(template), values)
+    return HTMLResponse(text, status_code=status_code, headers=HEADERS)
+
+
+def written(template: jinja2.Template, values: Mapping[str, Any]) -> str:
+    """The template with these values, of which nothing is kept.
+
+    A macro refers to the names it was made among, and they to the macro. In that circle everything that a page shows
+    would wait for the collector, which looks at what has lasted a while once in hours.
+    """
+    made: list[_Names] = []
+    before = _made.set(made)
+    try:
+        return template.render(values)
+    finally:
+        _made.reset(before)
+        for names in made:
+            # Others are of templates that are imported without them, and stay with these.
+            if not values.keys().isdisjoint(names.parent):
+                names.vars.clear()
+                names.parent.clear()

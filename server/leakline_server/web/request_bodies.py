@@ -1,0 +1,208 @@
+"""JSON bodies of ordinary routes: bounded, strict JSON, then a pydantic model.
+
+The framework's own reading has no bound and takes NaN and broken surrogates, which no database can store. A value
+takes up to twenty times the memory of its text, and a request keeps it while it waits for a thread: so values have a
+bound as well, and those that wait are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import msgspec
+from fastapi import Depends
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
+
+from ..errors import Malformed, TooBusy, TooLarge, Unavailable
+from ..ingest.decode import inflate, too_deep
+from ..limits import (
+    BODY_SECONDS,
+    MAX_BODIES_BYTES,
+    MAX_BODY_BYTES,
+    MAX_JSON_DEPTH,
+    MAX_JSON_VALUES,
+)
+from ..live_updates import Live
+from ..text_cleaning import all_without_marks, may_steer
+
+Model = TypeVar("Model", bound=BaseModel)
+
+# What a JSON value takes in memory, about: an empty list is as large.
+VALUE_BYTES: Final = 64
+
+
+@dataclass(slots=True)
+class Coming:
+    """The bytes of all bodies that are on their way, and of what was made of them until that is answered. Belongs to
+    the event loop.
+
+    Those of the batches of a project count twice, so that it leaves as much room to others as it takes.
+    """
+
+    size: int = 0
+    of_projects: dict[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def holding(self, size: int, project: str | None = None) -> Iterator[None]:
+        """Raises TooBusy when too much is held at once."""
+        self.add(size, project)
+        try:
+            self.check(project)
+            yield
+        finally:
+            self.add(-size, project)
+
+    def add(self, size: int, project: str | None) -> None:
+        self.size += size
+        if project is not None:
+            of_project = self.of_projects.pop(project, 0) + size
+            if of_project:
+                self.of_projects[project] = of_project
+
+    def check(self, project: str | None) -> None:
+        """Raises TooBusy when too much is held now."""
+        of_project = 0 if project is None else self.of_projects.get(project, 0)
+        if self.size + of_project > MAX_BODIES_BYTES:
+            raise _too_many_bodies()
+
+
+async def read_body(
+    receive: Receive, headers: Mapping[bytes, bytes], refuse: TooLarge, limit: int, live: Live, coming: Coming,
+    project: str | None = None,
+) -> bytes:  # fmt: skip
+    """The whole body, counted while it comes. ``project``: of a batch.
+
+    Raises ``refuse`` beyond ``limit`` bytes, TooBusy when too many come at once, ClientDisconnect, Malformed when it is
+    too slow, and Unavailable when the server ends before it is there.
+    """
+    length = headers.get(b"content-length", b"0")
+    if length.isdigit() and int(length) > limit:
+        raise refuse
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS) as patience:
+            with live.ending(patience):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    part = message.get("body", b"")
+                    size += len(part)
+                    coming.add(len(part), project)
+                    if size > limit:
+                        raise refuse
+                    coming.check(project)
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+    except TimeoutError as error:
+        if live.closing:
+            raise Unavailable(
+                "server_stopping", "the server ends; send this again later", retry_after_seconds=2
+            ) from error
+        raise Malformed(
+            "body_too_slow", f"the body did not arrive within {BODY_SECONDS:.0f} seconds"
+        ) from error
+    finally:
+        coming.add(-size, project)
+
+
+def _too_many_bodies() -> TooBusy:
+    return TooBusy(
+        "too_busy",
+        "too many requests are on their way to the server; send this one again later",
+        retry_after_seconds=1,
+    )
+
+
+def json_body(model: type[Model]) -> Any:
+    """A dependency that reads the body into ``model``; put ``described(model)`` into the route for OpenAPI."""
+
+    async def read(request: Request) -> AsyncIterator[Model]:
+        made, held_bytes = await _made(model, request)
+        with request.app.state.services.coming.holding(held_bytes):
+            yield made
+
+    return Depends(read)
+
+
+async def _made(model: type[Model], request: Request) -> tuple[Model, int]:
+    """What the body says, and what it takes in memory; the body itself is not kept."""
+    use = request.app.state.services
+    headers = dict(request.scope["headers"])
+    body = await read_body(
+        request.receive, headers, _too_large(), MAX_BODY_BYTES, use.live, use.coming
+    )
+    encoding = headers.get(b"content-encoding", b"").decode("latin-1")
+    found, held_bytes = _decode(_inflated(body, encoding))
+    return _checked(model, found), held_bytes
+
+
+def _inflated(body: bytes, encoding: str) -> bytes:
+    """The client compresses a header as it compresses a batch."""
+    try:
+        return inflate(body, encoding, MAX_BODY_BYTES)
+    except TooLarge as error:
+        raise _too_large(" inflated") from error
+
+
+def _too_large(what: str = "") -> TooLarge:
+    return TooLarge(
+        "body_too_large",
+        f"the body has more than {MAX_BODY_BYTES} bytes{what}",
+        {"limit_bytes": MAX_BODY_BYTES},
+    )
+
+
+def _checked(model: type[Model], found: Any) -> Model:
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        raise RequestValidationError([e | {"loc": ("body", *e["loc"])} for e in errors]) from error
+
+
+def described(model: type[BaseModel]) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _decode(body: bytes) -> tuple[Any, int]:
+    """The value, and what it takes in memory, about."""
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Malformed("malformed_json", f"the body is not JSON: {error}") from error
+    except RecursionError as error:
+        raise too_deep(MAX_JSON_DEPTH) from error
+    held_bytes = len(body) + VALUE_BYTES * _values(found)
+    return (all_without_marks(found) if may_steer(body) else found), held_bytes
+
+
+def _values(found: Any) -> int:
+    """How many there are in it. Raises Malformed where they are too many, or too deep."""
+    count = 1
+    level = [found]
+    for _ in range(MAX_JSON_DEPTH + 1):
+        nested = [each for each in level if isinstance(each, (dict, list))]
+        if not nested:
+            return count
+        count += sum(map(len, nested))
+        if count > MAX_JSON_VALUES:
+            raise Malformed(
+                "too_many_values", f"the body has {count} values, at most {MAX_JSON_VALUES}"
+            )
+        level = [
+            inner
+            for each in nested
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    raise too_deep(MAX_JSON_DEPTH)

@@ -1,0 +1,155 @@
+"""The context of ``_rules.html``, the section of ``/alerts`` that shows and sets rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote
+
+from ...alerts.rules.rule_facts import amount, condition
+from ...alerts.rules.rule_presets import SETS, PresetSet
+from ...store.alerts import assertions
+from ...store.alerts.assertions import Rule
+from ...store.engine import Engine
+from ..rendering import number_formats
+
+Json = Mapping[str, Any]
+FORM_FIELDS: Final = (
+    "name", "series", "measure", "above", "below", "project", "run", "hold", "grace", "advice",
+)  # fmt: skip
+# What a rule may be about, offered while somebody types.
+SERIES: Final = (
+    "process.rss_bytes", "process.anon_bytes", "process.peak_bytes", "process.threads", "process.open_files",
+    "children.count", "cgroup.used_bytes", "cuda.*.allocated_bytes", "cuda.*.reserved_bytes", "gpu.*.used_bytes",
+    "python.objects", "tensors.count", "tensors.bytes", "arrays.bytes", "type.*.count", "tracked.*.length", "gauge.*",
+    "figures.open", "tfjs.tensors", "generation.seconds", "phase.*.bytes", "phase.*.seconds", "client.seconds",
+)  # fmt: skip
+_MEASURES: Final = {
+    "value": "reading",
+    "rate": "change per generation",
+    "forecast": "generations left",
+}
+_SOURCES: Final = {"api": "from the API", "page": "", "file": "from the file"}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A form that was not taken: of this rule, or of a new one where it is None."""
+
+    rule: int | None
+    fields: Mapping[str, str]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleForm:
+    """``fields`` are texts. ``key`` sets the ids of one form apart from those of the others."""
+
+    key: str
+    action: str
+    fields: Mapping[str, str]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class FiringRow:
+    href: str
+    label: str
+    value: str
+    since: str
+    clock: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    """``form`` changes it; None for a rule of the file. ``opened``: that form has just been refused."""
+
+    rule: Rule
+    condition: str
+    scope: str
+    source: str
+    status: str
+    word: str
+    firing: tuple[FiringRow, ...]
+    form: RuleForm | None
+    opened: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RulesSection:
+    """``_rules.html``. ``error`` is of a new rule, and ``opened`` shows its form."""
+
+    rows: tuple[RuleRow, ...]
+    form: RuleForm
+    opened: bool
+    error: str
+    presets: Mapping[str, PresetSet] = field(default_factory=lambda: SETS)
+    series: tuple[str, ...] = SERIES
+    measures: Mapping[str, str] = field(default_factory=lambda: _MEASURES)
+
+
+def rules_section(engine: Engine, refused: Refused | None) -> RulesSection:
+    """Return the section; ``refused`` is a form that was not taken, to be shown again."""
+    rules = assertions.list_rules(engine)
+    firing = assertions.firing(engine, [rule.id for rule in rules])
+    of_new = refused if refused is not None and refused.rule is None else None
+    by_preset = of_new is not None and "preset" in of_new.fields
+    return RulesSection(
+        rows=tuple(_row(rule, firing.get(rule.id, ()), refused) for rule in rules),
+        form=_form("new", "", {"hold": "1", "grace": "3"}, None if by_preset else of_new),
+        opened=of_new is not None and not by_preset,
+        error=of_new.message if of_new is not None and by_preset else "",
+    )
+
+
+def _row(rule: Rule, firing: Sequence[Json], refused: Refused | None) -> RuleRow:
+    wrong = refused if refused is not None and refused.rule == rule.id else None
+    status, word = _standing(rule, firing)
+    own = {name: _text(getattr(rule, name)) for name in FORM_FIELDS}
+    return RuleRow(
+        rule=rule,
+        condition=condition(rule, "generation"),
+        scope=_scope(rule),
+        source=_SOURCES.get(rule.source, rule.source),
+        status=status,
+        word=word,
+        firing=tuple(_firing(rule, each) for each in firing),
+        form=None if rule.source == "file" else _form(f"rule-{rule.id}", f"/{rule.id}", own, wrong),
+        opened=wrong is not None,
+    )
+
+
+def _standing(rule: Rule, firing: Sequence[Json]) -> tuple[str, str]:
+    """(the status whose colour it wears, a word)."""
+    if not rule.enabled:
+        return "learning", "paused"
+    return ("suspected", "fires") if firing else ("ok", "quiet")
+
+
+def _scope(rule: Rule) -> str:
+    if rule.run is not None:
+        return f"run {rule.run}" + (f" of {rule.project}" if rule.project is not None else "")
+    return "all runs" if rule.project is None else f"all runs of {rule.project}"
+
+
+def _firing(rule: Rule, found: Json) -> FiringRow:
+    at = number_formats.moment(found["since"])
+    return FiringRow(
+        href=f"/runs/{quote(found['run'], safe='')}",
+        label=f"{found['project']}/{found['name']}",
+        value="" if found["value"] is None else amount(rule, found["value"]),
+        since=at,
+        clock=number_formats.clock(at),
+    )
+
+
+def _form(key: str, path: str, own: Mapping[str, str], refused: Refused | None) -> RuleForm:
+    fields = {**dict.fromkeys(FORM_FIELDS, ""), **(own if refused is None else refused.fields)}
+    return RuleForm(key, f"/alerts/rules{path}", fields, "" if refused is None else refused.message)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else repr(value)
+    return "" if value is None else str(value)

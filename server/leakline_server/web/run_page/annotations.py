@@ -1,0 +1,179 @@
+"""What happened during a run -> marks on its trend, each with a text: events, attempts, incidents, notes. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leakline.analysis.assertions.declared import GROWTH
+from leakline.analysis.assertions.words import STATE_WORDS
+from leakline.analysis.run_history import RunHistory
+from leakline.text_format import worded
+
+from ...alerts.event_names import FIRED, OOM_RISK
+from ...charts.chart_parts import Axis, Mark
+from ...store.runs.runs import unix
+from ..rendering import number_formats
+from .fix_effects import effect_line
+from .inventory_tables import Effects, alert_words, cleanup_words, collection_words
+from .notes import Note
+
+Json = Mapping[str, Any]
+MAX_MARKS: Final = 60
+MAX_CLEANUPS: Final = 300
+MAX_COLLECTIONS: Final = 100
+MAX_CACHES: Final = 60
+MAX_TEXT: Final = 160
+MAX_LINES: Final = 6
+# The alerts that have a sign of their own: an incident, and the end of a run, are seen without.
+TOLD: Final = (FIRED, OOM_RISK)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """When generations ended: ``times`` in Unix seconds, ascending, and the generation of each."""
+
+    times: Sequence[float]
+    generations: Sequence[float]
+
+
+NO_CLOCK: Final = Clock((), ())
+
+
+def clock_of(past: RunHistory) -> Clock:
+    """By the first rank, over its attempts."""
+    first = next(iter(past.processes), None)
+    moments = sorted(
+        (time, generation)
+        for process in past.processes
+        if first is not None and (process.rank, process.role) == (first.rank, first.role)
+        for time, generation, kind in zip(
+            process.time, process.generation, process.kind, strict=True
+        )
+        if kind == "generation_end" and generation is not None
+    )
+    return Clock([time for time, _ in moments], [generation for _, generation in moments])
+
+
+def place_on(axis: Axis, clock: Clock, started: float) -> Callable[[float, float | None], float | None]:  # fmt: skip
+    """(Unix seconds, generation if known) -> x; None while no generation has ended."""
+
+    def place(time: float, generation: float | None) -> float | None:
+        if axis.unit == "time":
+            return (time - started) / axis.seconds
+        if generation is not None:
+            return generation
+        if not clock.times:
+            return None
+        # What happens in a generation belongs to its end, where its reading is.
+        return clock.generations[min(bisect_left(clock.times, time), len(clock.times) - 1)]
+
+    return place
+
+
+def marks(
+    run: Json, events: Sequence[Json], notes: Sequence[Note], incidents: Sequence[Json], alerts: Sequence[Json],
+    effects: Effects, axis: Axis, clock: Clock,
+) -> tuple[Mark, ...]:  # fmt: skip
+    """``effects`` as `fix_effects` finds them."""
+    place = place_on(axis, clock, unix(run["started_at"]))
+    # A run that was uploaded later was examined long after its end.
+    heard = unix(run["last_seen_at"])
+    rare: list[tuple[float | None, str, str, str]] = []
+    cleanups: list[tuple[float | None, str, str, str]] = []
+    collections: list[tuple[float | None, str, str, str]] = []
+    caches: list[tuple[float | None, str, str, str]] = []
+    for event in events:
+        x = place(event["time"], event["generation"])
+        if event["kind"] == "cleanup":
+            text = f"{event['name']}: {cleanup_words(event['data'])}"
+            cleanups.append((x, event["name"], "cleanup", text))
+        elif event["kind"] == "collection":
+            text = f"full collection: {collection_words(event['data'])}"
+            collections.append((x, "full collection", "cleanup", text))
+        elif event["kind"] == "fix":
+            text = "\n".join([event["name"], *effects.get((event["name"], event["time"]), ())])
+            rare.append((x, event["name"], "fix", text))
+        elif event["kind"] == "mark" and "freed_bytes_at_least" in event["data"]:
+            # What an allocator gave back, perhaps in each generation: not what a person wrote.
+            caches.append((x, event["name"], "mark", _with_text(event)))
+        elif event["kind"] in ("mark", "exception"):
+            rare.append((x, event["name"], event["kind"], _with_text(event)))
+    for note in notes:
+        x = None if note.time is None else place(note.time, note.generation)
+        rare.append((x, note.text, "note", note.text))
+    for incident in incidents:
+        x = place(min(unix(incident["first_seen_at"]), heard), None)
+        rare.append((x, "incident", "incident", worded(incident["status"], incident["summary"])))
+    for alert in alerts:
+        if alert["event"] not in TOLD:
+            continue
+        x = place(min(alert["created_at"], heard), alert["payload"]["when"].get("generation"))
+        rare.append((x, "alert", "alert", alert_words(alert["payload"])))
+    # The first of all is the beginning of the run.
+    for attempt in run["attempts"][0 if run["attempts_left_out"] else 1 :]:
+        x = place(unix(attempt["started_at"]), None)
+        rare.append((x, "attempt", "attempt", f"attempt {attempt['number']} begins"))
+    # Of too many, the newest; what is rare never goes for cleanups.
+    chosen = [
+        *_newest(rare, MAX_MARKS), *_newest(cleanups, MAX_CLEANUPS),
+        *_newest(collections, MAX_COLLECTIONS), *_newest(caches, MAX_CACHES),
+    ]  # fmt: skip
+    return tuple(Mark(x, label[:MAX_TEXT], kind, _wrapped(text)) for x, label, kind, text in chosen)
+
+
+def fix_effects(
+    events: Sequence[Json], verdict: Json | None, effects: Sequence[Json], unit: str
+) -> Effects:
+    """Of each fix that is an event, for its mark and for those who cannot point at one.
+
+    ``effects`` as `told_effects` gives them.
+    """
+    return {
+        (event["name"], event["time"]): _effect(event, verdict, effects, unit)
+        for event in events
+        if event["kind"] == "fix"
+    }
+
+
+def _with_text(event: Json) -> str:
+    """A mark of ours says more than its name: what was traced, what a device got back."""
+    text = event["data"].get("text")
+    return f"{event['name']}: {text}" if isinstance(text, str) and text else str(event["name"])
+
+
+def _newest(
+    found: Sequence[tuple[float | None, str, str, str]], most: int
+) -> list[tuple[float, str, str, str]]:
+    placed = [(x, label, kind, text) for x, label, kind, text in found if x is not None]
+    return sorted(placed, key=lambda mark: mark[0])[-most:]
+
+
+def _effect(event: Json, verdict: Json | None, effects: Sequence[Json], unit: str) -> list[str]:
+    """What a fix has done, and what it promised beside what the analysis has measured since."""
+    name = event["name"]
+    # In another form than the one that is judged, it was another fix.
+    lines = [
+        effect_line(each, unit)
+        for each in effects
+        if each["fix"] == name and event["time"] >= each["since"]
+    ]
+    for check in (verdict or {}).get("assertions") or ():
+        if (check["origin"], check["name"], check["metric"]) == ("fix", name, GROWTH):
+            word = STATE_WORDS[check["state"]]
+            measured = check["measured"]
+            said = "nothing measured yet"
+            if measured:
+                said = f"measured {number_formats.change(measured['estimate'])}"
+            lines.append(
+                f"promised {number_formats.size(check['high'])} per {unit}, {said}: {word}"
+            )
+    return lines
+
+
+def _wrapped(text: str) -> str:
+    """Bounded lines, because a hover text cannot scroll."""
+    lines = text.split("\n")[:MAX_LINES]
+    return "\n".join(f"{line[: MAX_TEXT - 1]}…" if len(line) > MAX_TEXT else line for line in lines)

@@ -1,0 +1,95 @@
+"""What each fix has done, as a section of a run's page and of a comparison's, and at its mark. Pure.
+
+Told by the run itself where generations ran before the fix; else by a comparison with a run without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from leakline.analysis.comparison.fix_effects import effect_figures, effect_title
+from leakline.analysis.findings.verdict_sentence import EFFECT_WORDS, fix_title
+
+from ..rendering.external_links import code_link
+from ..rendering.page_contexts import Cell, Section
+from ..rendering.table_cells import Field, rated, table
+
+Json = Mapping[str, Any]
+
+_STATUSES: Final = {"helped": "ok", "no_effect": "watch", "worse": "confirmed", "undecided": "learning"}  # fmt: skip
+MAX_ROWS: Final = 60
+
+
+def told_effects(
+    within: Sequence[Json], compared: Sequence[Json], baseline: Json | None
+) -> list[dict[str, Any]]:
+    """Each effect with ``against``, the run that it was compared with; None where the run itself tells it.
+
+    ``compared``: of the comparison with ``baseline``, which answers only for fixes that the run itself cannot tell.
+    """
+    rows: list[dict[str, Any]] = []
+    for effect in within:
+        alike = [each for each in compared if _about(each) == _about(effect)]
+        if effect["outcome"] == "undecided" and alike:
+            rows += ({**each, "against": baseline} for each in alike)
+        else:
+            rows.append({**effect, "against": None})
+    return rows
+
+
+def _about(effect: Json) -> tuple[object, ...]:
+    return effect["fix"], effect["measure"], effect["subject"]
+
+
+def effects(found: Sequence[Json], unit: str, environment: Json) -> Section | None:
+    """``found``: effects of a comparison, or those of a run with ``against``; None without a fix."""
+    if not found:
+        return None
+    how = (
+        f"Of each fix what it is about, per {unit}: the classes whose counts it promises, the phase it names, else the "
+        "whole run. No effect is an answer: the difference is within what two runs of one program differ by."
+    )
+    heads = ["fix", "effect", "of", "#before", "#after", "#difference", "in words"]
+    rows = [_row(each, environment) for each in found[:MAX_ROWS]]
+    if any(each.get("against") for each in found):
+        heads.append("told by")
+        rows = [[*row, _against(each)] for row, each in zip(rows, found, strict=False)]
+    if any(each["rejected"] for each in found):
+        heads.append("rejected instead")
+        rows = [[*row, each["rejected"] or "–"] for row, each in zip(rows, found, strict=False)]
+    return Section(
+        "effects", "What each fix has done", how, table=table(heads, rows, tall=False),
+        short="Effects",
+    )  # fmt: skip
+
+
+def _row(effect: Json, environment: Json) -> list[Field]:
+    where = code_link(environment, effect["location"])
+    before, after, difference = (each or "–" for each in effect_figures(effect))
+    return [
+        Cell(fix_title(effect), href=where, outside=where is not None),
+        rated(EFFECT_WORDS[effect["outcome"]], _STATUSES[effect["outcome"]]),
+        effect_title(effect), before, after, difference, effect["sentence"],
+    ]  # fmt: skip
+
+
+def _against(effect: Json) -> Field:
+    before = effect.get("against")
+    if before is None:
+        return "this run"
+    asked = urlencode({"before": before["id"], "after": before["after"]})
+    return Cell(f"the comparison with {before['name']}", href=f"/compare?{asked}")
+
+
+def effect_line(effect: Json, unit: str) -> str:
+    """For a mark: ``growth per generation: before +10.00 MiB, after +1.00 MiB: helped (difference ..)``"""
+    word = EFFECT_WORDS[effect["outcome"]]
+    before, after, difference = effect_figures(effect)
+    against = effect.get("against")
+    told = f"against {against['name']}: " if against else ""
+    if not (before and after):
+        return f"{told}{word}: {effect['sentence']}"
+    of = "growth" if effect["subject"] is None else effect_title(effect)
+    return f"{told}{of} per {unit}: before {before}, after {after}: {word}, {difference}"

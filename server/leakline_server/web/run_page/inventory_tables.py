@@ -1,0 +1,367 @@
+"""Sections that are tables only: large objects, holders, events, processes, environment.
+
+They read the JSON shapes of the API, so page and API cannot tell different things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from leakline.analysis.findings.cleanup_effects import freed_by
+from leakline.analysis.results import SEVERITY
+from leakline.analysis.run_history import amount_of
+from leakline.text_format import format_range
+
+from ...store.ingest import clock_skew
+from ..rendering import number_formats
+from ..rendering.external_links import code_link
+from ..rendering.page_contexts import Cell, Section, Table
+from ..rendering.table_cells import Field, at, at_iso, code, place, rated, shown, table
+from .process_endings import process_end
+from .verdict_view import status_of
+
+Json = Mapping[str, Any]
+# (name, time) of a fix -> what came of it, in short lines.
+Effects = Mapping[tuple[str, float], Sequence[str]]
+MAX_ROWS: Final = 100
+_CLOCKS_SHOWN: Final = 3
+
+
+def large_objects(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
+    """``whose``: instance -> what its process is called, told where there are several."""
+    if not found:
+        return None
+    how = "The largest single objects at the last look at the heap; each buffer counts once, whoever points to it."
+    made = _by_process(("type", "#bytes", "detail", "held by"), found, _large_object, whose)
+    return Section("large-objects", "Large objects", how, table=made)
+
+
+def _large_object(each: Json) -> list[Field]:
+    size, detail = number_formats.size(each["bytes"]), each.get("detail") or "–"
+    return [code(each["type"]), size, detail, code(each.get("holder"))]
+
+
+def _by_process(
+    heads: Sequence[str], found: Sequence[Json], row_of: Callable[[Json], list[Field]], whose: Mapping[str, str]
+) -> Table:  # fmt: skip
+    """With a column for the process of each row, where they are of several."""
+    rows = [row_of(each) for each in found[:MAX_ROWS]]
+    labels = [whose.get(each.get("process", ""), "–") for each in found[:MAX_ROWS]]
+    if len(set(labels)) > 1:
+        heads = (*heads, "process")
+        rows = [[*row, label] for row, label in zip(rows, labels, strict=True)]
+    return table(heads, rows)
+
+
+def holders(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
+    """``whose`` as for the large objects."""
+    if not found:
+        return None
+    how = (
+        "Paths of names from the program's own variables to the growing objects. What the last name holds must be "
+        "let go."
+    )
+    heads = ("type", "kept alive by", "#instances", "#one more costs")
+    made = _by_process(heads, found, _holder, whose)
+    return Section("holders", "Who keeps it alive", how, table=made, short="Holders")
+
+
+def _holder(each: Json) -> list[Field]:
+    number, size = number_formats.count(each["count"]), number_formats.size(each.get("bytes_each"))
+    return [code(each["type"]), code(each["path"]), number, size]
+
+
+_SHOWN_EVENTS: Final = (
+    "mark", "note", "cleanup", "register_cleanup", "exception", "warning", "fix", "collection",
+)  # fmt: skip
+# Of one cleanup.
+_COUNTS_SHOWN: Final = 3
+
+
+def events(
+    found: Sequence[Json], unit: str, environment: Json | None = None, effects: Effects | None = None,
+    whose: Mapping[str, str] | None = None,
+) -> Section | None:  # fmt: skip
+    """``environment``: what the run was started from, for links to its code. ``effects``: what came of each fix.
+
+    ``whose`` as for the large objects.
+    """
+    told = [each for each in found if each["kind"] in _SHOWN_EVENTS]
+    if not told:
+        return None
+    newest = told[: -MAX_ROWS - 1 : -1]
+    heads = (f"#{unit}", "time", "kind", "name", "phase", "what happened")
+    made = _by_process(
+        heads, newest, lambda each: _event_row(each, environment or {}, effects or {}), whose or {}
+    )
+    how = "A cleanup that frees nothing is marked: it costs time and hides nothing."
+    caption = shown(len(newest), len(told), "event")
+    return Section(
+        "events", "Events and cleanups", how, table=replace(made, caption=caption), short="Events"
+    )
+
+
+def _event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
+    write = _WRITTEN.get(event["kind"], _other_event)
+    happened = write(event["data"])
+    if event["kind"] == "fix":
+        happened = _fix(event, happened, environment, effects)
+    return [
+        place(event["generation"]),
+        at(event["time"]),
+        event["kind"],
+        event["name"],
+        event.get("phase") or "–",
+        happened,
+    ]
+
+
+def _fix(event: Json, told: Cell, environment: Json, effects: Effects) -> Cell:
+    """Its effect behind what it says itself, which leads to its code where that is known."""
+    code_at = code_link(environment, event["data"].get("location"))
+    effect = effects.get((event["name"], event["time"]), ())
+    text = "; ".join(filter(None, (told.text if told.text != "–" else "", *effect)))
+    return replace(told, text=text or "–", href=code_at, outside=code_at is not None)
+
+
+def _other_event(data: Json) -> Cell:
+    told = [
+        str(data[key])
+        for key in ("text", "link", "outcome", "type", "phase", "location")
+        if data.get(key)
+    ]
+    return Cell(" ".join(told) or "–")
+
+
+def _collection(data: Json) -> Cell:
+    freed, seconds = _number(data, "freed"), _number(data, "seconds")
+    if freed is None:
+        return Cell(number_formats.NOT_MEASURED, absent=True)
+    took = f" in {number_formats.seconds(seconds)}" if seconds is not None else ""
+    objects = f"{number_formats.count(freed)} {'object' if freed == 1 else 'objects'}"
+    return Cell(f"freed {objects}{_of_bytes(data, freed)}{took}")
+
+
+def _of_bytes(data: Json, freed: float) -> str:
+    """The fall of resident memory across a collection, which is the least it freed: the allocator keeps the rest."""
+    if not freed:
+        return ""
+    pair = data.get("resident_bytes")
+    before, after = map(amount_of, pair) if isinstance(pair, list) and len(pair) == 2 else (0, 0)
+    fell = (before or 0) - (after or 0) if before is not None and after is not None else 0
+    return f", at least {number_formats.size(fell)}," if fell > 0 else " of unknown size"
+
+
+def collection_words(data: Json) -> str:
+    """What a collection freed, as a text."""
+    return _collection(data).text
+
+
+def _cleanup(data: Json) -> Cell:
+    freed, seconds = freed_by(data), _number(data, "seconds")
+    if not freed.known:
+        return Cell(number_formats.NOT_MEASURED, absent=True)
+    took = f" in {number_formats.seconds(seconds)}" if seconds is not None else ""
+    told = f"freed {freed.words}{took}{_counts(data)}"
+    if data.get("error"):
+        return rated(f"failed with {data['error']}; {told}", "watch")
+    if data.get("because"):
+        told += f"; it ran because {data['because']}"
+    return Cell(told) if freed.something else rated(told, "watch")
+
+
+def cleanup_words(data: Json) -> str:
+    """What came of a cleanup, as a text."""
+    return _cleanup(data).text
+
+
+def _counts(data: Json) -> str:
+    """Types of which there are fewer now, those that lost most first."""
+    pairs = (data.get("counts") or {}).items()
+    fewer = sorted((after - before, name, before, after) for name, (before, after) in pairs)
+    told = [
+        f"{name} {number_formats.count(before)} → {number_formats.count(after)}"
+        for change, name, before, after in fewer[:_COUNTS_SHOWN]
+        if change < 0
+    ]
+    return f"; {', '.join(told)}" if told else ""
+
+
+def _registered(data: Json) -> Cell:
+    when = data.get("when")
+    if isinstance(when, list) and len(when) == 2:
+        when = f"while {when[0]} is above {when[1]}"
+    elif when:
+        when = f"from {when} on"
+    ways = [way for way in ("on request" if data.get("on_request") else "", when) if way]
+    return Cell(f"registered: {', '.join(ways) or 'not now'}")
+
+
+_WRITTEN: Final[Mapping[str, Callable[[Json], Cell]]] = {
+    "cleanup": _cleanup,
+    "collection": _collection,
+    "register_cleanup": _registered,
+}
+
+
+def _number(data: Json, name: str) -> float | None:
+    """None also for what a server before the check stored."""
+    value = data.get(name)
+    return value if isinstance(value, (int, float)) else None
+
+
+def alerts(found: Sequence[Json], unit: str, any_webhook: bool = True) -> Section | None:
+    """``found``: {event, created_at in Unix seconds, payload}, the newest first."""
+    if not found:
+        return None
+    how = "What was told of this run, to every webhook there was, newest first. The page Alerts has the deliveries."
+    if not any_webhook:
+        how = "What would have been told; no webhook is set up: the page Alerts, /alerts, sets one up."
+    rows: list[list[Field]] = [
+        [
+            place(each["payload"]["when"].get("generation")), at(each["created_at"]), each["event"],
+            alert_words(each["payload"]),
+        ]
+        for each in found
+    ]  # fmt: skip
+    heads = (f"#{unit}", "time", "event", "what was said")
+    return Section("alerts", "Alerts", how, table=table(heads, rows))
+
+
+def alert_words(payload: Json) -> str:
+    """What an alert says, without the name of the run it is shown on."""
+    rule = payload.get("rule")
+    if rule is None:
+        return str(payload["summary"])
+    state = "fired" if rule["status"] == "firing" else "is over"
+    return f"{rule['name']} {state}: {payload['summary']}"
+
+
+def processes(
+    found: Sequence[Json],
+    newest_snapshots: Sequence[Json] = (),
+    findings: Sequence[Json] = (),
+    unit: str = "generation",
+    left_out: int = 0,
+) -> Section:
+    """``newest_snapshots``: of all processes, the newest first; a process may have none of them. ``left_out``: how many
+    there are besides those that were found."""
+    how = (
+        "How fast the private memory of each process grows, and the finding that names it. The growth of the run is "
+        "the sum; all attempts of a rank count once. Memory is that of the newest snapshots."
+    )
+    # What matters at night first: the rest lies beyond the edge of a phone.
+    heads = (
+        "#rank", "role", f"#growth per {unit}", "finding", "how", "#90 % interval", "#private", "#RSS", "started",
+        "last seen", "ended", "#attempt", "#pid", "host",
+    )  # fmt: skip
+    newest = max((each["attempt"] for each in found), default=0)
+    status = {each["fingerprint"]: each["status"] for each in findings}
+    lasts = {(each["rank"], each["role"]): each for each in found}
+    last: dict[str, Json] = {}
+    for row in newest_snapshots:
+        last.setdefault(row["process"], row["samples"])
+    rows = [
+        _process_row(
+            each,
+            (
+                _growth(each, lasts[each["rank"], each["role"]]),
+                _named(each, status),
+                process_end(each, newest),
+                _interval(each["growth_bytes_per_generation"]),
+            ),
+            last.get(each["instance"]),
+        )
+        for each in found
+    ]
+    return Section(
+        "processes", "Processes and ranks", how, table=table(heads, rows, tall=False) if rows else None,
+        note=" ".join(filter(None, (left_out_words(len(found), left_out), clock_words(found)))),
+        empty="No process has reported yet.", short="Processes",
+    )  # fmt: skip
+
+
+def clock_words(found: Sequence[Json]) -> str:
+    """Whose clocks lied, one machine once: times of theirs were put right. They may have been set since."""
+    lying = {
+        each["host"] or f"rank {each['rank']}": each["clock_skew_seconds"]
+        for each in found
+        if clock_skew.lies(each["clock_skew_seconds"])
+    }
+    if not lying:
+        return ""
+    told = [
+        f"that of {host} was {number_formats.seconds(abs(skew))} {'behind' if skew > 0 else 'ahead of'} the server's"
+        for host, skew in list(lying.items())[:_CLOCKS_SHOWN]
+    ]
+    more = f", and {len(lying) - len(told):,} more" if len(lying) > len(told) else ""
+    return f"Clocks that lied at first: {', '.join(told)}{more}. Set them by NTP; times were put right by the server's."
+
+
+def left_out_words(shown: int, left_out: int) -> str:
+    if not left_out:
+        return ""
+    return (
+        f"{shown:,} of {shown + left_out:,} processes are shown: those that a finding names, then those of the newest "
+        "attempts, and of these those that ended badly first."
+    )
+
+
+def _growth(each: Json, last: Json) -> Field:
+    """``last``: the newest process of the same rank and role."""
+    growth = each["growth_bytes_per_generation"]
+    if growth is not None:
+        return number_formats.change(growth["estimate"])
+    if last["attempt"] > each["attempt"] and last["growth_bytes_per_generation"] is not None:
+        why = "The attempts of one rank are one curve"
+        return Cell(f"in attempt {last['attempt']}", title=why, absent=True)
+    return Cell("unknown", absent=True)
+
+
+def _interval(growth: Json | None) -> str:
+    if growth is None:
+        return "–"
+    return format_range(growth["low"], growth["high"], number_formats.change) or "–"
+
+
+def _named(each: Json, status: Mapping[str, str]) -> Field:
+    """The worst of the findings that name a process."""
+    found = [status[name] for name in each["findings"] if name in status]
+    if not found:
+        return "–"
+    worst = max(found, key=SEVERITY.index)
+    return Cell(status_of(worst).word, status=worst, href="#findings")
+
+
+def _process_row(each: Json, leaks: Sequence[Field], last: Json | None) -> list[Field]:
+    memory = ["–", "–"]
+    if last is not None:
+        names = ("process.anon_bytes", "process.rss_bytes")
+        memory = [number_formats.size(last.get(name)) for name in names]
+    return [
+        f"{each['rank']}", each["role"], *leaks, *memory,
+        at_iso(each["started_at"]), at_iso(each["last_seen_at"]), at_iso(each["ended_at"]),
+        f"{each['attempt']}", f"{each['pid']}", each["host"] or "–",
+    ]  # fmt: skip
+
+
+def environment(found: Json, config: Json) -> Section | None:
+    flat = {**_flat(found), **{f"config {key}": value for key, value in _flat(config).items()}}
+    if not flat:
+        return None
+    rows = [(key, code(str(value))) for key, value in flat.items()]
+    how = "As the process stated it when it joined."
+    return Section("environment", "Environment and configuration", how, table=table(("what", "value"), rows), fold=True,
+                   short="Environment")  # fmt: skip
+
+
+def _flat(found: Json) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            flat.update({f"{key} {inner}": each for inner, each in value.items()})
+        else:
+            flat[key] = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+    return flat

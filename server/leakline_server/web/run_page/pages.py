@@ -1,0 +1,308 @@
+"""The pages: read the store, ask the analysis, hand over to a view, render. No SQL and no thinking here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+from starlette.responses import Response
+
+from leakline.analysis.findings.growth_tables import with_verdict
+from leakline.analysis.results import to_json
+from leakline.report.verdict_facts import leading_finding
+
+from ...charts.chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
+from ...errors import run_not_found
+from ...limits import MAX_PAGE, MAX_RUNS_PICKED
+from ...store.alerts import alert_rows, assertions, webhooks
+from ...store.details import details, snapshot_rows
+from ...store.downsampling import chart_points
+from ...store.incidents import findings, incident_groups
+from ...store.runs import process_list, runs
+from ...store.runs.run_history import NoSuchRun
+from ...store.series.chunk_codec import CorruptChunk
+from ..axis_zoom import Stretch, read_stretch, wanted
+from ..compare.view import ComparePage, axis_of, compare_page, compared_lines
+from ..json_response import json_response
+from ..rendering.page_contexts import ErrorPage, PickPage, RunChoice, RunPage
+from ..rendering.templating import render
+from ..runs.deletion_pages import deleted_run
+from ..services import Services, Use, address_of
+from .annotations import MAX_MARKS
+from .fix_effects import told_effects
+from .run_charts import zoomed_lines
+from .run_data import ReadSeries, RunData, first_shown, has_several, process_label, summed
+from .type_table import suspects_first
+from .view import run_page
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+SNAPSHOT_ROWS: Final = 50
+# Of a line. More than a chart has pixels are wasted on everybody; of the whole run they are half as many, each with the
+# extremes of what it stands for, because everybody loads those.
+MAX_POINTS_SHOWN: Final = 2_000
+MAX_POINTS_OF_ALL: Final = 1_000
+_MINUTES_UNTIL_HOURS: Final = 180
+_TITLES: Final = {
+    401: "Sign in first",
+    403: "Not allowed",
+    404: "Not found",
+    422: "Not a valid request",
+    503: "Not available just now",
+}
+
+
+@router.head("/runs/{run}")
+@router.get("/runs/{run}")
+def show_run(run: str, use: Use, process: str = "") -> Response:
+    return deleted_run(use, run) or render("run.html", read_run_page(use, run, process))
+
+
+@router.get("/runs/{run}/fragments")
+def show_fragments(run: str, use: Use, process: str = "") -> Response:
+    """What changes on the page of a run, for the live update."""
+    return render("_run.html", read_run_page(use, run, process))
+
+
+@router.get("/runs/{run}/lines")
+def show_lines(run: str, use: Use, x: str, process: str = "") -> Response:
+    """{"lines": {chart: its lines}, "x_seconds"} of a stretch of the axis, with as many points as the page has of all.
+
+    ``x_seconds``: what one of x is worth where x is time, which is more than on a page that was opened earlier.
+    """
+    stretch = read_stretch(x)
+    data = _chart_data(use, run, process, stretch)
+    lines = zoomed_lines(data, stretch)
+    return json_response({"lines": lines, "x_seconds": data.axis.seconds})
+
+
+def read_run_page(use: Services, run_id: str, process: str) -> RunPage:
+    return run_page(_run_data(use, run_id, process))
+
+
+def _run_data(use: Services, run_id: str, process: str) -> RunData:
+    data = _chart_data(use, run_id, process)
+    processes = processes_of(use, data.run)
+    return replace(
+        data,
+        read_at=time.time(),
+        events=details.list_events(use.engine, run_id),
+        effects=_effects(use, data.run, data.verdict),
+        large_objects=details.newest_large_objects(use.engine, run_id),
+        holders=details.newest_holders(use.engine, run_id),
+        snapshots=snapshot_rows.list_snapshots(use.engine, run_id, snapshot_rows.HEADLINE, SNAPSHOT_ROWS,
+        None)["items"],
+        accepted=assertions.accepted_in(use.engine, data.run["project"]),
+        incidents=findings.list_incidents(use.engine, run_id),
+        said=incident_groups.said_of_run(use.engine, data.run["project"], run_id, time.time()),
+        alerts=alert_rows.list_alerts(use.engine, run_id, MAX_MARKS),
+        any_webhook=bool(webhooks.list_webhooks(use.engine)),
+        # Another rank holds other objects.
+        census=details.newest_census(use.engine, run_id, instances=_instances(processes, data.process)),
+    )  # fmt: skip
+
+
+def _effects(
+    use: Services, run: Mapping[str, Any], verdict: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
+    """What each fix has done, where the run cannot tell it by the comparison with the baseline of its project."""
+    within = (verdict or {}).get("effects") or ()
+    if all(each["outcome"] != "undecided" for each in within):
+        return told_effects(within, (), None)
+    before = runs.baseline_of(use.engine, run)
+    if before is None:
+        return told_effects(within, (), None)
+    live = run["state"] == "running"
+    try:
+        compared = to_json(use.derived.compare(before["id"], run["id"], at_once=live))
+    except (NoSuchRun, CorruptChunk):
+        # Another run that is gone or damaged takes no page from this one.
+        return told_effects(within, (), None)
+    return told_effects(within, compared["effects"], {**before, "after": run["id"]})
+
+
+def _chart_data(
+    use: Services, run_id: str, process: str, stretch: Stretch | None = None
+) -> RunData:
+    """What lines are drawn from; tables, marks and texts need more."""
+    # The revision is read first: what arrives while the rest is read, the stream tells again.
+    run = runs.get_run(use.engine, run_id)
+    if run is None:
+        raise run_not_found(run_id)
+    derived = use.derived.of(run_id, at_once=run["state"] == "running")
+    labels = list(dict.fromkeys(process_label(each) for each in run["processes"]))
+    verdict = findings.current_verdict(use.engine, run_id)
+    leading = (leading_finding(verdict) or {}).get("fingerprint")
+    chosen = process if process in labels else ""
+    shown = chosen or first_shown(run, leading)
+    axis = _axis(use, run)
+    return RunData(
+        run=run,
+        verdict=verdict,
+        axis=axis,
+        read=_reader(use, run, _instances(processes_of(use, run), shown), axis, stretch),
+        books=derived.books,
+        types=suspects_first(with_verdict(derived.types, verdict), verdict),
+        stores=derived.stores,
+        counts=derived.counts,
+        steady=derived.steady,
+        process=shown,
+        clock=derived.clock,
+        chosen_process=chosen,
+    )
+
+
+def processes_of(use: Services, run: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """{instance, rank, role} of all of them, also where the run tells not every one: a line is of all attempts."""
+    if not run["processes_left_out"]:
+        told: Sequence[Mapping[str, Any]] = run["processes"]
+        return told
+    return process_list.all_of(use.engine, run["id"])
+
+
+def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> list[str]:
+    """All attempts of a rank."""
+    return [each["instance"] for each in processes if process_label(each) == label]
+
+
+def _axis(use: Services, run: Mapping[str, Any]) -> Axis:
+    """Generations, or time for a program that has none (``leakline run``, ``leakline watch``)."""
+    generations = Axis(run["unit"])
+    if run["generations"]:
+        return generations
+    counted = chart_points.SeriesQuery(("process.rss_bytes",), points=2)
+    if chart_points.read_series(use.engine, run["id"], counted)["items"]:
+        return generations
+    timed = chart_points.SeriesQuery(("process.rss_bytes",), axis="time", points=2)
+    items = chart_points.read_series(use.engine, run["id"], timed)["items"]
+    if not any(len(item["x"]) > 1 for item in items):
+        return generations
+    # What was imported or uploaded later was heard of long after its end.
+    minutes = (
+        runs.unix(run["ended_at"] or run["last_seen_at"]) - runs.unix(run["started_at"])
+    ) / 60
+    hours = minutes > _MINUTES_UNTIL_HOURS
+    return Axis(f"{'hours' if hours else 'minutes'} since the start", "time", 3600 if hours else 60)
+
+
+def _reader(
+    use: Services,
+    run: Mapping[str, Any],
+    instances: Sequence[str],
+    axis: Axis,
+    stretch: Stretch | None = None,
+) -> ReadSeries:
+    """Reads series of one rank: its attempts joined, on the axis of the page, whole or of a stretch of it."""
+    started = runs.unix(run["started_at"])
+    start, stop = wanted(stretch, axis, started) if stretch else (None, None)
+    most = MAX_POINTS_SHOWN if stretch else MAX_POINTS_OF_ALL
+
+    def on_axis(x: float) -> float:
+        return (x - started) / axis.seconds if axis.unit == "time" else x
+
+    def read(names: Sequence[str], phase: str | None, kind: str | None) -> list[Points]:
+        found: dict[tuple[str, str | None], list[Points]] = {}
+        for instance in instances:
+            query = chart_points.SeriesQuery(
+                tuple(names), phase, kind, instance, axis.unit, start, stop, most
+            )
+            for item in chart_points.read_series(use.engine, run["id"], query)["items"]:
+                line = points_of(item, [on_axis(x) for x in item["x"]])
+                found.setdefault((line.name, line.phase), []).append(line)
+        return [join_attempts(attempts) for attempts in found.values()]
+
+    return read
+
+
+@router.get("/compare")
+def compare(
+    request: Request,
+    use: Use,
+    before: str = "",
+    after: str = "",
+    pick: Annotated[list[str] | None, Query(max_length=MAX_RUNS_PICKED)] = None,
+) -> Response:
+    """``pick`` is what the list of runs sends without scripts: two runs in any order, the older one is before."""
+    # In more than one group of the list, a run has more than one box.
+    pick = list(dict.fromkeys(pick or ()))
+    if len(pick) == 2:
+        before, after = sorted(pick, key=lambda run_id: known_run(use, run_id)["started_at"])
+    if not (before and after):
+        return _pick(use, before, after, address_of(request, use))
+    return render("compare.html", read_compare_page(use, before, after))
+
+
+def read_compare_page(use: Services, before: str, after: str) -> ComparePage:
+    sides = (known_run(use, before), known_run(use, after))
+    process = _compared_process(sides)
+    return compare_page(
+        *sides,
+        to_json(use.derived.compare(before, after)),
+        [_ends(use, side, process) for side in sides],
+        [use.derived.of(side["id"]).books for side in sides],
+        process if any(map(has_several, sides)) else None,
+    )
+
+
+def _compared_process(sides: Sequence[Mapping[str, Any]]) -> str | None:
+    """The rank that leaks most in either run is the one whose lines tell them apart."""
+    return first_shown({"processes": [each for side in sides for each in side["processes"]]})
+
+
+@router.get("/compare/lines")
+def show_compared_lines(use: Use, before: str, after: str, x: str) -> Response:
+    """As the lines of a run, of both runs."""
+    stretch = read_stretch(x)
+    sides = (known_run(use, before), known_run(use, after))
+    lines = compared_lines(
+        *sides,
+        [_ends(use, side, _compared_process(sides), stretch) for side in sides],
+        [use.derived.of(side["id"]).books for side in sides],
+        stretch,
+    )
+    return json_response({"lines": lines, "x_seconds": axis_of(sides[0]).seconds})
+
+
+def known_run(use: Services, run_id: str) -> dict[str, Any]:
+    found = runs.get_run(use.engine, run_id)
+    if found is None:
+        raise run_not_found(run_id)
+    return found
+
+
+def _ends(
+    use: Services, run: Mapping[str, Any], process: str | None, stretch: Stretch | None = None
+) -> Points | None:
+    """Private memory at the generation ends of a process, if the run has it, or of the one that its page opens on; RSS
+    where the split is not known."""
+    processes = processes_of(use, run)
+    instances = _instances(processes, process) or _instances(processes, first_shown(run))
+    axis = axis_of(run)
+    read = _reader(use, run, instances, axis, stretch)
+    kind = None if axis.unit == "time" else "generation_end"
+    for names in (PRIVATE, JS_PRIVATE, ("process.rss_bytes",)):
+        lines = summed(read(names, None, kind), names)
+        if lines:
+            return lines[0]
+    return None
+
+
+def _pick(use: Services, before: str, after: str, server: str) -> Response:
+    items = runs.list_runs(use.engine, runs.RunFilter(limit=MAX_PAGE))["items"]
+    choices = tuple(RunChoice(each["id"], f"{each['project']} / {each['name']}") for each in items)
+    message = (
+        "Choose the run before a change and the one after it: the page says whether the leak is gone."
+        if choices
+        else "Here two runs are held against each other, such as one before a fix and one after it. There are none yet."
+    )
+    return render("pick.html", PickPage("Compare", message, choices, before, after, server))
+
+
+def error_page(request: Request, status: int, code: str, message: str) -> Response:
+    """Any error of a page: the same sentence as in the API's JSON."""
+    title = {"run_not_found": "No such run"}.get(code) or _TITLES.get(status, "Something is wrong")
+    return render("error.html", ErrorPage(title, status, message), status)

@@ -1,0 +1,332 @@
+"""How a run and its processes ended, what of each was delivered, what each attempt was, and its last lines.
+
+Sections of the page of a run, and the words for an end that the list of runs shows as well. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from leakline.text_format import count_of, format_span
+from leakline.transport.oom_inference import ended_as
+from leakline.transport.snapshot_accounting import DROPPED, THINNED
+
+from ...store.runs import lifecycle
+from ...store.runs.runs import unix
+from ..rendering import number_formats
+from ..rendering.external_links import commit_link
+from ..rendering.page_contexts import Cell, Section
+from ..rendering.table_cells import Field, at_iso, code, rated, table
+
+Json = Mapping[str, Any]
+COMMIT_SHOWN: Final = 10
+CHANGES_SHOWN: Final = 6
+# States in which people want to know what was last.
+_SUDDEN: Final = ("failed", "interrupted", "killed", "silent")
+_STATUS: Final = {
+    "failed": "confirmed", "interrupted": "watch", "killed": "confirmed", "silent": "watch",
+}  # fmt: skip
+# What each reason means, and what to do about it.
+_REASONS: Final = {
+    "queue_full": "The disk did not take snapshots as fast as they were made: see whether it is slow or full.",
+    "recording_failed": "Recording failed in Leakline itself: stderr of the training says why, once.",
+    "spool_thinned": "The file on disk reached its bound, and every second of the frequent snapshots went; ends of "
+    "generations stay. Raise LEAKLINE_SPOOL_LIMIT for longer outages.",
+    "spool_full": "The file on disk reached its bound, and the oldest went. Raise LEAKLINE_SPOOL_LIMIT, or run "
+    "leakline sync while the training goes on.",
+    "spool_damaged": "The file on disk was damaged before it was uploaded, and these could not be read in it.",
+    "memory_full": "No file could be written, so only memory was left: free disk space or set LEAKLINE_DIR.",
+    "refused": "The server refused them as wrong: its log names the field. Client and server may differ in version.",
+    "too_large": "One snapshot was larger than the server takes: count fewer classes, or fewer gauges.",
+    "thinned": "Not taken at all, to stay within the overhead budget: raise LEAKLINE_MAX_OVERHEAD for more.",
+    "events": "More events between two snapshots than one may carry.",
+    "gauges": "More gauges than a run may have.",
+    "phases_over_limit": "More phases than a run may have: the snapshots of the others are those of one phase, other.",
+    "types_over_limit": "More types than a run may have: the others are counted together, as type.other.",
+    "clock_ahead": "The clock of the process was minutes ahead: these snapshots have the time of the server.",
+    "clock_behind": "The clock of the process was minutes behind: the times of these snapshots were moved by as much.",
+    "series_over_limit": "More series than a run may have: their values are missing, the snapshots are there.",
+}  # fmt: skip
+
+
+def is_over(run: Json) -> bool:
+    """Whether nothing more is to come: what is presumed from silence, a word of the process takes back."""
+    return run["state"] in ("finished", "failed", "interrupted") or (
+        run["state"] == "killed" and not run["presumed"]
+    )
+
+
+def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
+    """Of a run that did not finish: how, and what the last readings of each process were."""
+    if run["state"] not in _SUDDEN:
+        return None
+    newest = max((p["attempt"] for p in run["processes"]), default=0)
+    last: dict[str, Json] = {}
+    for row in snapshots:
+        last.setdefault(row["process"], row)
+    of_attempt = [p for p in run["processes"] if p["attempt"] == newest]
+    read = [(each, last[each["instance"]]) for each in of_attempt if each["instance"] in last]
+    heads = (
+        "#rank",
+        "how",
+        "ended",
+        "#RSS",
+        "#container in use",
+        "#of its limit",
+        "#left on the machine",
+        "where",
+    )
+    rows = [_last_row(process, row) for process, row in read]
+    return Section(
+        "end", "How it ended", _how_known(run), note=_told(run, read),
+        table=table(heads, rows, tall=False) if rows else None, empty="No process has reported.", short="End",
+    )  # fmt: skip
+
+
+def ended_badly(run: Json, snapshots: Sequence[Json]) -> str:
+    """What `end` says, for the head of the page; nothing of a run that goes on or finished."""
+    section = end(run, snapshots)
+    return section.note if section else ""
+
+
+def _how_known(run: Json) -> str:
+    if run["state"] == "silent":
+        return "Nobody said that it ended, and the last readings do not tell why it fell silent."
+    if run["presumed"] and run["state"] == "killed":
+        return "Concluded from its silence and its last readings; a process that is killed cannot say so itself."
+    return "As it was told, with the last readings before it."
+
+
+def _told(run: Json, read: Sequence[tuple[Json, Json]]) -> str:
+    """The end in sentences: what happened, and the last readings of the process that ended worst."""
+    said = [_sentence(ended_as(run["state"], run["reason"]))]
+    if run["state"] == "silent":
+        # Since when stands in the head of the page, to the second.
+        said = ["It stopped sending without saying that it ends."]
+    why = run["reason"].partition(":")[2].strip()
+    if run["state"] == "killed" and why:
+        said.append(_sentence(why))
+    if read:
+        said.append(_last_reading(run, *max(read, key=lambda pair: _badness(pair[0]))))
+    return " ".join(said)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _last_reading(run: Json, process: Json, row: Json) -> str:
+    samples = row["samples"]
+    resident = samples.get("process.rss_bytes")
+    limit = samples.get("cgroup.limit_bytes")
+    told = "nothing of memory" if resident is None else f"RSS {number_formats.size(resident)}"
+    if limit:
+        told += f" of a limit of {number_formats.size(limit)}"
+    where = row["label"] or row["kind"]
+    if row["generation"] is not None and f"{run['unit']} {row['generation']}" not in where:
+        where = f"{run['unit']} {row['generation']}, {where}"
+    return f"Last reading of rank {process['rank']}: {told} at {where}{_before(process, row)}."
+
+
+def _before(process: Json, row: Json) -> str:
+    """Both times by the clock of the process; what is presumed is by that of the server."""
+    if process["ended_at"] is None or process["presumed"]:
+        return ""
+    seconds = unix(process["ended_at"]) - row["time"]
+    return f", {number_formats.seconds(seconds)} before" if seconds >= 0 else ""
+
+
+def _last_row(process: Json, row: Json) -> list[Field]:
+    samples = row["samples"]
+    used, limit = samples.get("cgroup.used_bytes"), samples.get("cgroup.limit_bytes")
+    return [
+        f"{process['rank']}", process_end(process, process["attempt"]), at_iso(process["ended_at"]),
+        number_formats.size(samples.get("process.rss_bytes")), number_formats.size(used),
+        number_formats.percent(used / limit) if used is not None and limit else "no limit",
+        number_formats.size(samples.get("system.available_bytes")), row["label"] or row["kind"],
+    ]  # fmt: skip
+
+
+def process_end(process: Json, newest: int) -> Cell:
+    """How one process ended, or that it runs: in the ``newest`` attempt, as the others are over."""
+    state = process["end_state"]
+    if state is None:
+        return Cell("running") if process["attempt"] >= newest else rated("no end told", "watch")
+    text = ended_as(state, process["end_reason"])
+    return rated(text, _STATUS[state]) if state in _STATUS else Cell(text)
+
+
+def delivery(found: Sequence[Json]) -> Section | None:
+    """taken = stored + lost + on the way, of each process."""
+    if not found:
+        return None
+    heads = (
+        "#rank",
+        "role",
+        "#attempt",
+        "#taken",
+        "#stored",
+        "#lost",
+        "#not here yet",
+        "lost because",
+    )
+    how = (
+        "Each process numbers its snapshots. What was taken is stored here, lost for a reason that is counted, or not "
+        "here yet: on the disk of the training until leakline sync or the next start brings it."
+    )
+    seen = dict.fromkeys(r for each in found for r, number in each["lost"].items() if number)
+    note = " ".join(f"{_word(r).capitalize()}: {_REASONS[r]}" for r in seen if r in _REASONS)
+    rows = [_delivery_row(each) for each in found]
+    return Section("delivery", "Delivery", how, table=table(heads, rows, tall=False), note=note)
+
+
+def _delivery_row(process: Json) -> list[Field]:
+    lost = {reason: number for reason, number in process["lost"].items() if number}
+    gone = sum(number for reason, number in lost.items() if reason in DROPPED | THINNED)
+    # The newest number that came is all that is known here of how many were taken.
+    missing = max(0, process["taken"] - process["stored"] - process["left_out"] - gone)
+    told = ", ".join(f"{_word(reason)} {number:,}" for reason, number in lost.items())
+    if process["left_out"]:
+        told = ", ".join(filter(None, (told, f"left out here since {process['left_out']:,}")))
+    return [
+        f"{process['rank']}", process["role"], f"{process['attempt']}", f"{process['taken']:,}",
+        f"{process['stored']:,}", rated(f"{gone:,}", "watch") if gone else "0", f"{missing:,}", told or "–",
+    ]  # fmt: skip
+
+
+def _word(reason: str) -> str:
+    return reason.replace("_", " ")
+
+
+def attempts(run: Json, verdict: Json | None = None) -> Section | None:
+    """What each attempt was started from, how it went, and of a resumed run how fast each grew by itself."""
+    found = run["attempts"]
+    if not found:
+        return None
+    rows = []
+    before: Json = {}
+    # Of a server before this one the verdict tells of none.
+    grown = {each["attempt"]: each for each in (verdict or {}).get("attempts", ())}
+    for attempt in found:
+        packages = attempt["environment"].get("packages") or {}
+        first, *rest = _attempt_row(attempt, run["processes"], packages, before)
+        own = _growth_cells(grown.get(attempt["number"])) if grown else []
+        rows.append([first, *own, *rest])
+        before = packages
+    growth = (f"#{run['unit']}s", "#done again", f"#growth per {run['unit']}") if grown else ()
+    heads = ("#attempt", *growth, "started", "ended", "how", "commit", "command line", "packages")
+    how = "An attempt is one life of the run: a resume under the same id is the next one of the same curve."
+    if grown:
+        how += f" Growth is of private memory within it. Of a {run['unit']} done again the later one counts."
+    return Section(
+        "attempts", "Attempts", how, table=table(heads, rows[::-1], tall=False),
+        note=_lives(len(found), run["attempts_left_out"]),
+    )  # fmt: skip
+
+
+def _lives(shown: int, left_out: int) -> str:
+    count = shown + left_out
+    if count == 1:
+        return ""
+    those = f", {shown:,} of them" if left_out else ""
+    return f"{count_of(count, 'attempt')}, the newest first{those}."
+
+
+def _attempt_row(
+    attempt: Json, processes: Sequence[Json], packages: Mapping[str, Any], before: Mapping[str, Any]
+) -> list[Field]:
+    own = [p for p in processes if p["attempt"] == attempt["number"]]
+    own = [p for p in own if p["role"] == "main"] or own
+    newest = max((p["attempt"] for p in processes), default=0)
+    goes_on = attempt["number"] == newest and any(p["end_state"] is None for p in own)
+    worst = max(own, key=_badness, default=None)
+    told = [p["ended_at"] for p in own if p["ended_at"]]
+    environment = attempt["environment"]
+    return [
+        f"{attempt['number']}", at_iso(attempt["started_at"]),
+        at_iso(None if goes_on else max(told, default=None)),
+        Cell("–") if worst is None else Cell("running") if goes_on else process_end(worst, newest),
+        _commit(environment), code(_line(environment.get("command_line"))), _packages(packages, before),
+    ]  # fmt: skip
+
+
+def _growth_cells(own: Json | None) -> list[Field]:
+    """Generations, those done again, growth; ``own`` is None of an attempt that ended no generation."""
+    if own is None:
+        return [Cell("none ended", absent=True), "–", Cell("unknown", absent=True)]
+    growth = own["growth_bytes_per_generation"]
+    rate = (
+        Cell("unknown", absent=True)
+        if growth is None
+        else number_formats.interval(growth, number_formats.change)
+    )
+    return [_stretch(own["generations"]), _stretch(own["again"]), rate]
+
+
+def _stretch(found: Json | None) -> str:
+    if found is None:
+        return "–"
+    return format_span(found["first"], found["last"])
+
+
+def _badness(process: Json) -> tuple[bool, int]:
+    """How a child ends is not how the run ends."""
+    bad = lifecycle.how_bad(process["end_state"], process["end_reason"])
+    return process["role"] == "main", bad
+
+
+def _commit(environment: Json) -> Cell:
+    commit = environment.get("commit")
+    if not commit:
+        return Cell("not known", absent=True)
+    dirty = environment.get("dirty")
+    changed = "" if dirty is False else " with changes" if dirty else ", changes not known"
+    text, link = f"{str(commit)[:COMMIT_SHOWN]}{changed}", commit_link(environment)
+    return Cell(text, title=str(commit), href=link, outside=link is not None)
+
+
+def _line(arguments: Any) -> str:
+    return (
+        " ".join(map(str, arguments)) if isinstance(arguments, (list, tuple)) else arguments or ""
+    )
+
+
+def _packages(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    if not now:
+        return number_formats.NOT_MEASURED
+    count = count_of(len(now), "package")
+    if not before:
+        return count
+    changed = [
+        *(f"{name} {before[name]} → {now[name]}" for name in now if name in before and before[name] != now[name]),
+        *(f"{name} {now[name]} is new" for name in now if name not in before),
+        *(f"{name} is gone" for name in before if name not in now),
+    ]  # fmt: skip
+    more = f" and {len(changed) - CHANGES_SHOWN:,} more" if len(changed) > CHANGES_SHOWN else ""
+    return f"{count}; {', '.join(changed[:CHANGES_SHOWN])}{more}" if changed else f"{count}, as before"  # fmt: skip
+
+
+def lines(run: Json) -> Section | None:
+    """The last lines of each process, the newest attempt last; open where the run did not finish."""
+    said = sorted(
+        (p for p in run["processes"] if p["log_lines"]), key=lambda p: (p["attempt"], -p["rank"])
+    )
+    if not said:
+        return None
+    # What all have in common needs no column.
+    told = [(name, f"#{name}") for name in ("attempt", "rank") if len({p[name] for p in said}) > 1]
+    rows: list[list[Field]] = [
+        [*(f"{p[name]}" for name, _ in told), code(line)] for p in said for line in p["log_lines"]
+    ]
+    how = (
+        "What the process printed and logged last, as its owner allowed, the newest at the end. What looks like a "
+        "secret is masked, as well as a pattern can."
+    )
+    found = table((*(head for _, head in told), "line"), rows)
+    fold = run["state"] not in _SUDDEN
+    left_out = sum(p["log_lines_left_out"] for p in run["processes"])
+    note = (
+        f"{left_out:,} more are not shown here: lines of others fill the page." if left_out else ""
+    )
+    return Section("lines", "Last lines", how, table=found, fold=fold, note=note, short="Lines")

@@ -1,0 +1,200 @@
+"""What is known of one run -> the charts of its page, whole or of a stretch of their axis. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from leakline.analysis.memory.child_processes import PREFIX, sizes_of_children
+from leakline.analysis.memory.memory_by_phase import NO_PHASE
+from leakline.analysis.results import BookLine, Books
+from leakline.report.verdict_facts import NOT_PRIVATE
+
+from ...charts import chart_builder
+from ...charts.chart_outlook import budget_levels
+from ...charts.chart_parts import JS_PRIVATE, PRIVATE, Chart, Group, Line, Palette, Points
+from ..axis_zoom import Stretch
+from .annotations import fix_effects, marks
+from .inventory_tables import Effects
+from .memory_coverage import SOURCES
+from .notes import notes_of
+from .run_data import RunData, own_verdict, summed
+from .type_table import type_lines
+from .verdict_view import leading_finding
+
+Json = Mapping[str, Any]
+
+_TENSORS: Final = {
+    "tensors.count": "tensors", "tensors.graph_count": "tensors with a graph", "arrays.count": "NumPy arrays",
+    "figures.open": "open figures", "tfjs.tensors": "tensors of TensorFlow.js", "tfjs.buffers": "their buffers",
+}  # fmt: skip
+# Kind of a finding whose memory is not private memory of the process -> its switch, and the series that may tell it, of
+# which the first that were read are drawn.
+_OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
+    "children": (
+        Group("children", NOT_PRIVATE["children"]),
+        (("children.uss_bytes",), ("children.pss_bytes",)),
+    ),
+    "shared_memory": (Group("shared", NOT_PRIVATE["shared_memory"]), (("process.shared_bytes",),)),
+    "gpu": (
+        Group("gpu", NOT_PRIVATE["gpu"]),
+        (
+            ("cuda.*.allocated_bytes", "gpu.*.outside_bytes", "mps.allocated_bytes"),
+            ("gpu.*.process_bytes",),
+        ),
+    ),
+    "gpu_fragmentation": (
+        Group("gpu", NOT_PRIVATE["gpu_fragmentation"]),
+        (("cuda.*.reserved_bytes",),),
+    ),
+}
+_FRAMES: Final = "js.frames_per_second"
+RSS: Final = ("process.rss_bytes",)
+PHASE_PEAK: Final = "process.phase_peak_bytes"
+_TREND: Final = (*PRIVATE, *JS_PRIVATE, *RSS)
+_AT_ENDS: Final = (
+    *_TREND, *chart_builder.MEMORY_SERIES, *chart_builder.GPU_SERIES, *_TENSORS, *SOURCES, "children.uss_bytes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RunCharts:
+    """Those that share the axis of the page; None where there is nothing to draw."""
+
+    trend: Chart
+    books: Chart | None
+    memory: Chart | None
+    gpu: Chart | None
+    types: Chart | None
+    tensors: Chart | None
+    fill: Chart | None
+    gauges: Chart | None
+    children: Chart | None
+    seconds: Chart | None
+
+    def __iter__(self) -> Iterator[Chart]:
+        found = (getattr(self, field.name) for field in fields(self))
+        return (chart for chart in found if chart is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The charts, and what was read or worked out for them that is told beside them as well."""
+
+    charts: RunCharts
+    effects: Effects
+    # At generation ends, or all snapshots where there are no generations; and at phase ends.
+    ends: Sequence[Points]
+    phases: Sequence[Points]
+
+
+def draw(data: RunData, palette: Palette) -> Drawn:
+    axis, kind, by_phase = data.axis, data.kind, data.axis.unit == "generation"
+    titles = type_lines(data.types)
+    capacities = {
+        f"tracked.{store.name}.length": store.capacity for store in data.stores if store.capacity
+    }
+    # The store decodes phases, kinds and generations once for each read, whatever the number of series.
+    ends = data.read(
+        (*_AT_ENDS, *titles, *capacities, f"{PREFIX}*", "gauge.*", _FRAMES), None, kind
+    )
+    phases = data.read((*(_TREND if by_phase else ()), PHASE_PEAK), "*", "phase_end")
+    lines = [*phases, *ends]
+    private = summed(lines, PRIVATE) or summed(lines, JS_PRIVATE)
+    effects = fix_effects(data.events, data.verdict, data.effects, data.run["unit"])
+    found = RunCharts(
+        trend=_trend(data, palette, private, summed(lines, RSS), ends, effects),
+        books=_books(data, palette) if by_phase else None,
+        memory=chart_builder.memory_chart(axis, ends, kind),
+        gpu=chart_builder.gpu_chart(axis, ends, kind),
+        types=chart_builder.counts_chart("types", axis, ends, titles, kind),
+        tensors=chart_builder.counts_chart("tensors", axis, ends, _TENSORS, kind),
+        fill=chart_builder.fill_chart(axis, ends, capacities),
+        gauges=_gauges(data, ends),
+        children=_children(data, ends),
+        seconds=chart_builder.seconds_chart(axis, palette, data.books) if by_phase else None,
+    )
+    return Drawn(found, effects, ends, phases)
+
+
+def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]:
+    """Chart -> its lines, where ``data`` reads that stretch alone."""
+    books = in_phase_order(data.run, data.books)
+    first, last = math.floor(stretch.first), math.ceil(stretch.last)
+    data = replace(data, books=chart_builder.books_within(books, first, last))
+    return {chart.id: chart.lines for chart in draw(data, palette_of(data.run, data.books)).charts}
+
+
+def in_phase_order(run: Json, books: Books) -> Books:
+    """Lines as the phases run, nested ones after the phase they are in, and what lies outside of all last."""
+    top = list(dict.fromkeys(name.split("/")[0] for name in [*run["phases"], *run["phases_seen"]]))
+
+    def order(line: BookLine) -> tuple[int, str]:
+        first = line.name.split("/")[0]
+        if line.name in NO_PHASE:
+            return len(top) + 1 + NO_PHASE.index(line.name), ""
+        return top.index(first) if first in top else len(top), line.name
+
+    return replace(books, lines=tuple(sorted(books.lines, key=order)))
+
+
+def palette_of(run: Json, books: Books) -> Palette:
+    """Declared phases first: their colours do not depend on what happens to run."""
+    booked = (line.name for line in books.lines if line.name not in NO_PHASE)
+    return Palette.of([*run["phases"], *run["phases_seen"], *booked])
+
+
+def _trend(
+    data: RunData,
+    palette: Palette,
+    private: Sequence[Points],
+    rss: Sequence[Points],
+    ends: Sequence[Points],
+    effects: Effects,
+) -> Chart:
+    happened = marks(
+        data.run, data.events, notes_of(data.run, data.events), data.incidents, data.alerts, effects,
+        data.axis, data.clock,
+    )  # fmt: skip
+    verdict = own_verdict(data.run, data.verdict, data.process)
+    return chart_builder.trend_chart(
+        data.axis, palette, private, rss, verdict, happened, _named(ends, verdict)
+    )
+
+
+def _named(ends: Sequence[Points], verdict: Json | None) -> tuple[Group, Sequence[Points]] | None:
+    """Return what the leading finding grows in, where that is not private memory and was read."""
+    finding = leading_finding(verdict)
+    group, series = _OUTSIDE.get(finding["kind"] if finding else "", (None, ()))
+    for names in series:
+        found = [p for p in ends if any(fnmatchcase(p.name, name) for name in names)]
+        found = [p for p in found if any(y is not None for y in p.y)]
+        if group is not None and found:
+            return group, found
+    return None
+
+
+def _books(data: RunData, palette: Palette) -> Chart | None:
+    levels = budget_levels(data.verdict, data.books)
+    return chart_builder.books_chart(data.axis, palette, data.books, levels=levels)
+
+
+def _gauges(data: RunData, ends: Sequence[Points]) -> Chart | None:
+    names = [p.name for p in ends if p.name.startswith("gauge.") or p.name == _FRAMES]
+    titles = {
+        name: "frames per second" if name == _FRAMES else name.removeprefix("gauge.")
+        for name in names
+    }
+    return chart_builder.counts_chart(
+        "gauges", data.axis, ends, titles, data.kind, unit="number", y_title="value"
+    )
+
+
+def _children(data: RunData, ends: Sequence[Points]) -> Chart | None:
+    titles = sizes_of_children(each.name for each in ends)
+    return chart_builder.counts_chart(
+        "children", data.axis, ends, titles, data.kind, unit="bytes", y_title="memory"
+    )

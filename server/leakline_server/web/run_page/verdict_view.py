@@ -1,0 +1,361 @@
+"""A verdict in its JSON form -> what the page says of it: status, sentence, tiles, findings.
+
+The thresholds and the sentences belong to leakline.analysis; here they are only laid out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from leakline.analysis.generation_unit import UNITS_OF_TIME
+from leakline.analysis.status import CONFIRMING, GROWING, MIN_GENERATIONS
+from leakline.report.verdict_facts import (
+    forecast_headline,
+    forecast_sentence,
+    role_words,
+    seen,
+)
+from leakline.report.verdict_facts import leading_finding as leading_finding
+from leakline.text_format import capital, count_of, format_range, format_rate, join_processes
+
+from ...charts.chart_outlook import limit_word
+from ...run_requests import SEARCHED
+from ..incidents.acknowledgement_view import said_view
+from ..rendering import number_formats
+from ..rendering.page_contexts import Cell, FindingView, Status, SuspectView, Tile, VerdictView
+
+Json = Mapping[str, Any]
+
+# Status -> (word, what it means), from urgent to harmless.
+STATUSES: Final = {
+    "confirmed": ("Leaking", "Memory is kept in every generation, and the analysis has ruled out the harmless causes."),
+    "suspected": ("Suspected leak", "Memory grows as a leak does, but not yet for long enough to be sure."),
+    "watch": ("Watch", "Something grows; whether it is a leak is not certain."),
+    "filling": ("Filling", "Memory grows into containers with a known capacity, and will stop there."),
+    "ok": ("OK", "Memory is steady from generation to generation."),
+    "recovered": ("Recovered", "It was leaking and has stopped."),
+    "learning": ("Learning", "Growth is judged once enough generations have ended."),
+}  # fmt: skip
+
+# Outcome of a comparison -> (the status whose colour and shape it wears, word, meaning).
+OUTCOMES: Final = {
+    "fixed": ("ok", "Fixed", "The leak of the first run is gone."),
+    "improved": ("recovered", "Improved", "It grows less, and the verdict of the second run is not clear of growth."),
+    "no_effect": ("learning", "No effect", "Nothing changed beyond the noise of the measurement."),
+    "worse": ("confirmed", "Worse", "The second run grows more."),
+    "undecided": ("watch", "Undecided", "What both runs have in common does not say whether it changed."),
+}  # fmt: skip
+
+# Only of a run that goes on: there is nothing to wait for in one that has ended.
+_SUSPECTED_SO_FAR: Final = (
+    "Memory keeps growing as a leak does; a few more generations will settle it."
+)
+# Of a run that has ended: what it lacked, and what decides it.
+_SUSPECTED_TO_THE_END: Final = (
+    "Memory kept growing as a leak does, but not for long enough to be sure: a run with growth over "
+    f"{CONFIRMING} generations decides it."
+)
+
+KINDS: Final = {
+    "objects": "objects", "tensors": "tensors", "graph": "autograd graph", "arrays": "arrays",
+    "container": "growing container", "cyclic_garbage": "cyclic garbage", "native": "native memory",
+    "allocator_retained": "kept by the allocator", "children": "child processes", "gpu": "GPU",
+    "gpu_fragmentation": "GPU fragmentation", "shared_memory": "shared memory",
+    "count_contract": "declared count broken", "external": "outside the process",
+}  # fmt: skip
+
+_OUTSIDE: Final = (
+    "Memory grows as a leak does. No object was counted: from outside nobody can tell what it is."
+)
+_ROLES: Final = {"allocation_site": "allocated at", "process": "child process"}
+# Role of the first suspect -> the section that shows it; all others are types.
+_EVIDENCE: Final = {"container": "#containers", "process": "#children"}
+_NO_FORECAST: Final[Json] = {
+    "risk": "none", "limit_bytes": None, "limit_source": None, "sentence": "not known yet",
+}  # fmt: skip
+_RISK_STATUS: Final = {"critical": "confirmed", "high": "suspected", "low": "watch"}
+
+
+def status_of(name: str) -> Status:
+    word, meaning = STATUSES[name]
+    return Status(name, word, meaning)
+
+
+def outcome_of(name: str) -> Status:
+    status, word, meaning = OUTCOMES[name]
+    return Status(status, word, meaning)
+
+
+def short_name(path: str) -> str:
+    """``trading.TradingEnvironment`` -> ``TradingEnvironment``; paths of holders stay as they are."""
+    return path if "[" in path else path.rsplit(".", 1)[-1]
+
+
+def verdict_view(verdict: Json | None, *, over: bool = False) -> VerdictView:
+    """``over``: nothing more is to come of the run."""
+    if verdict is None and over:
+        return VerdictView(
+            status_of("learning"), "No snapshot arrived.", "The run ended before it sent one.", ()
+        )
+    if verdict is None:
+        return VerdictView(
+            status_of("learning"), "Waiting for the first snapshot.", "The analysis runs as soon as one arrives.", ()
+        )  # fmt: skip
+    status = status_of(verdict["status"])
+    ruled_out = tuple(f"{each['phase']} ({each['reason']})" for each in verdict["ruled_out"])
+    return VerdictView(status, verdict["summary"], _support(verdict, status, over), ruled_out)
+
+
+def _support(verdict: Json, status: Status, over: bool) -> str:
+    meaning = status.meaning
+    if status.status == "suspected":
+        meaning = _SUSPECTED_TO_THE_END if over else _SUSPECTED_SO_FAR
+    parts = [meaning.replace("generation", verdict["unit"])]
+    if _is_from_outside(leading_finding(verdict)):
+        parts = [_OUTSIDE]
+    generations = verdict["generations"]
+    if status.status == "learning":
+        return _waited_for(verdict["unit"], MIN_GENERATIONS - generations, over)
+    parts.append(f"Based on {seen(verdict)}.")
+    if verdict["explained_share"] is not None:
+        parts.append(
+            f"{number_formats.percent(verdict['explained_share'])} of the growth is explained by what was found."
+        )
+    return " ".join(parts)
+
+
+def _is_from_outside(finding: Json | None) -> bool:
+    """Whether it is growth of which nothing was counted that could be named, or ruled out."""
+    return finding is not None and finding.get("unknown") == "outside"
+
+
+def _waited_for(unit: str, missing: int, over: bool) -> str:
+    least = f"A verdict needs {count_of(MIN_GENERATIONS, f'whole {unit}')}"
+    if over:
+        return f"{least}; the run ended before."
+    more = f"{missing} more to go" if missing > 0 else "it comes with the next look"
+    return f"{least}: {more}. What was measured so far is below."
+
+
+def tiles(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile, ...]:
+    """WHERE, WHAT, HOW MUCH, WHEN and the forecast; each points to its evidence. ``over``: nothing more is to come."""
+    finding = leading_finding(verdict)
+    if verdict is None or finding is None:
+        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict, unit, over))
+    return (
+        _where(finding, unit),
+        _what(finding, unit),
+        _how_much(finding, verdict, unit),
+        _when(finding, unit),
+        _forecast_tile(verdict, unit, over),
+    )
+
+
+def _quiet_tiles(verdict: Json | None, unit: str, over: bool) -> tuple[Tile, ...]:
+    rate = _rate_text((verdict or {}).get("growth_bytes_per_generation"))
+    where, what, when = (
+        ("Nowhere", "no phase keeps memory"),
+        ("Nothing", "no type grows with the memory"),
+        "Never",
+    )
+    if _is_learning(verdict):
+        when = _not_known(over)
+        short = f"needs {count_of(MIN_GENERATIONS, f'whole {unit}')}"
+        where = (when, short if over else "phases are being measured")
+        what = (when, short if over else "types are being counted")
+    return (
+        Tile("WHERE", *where, "#books"),
+        Tile("WHAT", *what, "#types"),
+        Tile("HOW MUCH", rate, f"per {unit}", "#trend"),
+        Tile("WHEN", when, "no start of growth found", "#trend"),
+    )
+
+
+def _is_learning(verdict: Json | None) -> bool:
+    return verdict is None or verdict["status"] == "learning"
+
+
+def _not_known(over: bool) -> str:
+    return "Not known" if over else "Not known yet"
+
+
+def _where(finding: Json, unit: str) -> Tile:
+    phase = finding.get("phase_path") or finding["phase"]
+    share = finding["phase_share"]
+    if phase is None:
+        value, detail = "No single phase", f"the growth is {_spread(unit)}"
+    else:
+        value = phase
+        detail = (
+            f"keeps {number_formats.percent(share)} of this growth" if share is not None else ""
+        )
+    if finding.get("process"):
+        detail = f"{detail} · {join_processes(finding['process'])}".lstrip(" ·")
+    return Tile("WHERE", value, detail, "#books", finding["status"])
+
+
+def _spread(unit: str) -> str:
+    return f"spread over the {'whole program' if unit in UNITS_OF_TIME else unit}"
+
+
+def _what(finding: Json, unit: str) -> Tile:
+    suspects: Sequence[Json] = finding["suspects"]
+    kind = KINDS[finding["kind"]]
+    if _is_from_outside(finding):
+        return Tile("WHAT", "Unknown", "seen from outside alone", "#types", finding["status"])
+    if finding.get("unknown") == "seldom":
+        short = "objects were counted too seldom"
+        return Tile("WHAT", _not_known(False), short, "#types", finding["status"])
+    if not suspects:
+        return Tile(
+            "WHAT", kind.capitalize(), "no type or holder named yet", "#types", finding["status"]
+        )
+    first = suspects[0]
+    details = [rate] if (rate := suspect_rate(first, unit)) else []
+    holder = next((s for s in suspects[1:] if s["role"] in ("holder", "container")), None)
+    if holder:
+        details.append(f"held by {holder['name']}")
+    href = _EVIDENCE.get(first["role"], "#types")
+    graph = " with a graph" if role_words(finding, 0) != first["role"] else ""
+    return Tile(
+        "WHAT",
+        f"{short_name(first['name'])}{graph}",
+        " · ".join(details) or kind,
+        href,
+        finding["status"],
+    )
+
+
+def suspect_rate(suspect: Json, unit: str) -> str:
+    count, size = suspect["count_per_generation"], suspect["bytes_per_generation"]
+    grown = number_formats.change(size) if size else ""
+    if count is not None and 0 < count < 1:
+        return ", ".join(
+            filter(None, (format_rate(count, unit, "more"), grown and f"{grown} per {unit}"))
+        )
+    parts = [*([] if count is None else [number_formats.rate(count)]), *filter(None, [grown])]
+    return f"{', '.join(parts)} per {unit}" if parts else ""
+
+
+def _how_much(finding: Json, verdict: Json, unit: str) -> Tile:
+    growth = finding["growth_bytes_per_generation"]
+    span = format_range(growth["low"], growth["high"], number_formats.size)
+    detail = f"per {unit}, {span}" if span else f"per {unit}"
+    others = sum(each["status"] in GROWING for each in verdict["findings"]) - 1
+    if others > 0 and verdict["growth_bytes_per_generation"]:
+        detail += f" · all findings {number_formats.change(verdict['growth_bytes_per_generation']['estimate'])}"
+    return Tile(
+        "HOW MUCH", number_formats.change(growth["estimate"]), detail, "#books", finding["status"]
+    )
+
+
+def _when(finding: Json, unit: str) -> Tile:
+    start = finding["started_at_generation"]
+    if start is None:
+        return Tile(
+            "WHEN",
+            "Start unclear",
+            "it grew from the first reading on",
+            "#trend",
+            finding["status"],
+        )
+    low, high = _whole(start["low"]), _whole(start["high"])
+    detail = f"exact to the {unit}" if low == high else f"between {unit} {low} and {high}"
+    return Tile(
+        "WHEN", f"Since {unit} {_whole(start['estimate'])}", detail, "#trend", finding["status"]
+    )
+
+
+def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
+    oom = (verdict or {}).get("oom") or _NO_FORECAST
+    if over and oom.get("sentence") == _NO_FORECAST["sentence"]:
+        # The verdict was worked out before the run ended.
+        oom = {**oom, "sentence": "not known"}
+    value, detail = forecast_headline(oom, unit)
+    # On a line of its own it needs no brackets.
+    detail = re.sub(r"^\((.*)\)$", r"\1", detail)
+    limit = oom["limit_bytes"]
+    against = (
+        f"limit {number_formats.size(limit)} ({limit_word(oom['limit_source'])})" if limit else ""
+    )
+    return Tile(
+        "FORECAST",
+        capital(value),
+        " · ".join(filter(None, (detail, against))),
+        "#trend",
+        _RISK_STATUS.get(oom["risk"]),
+    )
+
+
+def forecast_text(oom: Json | None, unit: str) -> str:
+    """Return the sentence of the analysis, for the list of runs."""
+    return forecast_sentence(oom or _NO_FORECAST, unit)
+
+
+def _rate_text(growth: Json | None) -> str:
+    return (
+        number_formats.NOT_MEASURED.capitalize()
+        if growth is None
+        else number_formats.change(growth["estimate"])
+    )
+
+
+def _whole(value: float) -> str:
+    return f"{round(value):,}"
+
+
+def findings_view(
+    findings: Sequence[Json], unit: str, said: Mapping[str, Sequence[Json]] = MappingProxyType({})
+) -> tuple[FindingView, ...]:
+    """``said``: what people said that holds, by fingerprint."""
+    return tuple(_finding(each, unit, said.get(each["fingerprint"], ())) for each in findings)
+
+
+def _finding(finding: Json, unit: str, said: Sequence[Json]) -> FindingView:
+    growth = finding["growth_bytes_per_generation"]
+    start = finding["started_at_generation"]
+    where = finding.get("phase_path") or finding["phase"] or _spread(unit)
+    facts = [
+        f"{number_formats.interval(growth, number_formats.change)} per {unit}",
+        f"since {unit} {_whole(start['estimate'])}" if start else "since the first reading",
+        f"confidence {number_formats.percent(finding['confidence'])}",
+    ]  # fmt: skip
+    if finding.get("process"):
+        facts.append(join_processes(finding["process"]))
+    suspects = tuple(
+        SuspectView(
+            s["name"], _ROLES.get(s["role"], role_words(finding, place)), suspect_rate(s, unit)
+        )
+        for place, s in enumerate(finding["suspects"])
+    )
+    return FindingView(
+        status_of(finding["status"]), where, _kind(finding), priority_of(finding), suspects, tuple(facts),
+        tuple(finding["evidence"]), tuple(finding["advice"]), _search(finding),
+        _location(finding), tuple(map(said_view, said)),
+    )  # fmt: skip
+
+
+def _location(finding: Json) -> Cell | None:
+    """None for a verdict of an older server as well."""
+    if not finding.get("location"):
+        return None
+    link = finding.get("location_link")
+    return Cell(finding["location"], code=True, href=link, outside=link is not None)
+
+
+def _kind(finding: Json) -> str:
+    return "unknown memory" if finding.get("unknown") else KINDS[finding["kind"]]
+
+
+def priority_of(finding: Json) -> str:
+    """Nothing where the finding does no harm."""
+    return str(finding.get("priority", "minor")) if finding["status"] in GROWING else ""
+
+
+def _search(finding: Json) -> str:
+    if finding["status"] not in ("suspected", "confirmed") or finding["kind"] not in SEARCHED:
+        return ""
+    return next((s["name"] for s in finding["suspects"] if s["role"] == "type"), "")

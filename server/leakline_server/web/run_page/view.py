@@ -1,0 +1,273 @@
+"""What is known of one run -> the context of its page. Pure; reading the store is pages.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from leakline.analysis.assertions.declared import GENERATIONS
+from leakline.analysis.findings.verdict_sentence import course_lines
+from leakline.analysis.generation_unit import UNITS_OF_TIME
+from leakline.analysis.results import to_json
+from leakline.report.verdict_facts import NOT_PRIVATE, graph_rates, leading_finding
+from leakline.text_format import count_of, plural
+from leakline.transport.oom_inference import ended_as
+
+from ...charts.chart_parts import PRIVATE, Points
+from ...store.runs.runs import LISTENING, unix
+from ..expectations.view import count_forms, expectations
+from ..rendering import evidence_sections, number_formats
+from ..rendering.external_links import commit_link
+from ..rendering.page_contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
+from ..rendering.report_links import share_run
+from ..search_query import search_for
+from . import inventory_tables, process_endings, type_table
+from .child_processes import children
+from .fix_checklist import ticks
+from .fix_effects import effects
+from .forecast_history import past_forecasts
+from .memory_coverage import accounted
+from .notes import notes, notes_of
+from .run_charts import PHASE_PEAK, draw, in_phase_order, palette_of
+from .run_data import (
+    Json,
+    RunData,
+    has_several,
+    last_of,
+    own_growth,
+    process_label,
+    summed,
+)
+from .verdict_view import findings_view, tiles, verdict_view
+
+_CLIENT: Final = (
+    "client.seconds", "client.background_seconds", "client.pause_seconds", "client.bytes",
+)  # fmt: skip
+
+
+def run_page(data: RunData) -> RunPage:
+    data = replace(data, books=in_phase_order(data.run, data.books))
+    run, unit = data.run, data.run["unit"]
+    return RunPage(
+        title=run["name"],
+        run=_head(data),
+        verdict=replace(
+            verdict_view(data.verdict, over=process_endings.is_over(run)),
+            ending=process_endings.ended_badly(run, data.snapshots),
+        ),
+        tiles=tiles(data.verdict, unit, over=process_endings.is_over(run)),
+        findings=findings_view((data.verdict or {}).get("findings", ()), unit, data.said),
+        processes=_process_choices(data),
+        ticks=ticks(data.verdict),
+        sections=tuple(section for section in _sections(data) if section is not None),
+    )
+
+
+def progress(run: Json, verdict: Json | None = None) -> str:
+    """``12 of 25 generations``; ``2 h 5 min`` of a program that counts none."""
+    if run["unit"] in UNITS_OF_TIME:
+        until = unix(run["ended_at"] or run["last_seen_at"])
+        return number_formats.seconds(max(0.0, until - unix(run["started_at"])))
+    done, total, unit = run["generations"], planned_total(run, verdict), run["unit"]
+    if total:
+        return f"{done:,} of {total:,} {plural(unit, total)}"
+    return count_of(done, unit)
+
+
+def planned_total(run: Json, verdict: Json | None = None) -> int | None:
+    """How many generations were announced, or else promised by a fix, or else planned for memory."""
+    if run["unit"] in UNITS_OF_TIME:
+        return None
+    assertions = (verdict or {}).get("assertions") or ()
+    promised = [
+        each["low"]
+        for each in assertions
+        if each["origin"] == "fix" and each["metric"] == GENERATIONS
+    ]
+    # The first generation of a plan is 0 or 1, as the program counts; its last is told as it is.
+    planned_for = [each["last"] for each in assertions if each["last"] is not None]
+    if run["total"]:
+        return int(run["total"])
+    found = max((int(p) for p in promised if p), default=0) or max(planned_for, default=0)
+    # A plan that the run has left behind says nothing of its end.
+    return found if found >= run["generations"] and found else None
+
+
+def _head(data: RunData) -> RunHead:
+    run = data.run
+    address = f"/runs/{quote(run['id'], safe='')}"
+    environment = run["environment"]
+    # The whole of a commit is below, with the rest of the environment.
+    shown = (("host", None), ("commit", 10))
+    links = {"commit": commit_link(environment)}
+    facts = [
+        HeadFact(name, str(environment[name])[:upto], links.get(name))
+        for name, upto in shown
+        if environment.get(name)
+    ]
+    if run["peak_bytes"] is not None:
+        facts.append(HeadFact("peak", number_formats.size(run["peak_bytes"])))
+    return RunHead(
+        id=run["id"],
+        name=run["name"],
+        project=run["project"],
+        project_href=search_for(run["project"], "project"),
+        state=run["state"],
+        reason=run["reason"],
+        presumed=run["presumed"],
+        ending=ended_as(run["state"], run["reason"]),
+        listens=run["state"] in LISTENING,
+        unit=run["unit"],
+        progress=progress(run, data.verdict),
+        done=run["generations"],
+        planned=planned_total(run, data.verdict),
+        started_at=run["started_at"],
+        started=number_formats.clock(run["started_at"]),
+        seen_at=run["last_seen_at"],
+        seen=number_formats.clock(run["last_seen_at"]),
+        quiet_seconds=round(max(0.0, data.read_at - unix(run["last_seen_at"])), 1),
+        started_seconds=unix(run["started_at"]),
+        tags=tuple(run["tags"]),
+        facts=tuple(facts),
+        fragments_href=f"{address}/fragments",
+        lines_href=f"{address}/lines",
+        live_href=f"/api/v1{address}/live",
+        requests_href=f"/api/v1{address}/requests",
+        offers_cleanup=_offers_cleanup(data.events),
+        revision=run["revision"],
+        share=share_run(run["id"], data.chosen_process),
+    )
+
+
+def _offers_cleanup(events: Sequence[Json]) -> bool:
+    """Whether the program has registered a cleanup that it may be asked for; the newest word of each counts."""
+    words = {e["name"]: e["data"] for e in events if e["kind"] == "register_cleanup"}
+    return any(word.get("on_request") is True for word in words.values())
+
+
+def _process_choices(data: RunData) -> tuple[ProcessChoice, ...]:
+    labels = list(dict.fromkeys(process_label(each) for each in data.run["processes"]))
+    return tuple(
+        ProcessChoice(label, "?" + urlencode({"process": label}), label == data.process)
+        for label in labels
+    )
+
+
+def _sections(data: RunData) -> list[Section | None]:
+    run, unit = data.run, data.run["unit"]
+    palette = palette_of(run, data.books)
+    by_phase = data.axis.unit == "generation"
+    drawn = draw(data, palette)
+    found = drawn.charts
+    last = {p.name: last_of(p) for p in drawn.ends}
+    # A run that was uploaded later was last seen long after its end.
+    wall = unix(run["ended_at"] or run["last_seen_at"]) - unix(run["started_at"])
+    client = {p.name: last_of(p) for p in data.read(_CLIENT, None, None)}
+    whose = {each["instance"]: process_label(each) for each in run["processes"]}
+    return [
+        evidence_sections.trend(found.trend, unit, trend_note(data)),
+        process_endings.end(run, data.snapshots),
+        effects(data.effects, unit, run["environment"]),
+        expectations(_checks(data), unit, count_forms(run, data.steady, data.accepted)),
+        past_forecasts((data.verdict or {}).get("forecast_score"), unit),
+        evidence_sections.books(found.books, data.books, unit) if by_phase else None,
+        evidence_sections.memory(
+            found.memory,
+            unit,
+            last,
+            _phase_peaks(drawn.phases),
+            exact_peaks=run["environment"].get("exact_peaks") is True,
+            accounted=_accounted(data, drawn.ends, last),
+        ),
+        evidence_sections.gpu(found.gpu, unit, last),
+        type_table.types(
+            found.types,
+            data.types,
+            unit,
+            data.process if len(set(whose.values())) > 1 else None,
+            next(iter(data.books.generations[-1:]), None),
+            graph_rates(data.verdict),
+        ),
+        inventory_tables.holders(data.holders, whose),
+        evidence_sections.tensors(found.tensors, unit),
+        evidence_sections.containers(found.fill, data.stores, unit),
+        inventory_tables.large_objects(data.large_objects, whose),
+        evidence_sections.gauges(found.gauges, unit),
+        notes(notes_of(run, data.events), unit),
+        inventory_tables.events(data.events, unit, run["environment"], drawn.effects, whose),
+        inventory_tables.alerts(data.alerts, unit, data.any_webhook),
+        evidence_sections.seconds(found.seconds, unit) if by_phase else None,
+        inventory_tables.processes(
+            run["processes"],
+            data.snapshots,
+            (data.verdict or {}).get("findings", ()),
+            unit,
+            run["processes_left_out"],
+        ),
+        children(found.children, unit, data.process if len(set(whose.values())) > 1 else None),
+        process_endings.delivery(run["processes"]),
+        process_endings.attempts(run, data.verdict),
+        process_endings.lines(run),
+        evidence_sections.cost(client, wall, run["environment"].get("native")),
+        inventory_tables.environment(run["environment"], run["config"]),
+    ]
+
+
+def _checks(data: RunData) -> list[Json]:
+    """Return the assertions of the verdict, with counts as they are now: a click accepts them between two verdicts."""
+    found = (data.verdict or {}).get("assertions") or ()
+    rest = [each for each in found if each["origin"] not in ("expect", "accepted")]
+    return [*rest, *to_json(data.counts)]
+
+
+def _phase_peaks(phases: Sequence[Points]) -> dict[str, float]:
+    """The highest of each phase; where several snapshots share a point, the highest of those."""
+    found: dict[str, float] = {}
+    for points in phases:
+        seen = [value for value in (points.high or points.y) if value is not None]
+        if points.name == PHASE_PEAK and points.phase and seen:
+            found[points.phase] = max(found.get(points.phase, 0.0), *seen)
+    return found
+
+
+def _accounted(data: RunData, ends: Sequence[Points], last: Mapping[str, float | None]) -> str:
+    private = summed(ends, PRIVATE)
+    newest = next(iter(data.books.generations[-1:]), None)
+    at = (data.census or {}).get("generation")
+    older = at if at is not None and newest is not None and at < newest else None
+    told = accounted(last_of(private[0]) if private else None, last, data.census)
+    if not told or older is None:
+        return told
+    return f"{told} Other objects are those of the census at {data.run['unit']} {older:,}."
+
+
+def trend_note(data: RunData) -> str:
+    """How much of the memory is private, and whether the lines are RSS for want of a split."""
+    growth = (data.verdict or {}).get("growth_bytes_per_generation")
+    if growth is None:
+        return ""
+    unit = data.run["unit"]
+    memory = "Memory of tensors" if "tfjs_backend" in data.run["environment"] else "Private memory"
+    told = f"{number_formats.interval(growth, number_formats.change)} per {unit}"
+    rate = f"{memory} changes by {told}."
+    if has_several(data.run):
+        own = own_growth(data.run, data.process)
+        known = (
+            "by an unknown rate"
+            if own is None
+            else f"by {number_formats.interval(own, number_formats.change)}"
+        )
+        rate = f"{memory} of all processes together changes by {told}; that of {data.process}, which is shown, {known}."
+    return f"{_of_finding(data.verdict)}{rate} {' '.join(course_lines(data.verdict or {}, unit))}".strip()
+
+
+def _of_finding(verdict: Json | None) -> str:
+    """Return how fast the memory that is drawn first grows, where it is not private memory."""
+    finding = leading_finding(verdict)
+    memory = NOT_PRIVATE.get(finding["kind"]) if finding is not None else None
+    if verdict is None or finding is None or memory is None:
+        return ""
+    told = number_formats.interval(finding["growth_bytes_per_generation"], number_formats.change)
+    return f"{memory}: {told} per {verdict['unit']}. "

@@ -1,0 +1,92 @@
+"""Series for charts: of one run, and of several laid over each other."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from ...errors import run_not_found
+from ...limits import (
+    MAX_NAME_LENGTH,
+    MAX_NAMES_ASKED,
+    MAX_POINTS,
+    MAX_QUERY_LENGTH,
+    MAX_RUNS_OVERLAID,
+)
+from ...store.downsampling import chart_points
+from ...store.runs import run_history
+from .. import api_schemas
+from ..api_schemas import RunId
+from ..json_response import json_response
+from ..services import Use
+
+router = APIRouter(prefix="/api/v1", tags=["samples"])
+
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    404: {"model": api_schemas.Error, "description": "no such run"},
+    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+}
+Text = Annotated[str | None, Query(max_length=MAX_QUERY_LENGTH, pattern=api_schemas.NO_CONTROL)]
+Names = Annotated[
+    list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]],
+    Query(min_length=1, max_length=MAX_NAMES_ASKED),
+]
+Runs = Annotated[list[RunId], Query(alias="run", min_length=1, max_length=MAX_RUNS_OVERLAID)]
+From = Annotated[float | None, Query(alias="from", allow_inf_nan=False)]
+To = Annotated[float | None, Query(alias="to", allow_inf_nan=False)]
+Most = Annotated[int, Query(alias="points", ge=1, le=MAX_POINTS)]
+
+
+@router.get(
+    "/runs/{run}/series",
+    summary="Series for charts",
+    response_model=None,
+    responses={200: {"model": api_schemas.SeriesList}, **_ERRORS},
+)
+def get_series(
+    run: RunId,
+    use: Use,
+    name: Names,
+    phase: Text = None,
+    kind: Text = None,
+    process: Text = None,
+    x: chart_points.Axis = "generation",
+    start: From = None,
+    stop: To = None,
+    most: Most = 2_000,
+) -> Response:
+    """At most `points` points an item, each with first, last, min and max of what it stands for. `name` may repeat and
+    may hold `*`; `phase=*` gives one item for each phase."""
+    query = chart_points.SeriesQuery(tuple(name), phase, kind, process, x, start, stop, most)
+    try:
+        return json_response(chart_points.read_series(use.engine, run, query))
+    except run_history.NoSuchRun as error:
+        raise run_not_found(run) from error
+
+
+@router.get(
+    "/series",
+    summary="Series of several runs",
+    response_model=None,
+    responses={200: {"model": api_schemas.Overlay}, **_ERRORS},
+)
+def get_overlay(
+    use: Use,
+    run: Runs,
+    name: Names,
+    phase: Text = None,
+    kind: Text = None,
+    x: chart_points.Axis = "generation",
+    start: From = None,
+    stop: To = None,
+    most: Most = 2_000,
+) -> Response:
+    """As the series of one run; `run` may repeat, up to ten times, and every item says of which it is."""
+    query = chart_points.SeriesQuery(tuple(name), phase, kind, None, x, start, stop, most)
+    try:
+        return json_response(chart_points.overlay(use.engine, tuple(dict.fromkeys(run)), query))
+    except run_history.NoSuchRun as error:
+        raise run_not_found(str(error)) from error

@@ -1,0 +1,223 @@
+"""Runs as the API lists them -> the context of ``/``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, get_args
+from urllib.parse import parse_qsl, quote, urlencode
+
+from leakline.text_format import count_of
+from leakline.transport.oom_inference import ended_as
+
+from ...store.maintenance.soft_delete import Deleted
+from ...store.runs.run_order import LAST_SEEN, ORDERS, By, Order, order_of
+from ...store.runs.runs import DELETED
+from ..rendering import number_formats
+from ..rendering.page_contexts import (
+    Filter,
+    JustDeleted,
+    ListHead,
+    Option,
+    RunGroup,
+    RunRow,
+    RunsPage,
+    TagLink,
+)
+from ..rendering.sparklines import sparkline
+from ..run_page.verdict_view import STATUSES, forecast_text, status_of
+from ..run_page.view import progress
+from ..search_query import joined, parse_query, without, written
+
+Json = Mapping[str, Any]
+Grouping = Literal["project", "tag", "none"]
+GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
+_GROUP_LABELS: Final = {"project": "By project", "tag": "By tag", "none": "Not grouped"}
+# Order -> (what it is called, and from its other end).
+_SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
+    "seen": ("Last seen", "Last seen, oldest first"),
+    "started": ("Started", "Started, oldest first"),
+    "name": ("Name", "Name, from the end"),
+    "growth": ("Growth", "Growth, smallest first"),
+    "memory": ("Memory", "Memory, smallest first"),
+    "out": ("Runs out", "Runs out, last first"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is listed and how, as the address of the list has it."""
+
+    query: str = ""
+    group: Grouping = "project"
+    order: Order = LAST_SEEN
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Of the address: only what is not as it is by itself."""
+        found = {"q": self.query, "group": self.group, "sort": str(self.order)}
+        usual = {"q": "", "group": "project", "sort": str(LAST_SEEN)}
+        return {name: value for name, value in found.items() if value != usual[name]}
+
+    def href(self, **more: str) -> str:
+        fields = self.fields | more
+        return f"/?{urlencode(fields)}" if fields else "/"
+
+
+def shown_of(query: str, group: str | None, sort: str | None) -> Shown:
+    """What an address asks for; what it does not know is as it is by itself."""
+    usual: Grouping = "project"
+    grouping = next((each for each in GROUPINGS if each == group), usual)
+    return Shown(query, grouping, order_of(sort or "") or LAST_SEEN)
+
+
+def shown_again(view: str) -> Shown:
+    """What ``RunsPage.view`` carried through a form."""
+    found = dict(parse_qsl(view))
+    return shown_of(found.get("q", ""), found.get("group"), found.get("sort"))
+
+
+def runs_page(
+    items: Sequence[Json],
+    shown: Shown,
+    next_cursor: str | None,
+    server: str,
+    just_deleted: Sequence[Deleted] = (),
+    deleted: int = 0,
+    *,
+    any_runs: bool,
+) -> RunsPage:
+    """``deleted``: how many runs wait for their removal."""
+    return RunsPage(
+        title="Runs",
+        query=shown.query,
+        filters=_filters(shown),
+        grouping=tuple(Option(g, _GROUP_LABELS[g], g == shown.group) for g in GROUPINGS),
+        sorting=_sorting(shown.order),
+        heads=_heads(shown),
+        groups=_grouped(items, shown),
+        view=urlencode(shown.fields),
+        shows_deleted=_shows_deleted(shown),
+        deleted=_just_deleted(just_deleted),
+        deleted_href=_deleted_href(shown) if deleted else None,
+        deleted_note=f"{count_of(deleted, 'deleted run')} can still be brought back."
+        if deleted
+        else "",
+        empty="No run matches this search." if shown.query else "No runs are left.",
+        next_href=shown.href(cursor=next_cursor) if next_cursor else None,
+        server=server,
+        any_runs=any_runs,
+    )
+
+
+def _just_deleted(found: Sequence[Deleted]) -> JustDeleted | None:
+    if not found:
+        return None
+    what = found[0].name if len(found) == 1 else f"{len(found):,} runs"
+    until = number_formats.moment(found[0].removed_at)
+    # As the store has it: the same number finds the same runs.
+    return JustDeleted(
+        f"Deleted {what}.", until, number_formats.clock(until), repr(found[0].deleted_at)
+    )
+
+
+def _shows_deleted(shown: Shown) -> bool:
+    return parse_query(shown.query).get("status") == DELETED
+
+
+def _deleted_href(shown: Shown) -> str | None:
+    return None if _shows_deleted(shown) else replace(shown, query=f"status:{DELETED}").href()
+
+
+def _filters(shown: Shown) -> tuple[Filter, ...]:
+    others = without(shown.query, "status")
+    chosen = parse_query(shown.query).get("status")
+    made = []
+    for name in STATUSES:
+        wanted = others if name == chosen else [*others, f"status:{name}"]
+        href = replace(shown, query=joined(wanted)).href()
+        made.append(Filter(status_of(name), href, name == chosen))
+    return tuple(made)
+
+
+def _sorting(order: Order) -> tuple[Option, ...]:
+    made = []
+    for by in ORDERS:
+        turned = order.turned and by == order.by
+        made.append(Option(str(Order(by, turned)), _SORT_LABELS[by][turned], by == order.by))
+    return tuple(made)
+
+
+def _heads(shown: Shown) -> tuple[ListHead, ...]:
+    return (
+        ListHead("Pick", hidden=True),
+        _head(shown, "name", "Run"),
+        ListHead("Verdict"),
+        _head(shown, "memory", "Memory"),
+        _head(shown, "growth", "Growth", number=True),
+        _head(shown, "out", "Runs out", number=True),
+        _head(shown, "started", "Started", number=True),
+        _head(shown, "seen", "Last seen", number=True),
+    )
+
+
+def _head(shown: Shown, by: By, label: str, *, number: bool = False) -> ListHead:
+    now = shown.order
+    if by != now.by:
+        return ListHead(label, replace(shown, order=Order(by)).href(), number=number)
+    other = replace(shown, order=Order(by, not now.turned))
+    return ListHead(label, other.href(), "descending" if now.falling else "ascending", number)
+
+
+def _grouped(items: Sequence[Json], shown: Shown) -> tuple[RunGroup, ...]:
+    """Groups in the order of their first run; a run is in the group of each of its tags."""
+    if shown.group == "none":
+        return (
+            (RunGroup("", None, tuple(_row(item, "0", shown) for item in items)),) if items else ()
+        )
+    found: dict[str | None, list[Json]] = {}
+    for item in items:
+        keys = [item["project"]] if shown.group == "project" else item["tags"] or [None]
+        for key in keys:
+            found.setdefault(key, []).append(item)
+    return tuple(
+        RunGroup(
+            "No tag" if key is None else key,
+            None if key is None else _only(shown, written(shown.group, key)),
+            tuple(_row(item, str(place), shown) for item in of_group),
+        )
+        for place, (key, of_group) in enumerate(found.items())
+    )
+
+
+def _only(shown: Shown, word: str) -> str:
+    return replace(shown, query=word).href()
+
+
+def _row(run: Json, group: str, shown: Shown) -> RunRow:
+    growth = run["growth_bytes_per_generation"]
+    return RunRow(
+        id=run["id"],
+        box=f"pick-{group}-{run['id']}",
+        name=run["name"],
+        href=f"/runs/{quote(run['id'], safe='')}",
+        status=status_of(run["status"]),
+        priority=run["priority"] or "",
+        sentence=run["summary"] or "Waiting for the first verdict.",
+        state=run["state"],
+        ending=ended_as(run["state"], run["reason"]),
+        tags=tuple(TagLink(tag, _only(shown, written("tag", tag))) for tag in run["tags"]),
+        progress=progress(run),
+        done=min(run["generations"], run["total"] or 0),
+        total=run["total"] or None,
+        sparkline=sparkline(run["sparkline"]),
+        memory=number_formats.size(run["rss_bytes"]),
+        growth=number_formats.change(growth["estimate"]) if growth else "–",
+        # Child processes and devices are not in it; what grows there is in the sentence.
+        per=f"private, per {run['unit']}" if growth else "",
+        forecast=forecast_text(run["oom"], run["unit"]),
+        started_at=run["started_at"],
+        started=number_formats.clock(run["started_at"]),
+        seen_at=run["last_seen_at"],
+        seen=number_formats.clock(run["last_seen_at"]),
+    )

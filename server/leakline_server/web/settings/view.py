@@ -1,0 +1,265 @@
+"""The version, health, sizes and retention of a server as the context of ``/settings``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from leakline.text_format import count_of, plural
+
+from ...config import Config, is_loopback
+from ...store.maintenance.disk_space import Space
+from ...store.maintenance.retention_policy import PerProject
+from ...store.maintenance.storage_sizes import Overview, ProjectSize
+from ...worker_counters import RetainerFigures, WriterFigures
+from ..rendering import number_formats
+from ..rendering.page_contexts import Cell, Section, Tick, Tile
+from ..rendering.table_cells import Field, code, table
+from ..search_query import search_for
+from ..tokens.view import TokensSection
+
+# Refused because too many batches waited: the answer 429.
+TOO_BUSY: Final = "too_busy"
+MAX_PROJECTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was read for the page. Counts are since this server was started; ``refusals`` by error code."""
+
+    version: str
+    config: Config
+    database: tuple[str, str]
+    schema: str | None
+    newest_schema: str
+    space: Space
+    projects: Sequence[ProjectSize]
+    overview: Overview
+    waiting: int
+    room: int
+    is_writing: bool
+    figures: WriterFigures
+    disk_is_full: bool
+    refusals: Mapping[str, int]
+    damaged: int
+    removals: int
+    retainer: RetainerFigures
+
+    @property
+    def too_busy(self) -> int:
+        return self.refusals.get(TOO_BUSY, 0)
+
+    @property
+    def is_postgres(self) -> bool:
+        return self.database[0] == "Postgres"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsPage:
+    """``/settings``"""
+
+    title: str
+    tiles: tuple[Tile, ...]
+    ticks: tuple[Tick, ...]
+    sections: tuple[Section, ...]
+    # None for who may only read.
+    tokens: TokensSection | None
+
+
+def settings_page(found: Found, tokens: TokensSection | None = None) -> SettingsPage:
+    config = found.config
+    return SettingsPage(
+        title="Settings",
+        tiles=_tiles(found),
+        ticks=(
+            _writing(found), _fast_enough(found), _schema(found), _readable(found), _returned(found), _reach(config),
+        ),
+        sections=(_projects(found), _retention(config, found.retainer)),
+        tokens=tokens,
+    )  # fmt: skip
+
+
+def _tiles(found: Found) -> tuple[Tile, ...]:
+    kind, name = found.database
+    alive = count_of(found.overview.live_processes, "process")
+    runs, projects = sum(each.runs for each in found.projects), len(found.projects)
+    free = (
+        "free space not known"
+        if found.is_postgres
+        else f"{number_formats.size(found.space.free)} of it unused"
+    )
+    return (
+        Tile("VERSION", found.version, f"at {found.config.address}", "#health"),
+        Tile("DATABASE", kind, name, "#health"),
+        Tile("ON DISK", number_formats.size(found.space.bytes), free, "#projects"),
+        Tile("RUNNING", count_of(found.overview.running_runs, "run"), f"{alive} alive", "#health"),
+        Tile("STORED", count_of(runs, "run"), f"in {count_of(projects, 'project')}", "#projects"),
+    )
+
+
+def _tick(question: str, word: str, status: str, sentence: str) -> Tick:
+    return Tick(question, word, status, status, sentence)
+
+
+def _writing(found: Found) -> Tick:
+    question, figures = "Is what arrives written?", found.figures
+    if not found.is_writing:
+        said = "The thread that writes has ended: restart the server."
+        return _tick(question, "no", "confirmed", said)
+    if found.disk_is_full:
+        said = (
+            "The disk is full: batches are refused until there is room, and sent again then. "
+            "What is stored can be read."
+        )
+        return _tick(question, "no", "confirmed", said)
+    if figures.refused:
+        said = (
+            "The database takes nothing that is written: batches are refused until it does, and sent again then. "
+            "The log says why."
+        )
+        return _tick(question, "no", "confirmed", said)
+    if figures.failures:
+        said = (
+            f"{count_of(figures.failures, 'transaction')} failed since the start; the log says why."
+        )
+        return _tick(question, "not always", "suspected", said)
+    if not figures.commits:
+        return _tick(question, "nothing yet", "learning", "No batch has come since the start.")
+    each = number_formats.seconds(figures.commit_seconds / figures.commits)
+    said = f"{count_of(figures.commits, 'transaction')} since the start, none failed, {each} each."
+    return _tick(question, "yes", "ok", said)
+
+
+def _fast_enough(found: Found) -> Tick:
+    question = "Is it fast enough?"
+    waiting = (
+        f"{number_formats.count(found.waiting)} of at most {count_of(found.room, 'batch')} waiting"
+    )
+    if found.too_busy:
+        refused = count_of(found.too_busy, "batch")
+        said = f"{refused} told to come back later (429) since the start, {waiting}. Trainings send them again."
+        return _tick(question, "not always", "watch", said)
+    said = f"None told to come back later (429) since the start, {waiting}."
+    return _tick(question, "yes", "ok", said)
+
+
+def _schema(found: Found) -> Tick:
+    question, schema = "Is the database that of this version?", found.schema or "unknown"
+    if schema == found.newest_schema:
+        return _tick(question, "yes", "ok", f"It is at schema {schema}, the newest there is.")
+    said = (
+        f"It is at schema {schema}, this version knows {found.newest_schema}: restart the server."
+    )
+    return _tick(question, "no", "confirmed", said)
+
+
+def _readable(found: Found) -> Tick:
+    question = "Can what is stored be read?"
+    if found.damaged:
+        pieces = count_of(found.damaged, "piece")
+        said = f"{pieces} of it cannot; the log names each, and a backup has them if there is one."
+        return _tick(question, "no", "confirmed", said)
+    said = "Nothing damaged was come upon since the start. Only what is asked for is looked at."
+    return _tick(question, "as far as known", "ok", said)
+
+
+def _returned(found: Found) -> Tick:
+    question = "Is free space given back?"
+    left = f" {count_of(found.removals, 'removed run')} left to clear." if found.removals else ""
+    if found.is_postgres:
+        said = "It makes what is free usable again (autovacuum), and gives back only some of it."
+        return _tick(question, "by Postgres", "ok", f"{said}{left}")
+    if found.space.returns:
+        said = f"The file becomes smaller by itself; {number_formats.size(found.space.free)} of it are free now."
+        return _tick(question, "yes", "ok", f"{said}{left}")
+    said = "The file was made without auto_vacuum: stop the server, then run PRAGMA auto_vacuum=2 and VACUUM on it."
+    return _tick(question, "no", "watch", f"{said}{left}")
+
+
+def _reach(config: Config) -> Tick:
+    question = "Who reaches this server?"
+    if config.asks_who_it_is:
+        where = "other machines" if not is_loopback(config.host) else "this machine"
+        said = f"It listens on {config.host} and asks everybody who they are: a token, or somebody who is signed in."
+        return _tick(question, f"{where}, with a login", "ok", said)
+    if not is_loopback(config.host):
+        said = (
+            f"It listens on {config.host} without a login (LEAKLINE_INSECURE): whoever reaches port {config.port} "
+            "reads and changes everything, unless something in front of it asks who they are."
+        )
+        return _tick(question, "other machines", "suspected", said)
+    said = f"It listens on {config.host} alone, without a login: programs on this machine reach it."
+    if config.asks_nobody_of_the_public:
+        said += (
+            " People reach it as LEAKLINE_PUBLIC_URL says, so what stands in front of it must ask who they are; "
+            "LEAKLINE_LOGIN=1 makes this server ask."
+        )
+        return _tick(question, "whoever is let through", "watch", said)
+    if config.insecure:
+        said += " It answers to any name (LEAKLINE_INSECURE)."
+        return _tick(question, "this machine", "watch", said)
+    return _tick(question, "this machine", "ok", said)
+
+
+def _projects(found: Found) -> Section:
+    largest = sorted(found.projects, key=lambda project: (-project.bytes, project.name))
+    how = (
+        "What is packed for the runs of each project, counted within a minute of their last news. Keys, indexes and "
+        f"free space come on top: the whole database is {number_formats.size(found.space.bytes)}."
+    )
+    if not largest:
+        return Section("projects", "Size on disk", how, empty="There are no projects yet.")
+    note = f"The largest {MAX_PROJECTS} are shown." if len(largest) > MAX_PROJECTS else ""
+    whole = ProjectSize("all", sum(p.runs for p in largest), sum(p.bytes for p in largest))
+    shown = table(
+        ("project", "#runs", "#size"),
+        [_project(each) for each in largest[:MAX_PROJECTS]],
+        sums=("all", number_formats.count(whole.runs), _size(whole)),
+    )
+    return Section("projects", "Size on disk", how, table=shown, note=note)
+
+
+def _project(project: ProjectSize) -> Sequence[Field]:
+    href = search_for(project.name, "project")
+    return Cell(project.name, href=href), number_formats.count(project.runs), _size(project)
+
+
+def _size(project: ProjectSize) -> Cell:
+    # A run that was not counted yet has no bytes, and whatever is stored has some.
+    if not project.bytes:
+        return Cell("not counted yet", absent=True)
+    return Cell(number_formats.size(project.bytes))
+
+
+def _retention(config: Config, done: RetainerFigures) -> Section:
+    how = (
+        "Nothing is removed unless one of these settings says so, and never a run that is live or tagged keep or "
+        "baseline. Set them in the environment of the server and restart it."
+    )
+    note = (
+        f"Since the start: {count_of(done.removed_runs, 'run')} removed, "
+        f"{count_of(done.thinned_snapshots, 'snapshot')} left out of old runs."
+    )
+    rows = (
+        (code("LEAKLINE_KEEP_DAYS"), _limits(config.keep_days, _days, "for ever"),
+         "how long runs are kept after their last message"),
+        (code("LEAKLINE_THIN_AFTER_DAYS"), _limits(config.thin_after_days, _days, "never"),
+         "when an ended run keeps only its generation ends and extremes"),
+        (code("LEAKLINE_KEEP_BYTES"), _limits(config.keep_bytes, number_formats.size, "no bound"),
+         "the largest size of a project; above it the oldest runs are removed"),
+    )  # fmt: skip
+    shown = table(("setting", "in force", "what it does"), rows, tall=False)
+    return Section("retention", "What is kept", how, table=shown, note=note)
+
+
+def _limits(limits: PerProject, write: Callable[[float], str], without: str) -> str:
+    found = [("", limits.default), *sorted(limits.projects.items())]
+    return "; ".join(
+        f"{name}{': ' if name else ''}{without if limit is None else write(limit)}"
+        for name, limit in found
+    )
+
+
+def _days(days: float) -> str:
+    return f"{number_formats.count(days)} {plural('day', days)}"

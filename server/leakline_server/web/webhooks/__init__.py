@@ -1,0 +1,4 @@
+"""Webhooks and their deliveries in the JSON API.
+
+Imports `alerts.sending`, `store.alerts`. Start reading in `api.py`.
+"""

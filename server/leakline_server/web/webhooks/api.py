@@ -1,0 +1,420 @@
+"""Webhooks and their deliveries: the JSON API, and what the forms of ``/alerts`` call as well."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from ...alerts.formats import FORMATS
+from ...alerts.sending import apprise_sender
+from ...alerts.sending.address_check import AddressRefused, AddressUnknown, check, shown
+from ...alerts.sending.http_post import Delivered
+from ...alerts.sending.send_message import origin_of, send, trial
+from ...alerts.sending.signing import make_secret
+from ...errors import Conflict, InvalidField, NotFound
+from ...limits import MAX_TITLE_LENGTH, MAX_WEBHOOK_LENGTH, MAX_WEBHOOKS, MAX_WORD_LENGTH
+from ...store.alerts import delivery_list, webhook_changes, webhooks
+from ...store.alerts.webhook_changes import NotChangeable, TooManyWebhooks, Trial
+from ...store.runs import runs
+from ...store.runs.runs import iso, iso_or_none
+from .. import api_schemas
+from ..api_schemas import NO_CONTROL, RowId, Strict
+from ..json_response import json_response
+from ..request_bodies import described, json_body
+from ..runs.api import Limit, Text
+from ..services import Services, Use
+
+router = APIRouter(prefix="/api/v1", tags=["webhooks"])
+
+_NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
+    404: {"model": api_schemas.Error, "description": "no such webhook or delivery"},
+}
+_REFUSED: Final[dict[int | str, dict[str, Any]]] = {
+    **_NOT_FOUND,
+    409: {"model": api_schemas.Error, "description": "not in this state, or not of this webhook"},
+    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+}
+_BODY: Final[dict[int | str, dict[str, Any]]] = {
+    **_REFUSED,
+    400: {"model": api_schemas.Error, "description": "not JSON"},
+}
+
+
+HookName = Annotated[str, Field(max_length=MAX_TITLE_LENGTH, pattern=NO_CONTROL)]
+Address = Annotated[str, Field(min_length=1, max_length=MAX_WEBHOOK_LENGTH)]
+Format = Annotated[str, Field(min_length=1, max_length=MAX_WORD_LENGTH, pattern=NO_CONTROL)]
+
+
+class NewWebhook(Strict):
+    """`format` is standard or slack."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    url: Address
+    name: HookName = ""
+    format: Format = "standard"
+
+
+class WebhookChanges(Strict):
+    """Only what is given changes. `enabled` true makes a disabled webhook get alerts again."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    url: Address | None = None
+    name: HookName | None = None
+    format: Format | None = None
+    enabled: bool | None = None
+
+
+class WebhookTrial(BaseModel):
+    """What came of a test message. `status` is null when there was no answer."""
+
+    at: str
+    seconds: float
+    arrived: bool
+    status: int | None
+    error: str | None
+
+
+class Webhook(BaseModel):
+    """`origin` is all that is ever shown of the address. `failures` counts the tries since the last one that arrived;
+    until `previous_until` the secret before the last rotation signs too."""
+
+    id: int
+    name: str
+    origin: str
+    format: str
+    source: Literal["environment", "api"]
+    enabled: bool
+    disabled_reason: str | None
+    failures: int
+    failing_since: str | None
+    previous_until: str | None
+    created_at: str
+    last_test: WebhookTrial | None
+
+
+class WebhookWithSecret(Webhook):
+    """The only answer that ever shows the secret."""
+
+    secret: str
+
+
+class Webhooks(BaseModel):
+    items: list[Webhook]
+    next: None = None
+
+
+class DeliveryTry(BaseModel):
+    """`wait_seconds` is from the end of the try before, or from the alert."""
+
+    started_at: str
+    wait_seconds: float
+    seconds: float
+    status: int | None
+    error: str | None
+
+
+class Delivery(BaseModel):
+    """`alert` is the `webhook-id` of all its messages; `history` holds its newest 20 tries."""
+
+    id: int
+    webhook: int
+    alert: str
+    event: str
+    title: str
+    run: str
+    project: str
+    run_name: str
+    urgent: bool
+    created_at: str
+    expires_at: str | None
+    state: Literal["pending", "claimed", "delivered", "failed", "expired", "superseded"]
+    tries: int
+    last_status: int | None
+    last_error: str | None
+    next_try_at: str | None
+    delivered_at: str | None
+    history: list[DeliveryTry]
+
+
+class Deliveries(BaseModel):
+    items: list[Delivery]
+    next: str | None
+
+
+@router.get(
+    "/webhooks",
+    summary="All webhooks",
+    response_model=None,
+    responses={200: {"model": Webhooks}},
+)
+def list_webhooks(use: Use) -> Response:
+    return json_response({"items": all_webhooks(use), "next": None})
+
+
+@router.post(
+    "/webhooks",
+    summary="Add a webhook",
+    response_model=None,
+    openapi_extra=described(NewWebhook),
+    responses={
+        201: {"model": WebhookWithSecret, "description": "added"},
+        **{status: _BODY[status] for status in (400, 409, 422)},
+    },
+)
+def add_webhook(body: Annotated[NewWebhook, json_body(NewWebhook)], use: Use) -> Response:
+    """Its address is checked, and the secret that signs its messages is in this answer and in none after it."""
+    made = make(use, body.name, body.url, body.format)
+    return _with_secret(use, made, 201)
+
+
+@router.get(
+    "/webhooks/{webhook}",
+    summary="One webhook",
+    response_model=None,
+    responses={200: {"model": Webhook}, **_NOT_FOUND},
+)
+def get_webhook(webhook: RowId, use: Use) -> Response:
+    return _answer(use, _get(use, webhook))
+
+
+@router.patch(
+    "/webhooks/{webhook}",
+    summary="Change a webhook",
+    response_model=None,
+    openapi_extra=described(WebhookChanges),
+    responses={200: {"model": Webhook}, **_BODY},
+)
+def change_webhook(
+    webhook: RowId, body: Annotated[WebhookChanges, json_body(WebhookChanges)], use: Use
+) -> Response:
+    given = body.model_dump(exclude_none=True, exclude={"enabled"})
+    return _answer(use, change(use, webhook, given, body.enabled))
+
+
+@router.delete(
+    "/webhooks/{webhook}",
+    summary="Delete a webhook with its deliveries",
+    response_model=None,
+    status_code=204,
+    responses={**_NOT_FOUND, 409: _REFUSED[409]},
+)
+def delete_webhook(webhook: RowId, use: Use) -> Response:
+    with _refusing(webhook=webhook):
+        if not webhook_changes.remove(use.engine, webhook):
+            raise _not_found(webhook)
+    return Response(status_code=204)
+
+
+@router.post(
+    "/webhooks/{webhook}/test",
+    summary="Send a test message now",
+    response_model=None,
+    responses={200: {"model": WebhookTrial}, **_NOT_FOUND},
+)
+def test_webhook(webhook: RowId, use: Use) -> Response:
+    """The answer says what came of it; a webhook that is disabled stays so."""
+    hook, now = _get(use, webhook), time.time()
+    said = "Alerts of this server arrive here. Nothing leaks; somebody tested this webhook."
+    old_secret = hook.previous_secret_at(now)
+    message = trial(hook.url, hook.format, hook.secret, use.config.address, now, said, old_secret)
+    outcome = send(message, use.config.webhook_allow, now)
+    error = None if isinstance(outcome, Delivered) else outcome.reason
+    made = Trial(now, outcome.seconds, outcome.status, error)
+    webhook_changes.note_trial(use.engine, webhook, made)
+    return json_response(_trial_to_json(made))
+
+
+@router.post(
+    "/webhooks/{webhook}/rotate",
+    summary="Give a webhook a new secret",
+    response_model=None,
+    responses={
+        200: {"model": WebhookWithSecret},
+        **_NOT_FOUND,
+        409: _REFUSED[409],
+    },
+)
+def rotate_secret(webhook: RowId, use: Use) -> Response:
+    """The new secret is in this answer and in none after it; until `previous_until` the old one signs too."""
+    return _with_secret(use, rotate(use, webhook))
+
+
+@router.post(
+    "/webhooks/{webhook}/enable",
+    summary="Enable a webhook again",
+    response_model=None,
+    responses={200: {"model": Webhook}, **_NOT_FOUND, 409: _REFUSED[409]},
+)
+def enable_webhook(webhook: RowId, use: Use) -> Response:
+    """It gets the alerts from now on; what failed meanwhile can be sent again one by one."""
+    return _answer(use, change(use, webhook, {}, enabled=True))
+
+
+@router.get(
+    "/webhooks/{webhook}/deliveries",
+    summary="Deliveries to a webhook, newest first",
+    response_model=None,
+    responses={200: {"model": Deliveries}, **_NOT_FOUND, 422: _REFUSED[422]},
+)
+def get_deliveries(webhook: RowId, use: Use, limit: Limit = 50, cursor: Text = None) -> Response:
+    _get(use, webhook)
+    try:
+        return json_response(delivery_list.list_deliveries(use.engine, webhook, limit, cursor))
+    except runs.BadCursor as error:
+        raise InvalidField(
+            "cursor", cursor, "must be the value of next from an earlier answer"
+        ) from error
+
+
+@router.post(
+    "/deliveries/{delivery}/redeliver",
+    summary="Send a message again",
+    response_model=None,
+    responses={200: {"model": Delivery}, **_NOT_FOUND, 409: _REFUSED[409]},
+)
+def redeliver(delivery: RowId, use: Use) -> Response:
+    """A delivery that has ended is due at once, with the same `webhook-id` and the tries of its schedule."""
+    with _refusing(delivery=delivery):
+        item = delivery_list.redeliver(use.engine, delivery, time.time())
+    use.deliver()
+    return json_response(item)
+
+
+def all_webhooks(use: Services) -> list[dict[str, Any]]:
+    trials = webhook_changes.last_trials(use.engine)
+    return [to_json(hook, trials.get(hook.id)) for hook in webhooks.list_webhooks(use.engine)]
+
+
+def make(use: Services, name: str, url: str, form: str) -> webhooks.Webhook:
+    """Add a webhook with a new secret, which only this answer shows. Raises RequestRefused."""
+    _check_format(form)
+    _check_address(use, url)
+    with _refusing():
+        return webhook_changes.make(use.engine, name, url, form, make_secret(), time.time())
+
+
+def change(
+    use: Services, webhook: int, values: Mapping[str, str], enabled: bool | None = None
+) -> webhooks.Webhook:
+    """Raises RequestRefused."""
+    hook = _get(use, webhook)
+    form = values.get("format", hook.format)
+    # No address is added to those that apprise looks up, and a format that is gone is not enabled again.
+    is_new = "url" in values or (enabled is True and form != apprise_sender.FORMAT)
+    if "format" in values or (is_new and not hook.configured):
+        _check_format(form)
+    if "url" in values:
+        _check_address(use, values["url"])
+    with _refusing(webhook=webhook):
+        return _found(webhook, webhook_changes.change(use.engine, webhook, values, enabled))
+
+
+def rotate(use: Services, webhook: int) -> webhooks.Webhook:
+    """Replace the secret, which only this answer shows; the old one signs too for a day. Raises RequestRefused."""
+    with _refusing(webhook=webhook):
+        changed = webhook_changes.rotate(use.engine, webhook, make_secret(), time.time())
+    return _found(webhook, changed)
+
+
+def to_json(hook: webhooks.Webhook, last_test: Trial | None) -> dict[str, Any]:
+    rotating = hook.previous_secret_at(time.time()) is not None
+    return {
+        "id": hook.id,
+        "name": hook.name,
+        "origin": origin_of(hook.url, hook.format),
+        "format": hook.format,
+        "source": "environment" if hook.configured else "api",
+        "enabled": hook.disabled_reason is None,
+        "disabled_reason": hook.disabled_reason,
+        "failures": hook.failures,
+        "failing_since": iso_or_none(hook.failing_since),
+        "previous_until": iso_or_none(hook.previous_until) if rotating else None,
+        "created_at": iso(hook.created_at),
+        "last_test": None if last_test is None else _trial_to_json(last_test),
+    }
+
+
+def _trial_to_json(made: Trial) -> dict[str, Any]:
+    return {
+        "at": iso(made.at),
+        "seconds": made.seconds,
+        "arrived": made.error is None,
+        "status": made.status,
+        "error": made.error,
+    }
+
+
+@contextmanager
+def _refusing(**about: int) -> Iterator[None]:
+    """Translate refusals of the store. ``about``: the webhook or the delivery by its number."""
+    number = next(iter(about.values()), 0)
+    try:
+        yield
+    except TooManyWebhooks as error:
+        raise Conflict(
+            "too_many_webhooks", f"there are {MAX_WEBHOOKS} webhooks already; delete one first"
+        ) from error
+    except NotChangeable as error:
+        raise Conflict("webhook_of_the_environment", str(error), about) from error
+    except delivery_list.NoSuchDelivery as error:
+        raise NotFound("delivery_not_found", f"there is no delivery {number}", about) from error
+    except delivery_list.StillWaiting as error:
+        said = f"delivery {number} has not ended yet: it is sent again by itself"
+        raise Conflict("delivery_waiting", said, about) from error
+    except delivery_list.WebhookDisabled as error:
+        said = f"the webhook of delivery {number} is disabled; enable it first"
+        raise Conflict("webhook_disabled", said, about) from error
+
+
+def _check_format(form: str) -> None:
+    if form not in FORMATS:
+        raise InvalidField("format", form, f"must be one of {', '.join(FORMATS)}")
+
+
+def _check_address(use: Services, url: str) -> None:
+    """Now, because a person is there to read why; every try checks again."""
+    try:
+        check(url, use.config.webhook_allow)
+    except (AddressRefused, AddressUnknown) as error:
+        # Never the whole address: chat services put a secret into its path.
+        raise InvalidField("url", shown(url), str(error)) from error
+
+
+def _get(use: Services, webhook: int) -> webhooks.Webhook:
+    return _found(webhook, webhooks.get_webhook(use.engine, webhook))
+
+
+def _found(webhook: int, hook: webhooks.Webhook | None) -> webhooks.Webhook:
+    if hook is None:
+        raise _not_found(webhook)
+    return hook
+
+
+def _not_found(webhook: int) -> NotFound:
+    return NotFound(
+        "webhook_not_found",
+        f"there is no webhook {webhook}; GET /api/v1/webhooks lists them",
+        {"webhook": webhook},
+    )
+
+
+def _answer(use: Services, hook: webhooks.Webhook) -> Response:
+    return json_response(_with_last_test(use, hook))
+
+
+def _with_secret(use: Services, hook: webhooks.Webhook, status: int = 200) -> Response:
+    response = json_response({**_with_last_test(use, hook), "secret": hook.secret}, status)
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _with_last_test(use: Services, hook: webhooks.Webhook) -> dict[str, Any]:
+    return to_json(hook, webhook_changes.last_trials(use.engine).get(hook.id))

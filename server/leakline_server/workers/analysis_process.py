@@ -1,0 +1,289 @@
+"""Looks in a process of their own, so that a batch never waits for the interpreter while the analysis computes.
+
+The server starts it with the first look and again when it has died, and asks it one run at a time: a pickle on its
+standard input, a pickle on its standard output. It reads the database and writes nothing; when its input ends, as when
+the server was killed, it ends with the look that is under way. Where it cannot be started, or dies before it has
+answered anything, the looks happen in the server for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import IO, Any, Final, Literal
+
+from leakline import __version__
+from leakline.analysis.findings.priority import DEFAULTS, Priorities
+
+from .. import malloc_settings
+from ..store.engine import (
+    DATABASE_ERRORS,
+    Engine,
+    is_out_of_space,
+    is_undecodable,
+    open_engine,
+    without_content,
+)
+from ..store.maintenance import corruption, quarantine
+from ..store.maintenance.disk_space import missing_file
+from ..store.runs.run_history import NoSuchRun
+from ..store.series.chunk_codec import CorruptChunk
+from .examination import CannotLook, Closed, Look, Looked, Looking, NoRoom
+
+# Training comes first, and batches before verdicts.
+NICE: Final = 5
+# The longest look at the longest run takes seconds; what takes so long is stuck.
+LONGEST_SECONDS: Final = 600.0
+# Until a process is tried again that could not be started.
+HERE_SECONDS: Final = 600.0
+
+log = logging.getLogger("leakline")
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a process begins with."""
+
+    version: str
+    database_url: str
+    priorities: Priorities
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    run_id: str
+    # Runs that have ended since it was asked last.
+    forget: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """``text`` says why there is no look; of an error nobody foresaw it is the traceback. ``cpu_seconds`` are all that
+    the process has used so far. ``damaged``: what was come upon for the first time.
+    """
+
+    kind: Literal["looked", "gone", "full", "failed", "damaged", "sign", "bug"]
+    looked: Looked | None = None
+    text: str = ""
+    cpu_seconds: float = 0.0
+    damaged: tuple[corruption.Damaged, ...] = ()
+
+
+class Apart:
+    """Called by one thread; `close` and `pid` by any."""
+
+    def __init__(self, engine: Engine, priorities: Priorities = DEFAULTS) -> None:
+        self._engine, self._priorities = engine, priorities
+        self._version = __version__
+        self._process: subprocess.Popen[bytes] | None = None
+        # Instead of the process, until when by the monotonic clock.
+        self._here: Look | None = None
+        self._here_until = 0.0
+        self._forget: list[str] = []
+        # Of the process, that were told of already.
+        self._cpu_seconds = 0.0
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __call__(self, run_id: str) -> Looked:
+        if self._here is not None and time.monotonic() < self._here_until:
+            return self._here(run_id)
+        process = self._process or self._started()
+        if process is not None:
+            self._here = None
+            return self._ask(process, run_id)
+        self._here = Looking(self._engine, priorities=self._priorities)
+        self._here_until = time.monotonic() + HERE_SECONDS
+        return self._here(run_id)
+
+    def forget(self, run_id: str) -> None:
+        if self._here is not None:
+            self._here.forget(run_id)
+        elif self._process is not None:
+            self._forget.append(run_id)
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def close(self) -> None:
+        """End the process. A look that is under way raises Closed."""
+        with self._lock:
+            self._closed = True
+            process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+
+    def _started(self) -> subprocess.Popen[bytes] | None:
+        """None where none can be. Raises Closed after `close`."""
+        with self._lock:
+            if self._closed:
+                raise Closed
+            try:
+                self._process = process = _start()
+            except OSError as error:
+                log.warning("the analysis has no process of its own: %s", error)
+                return None
+        self._forget.clear()
+        self._cpu_seconds = 0.0
+        url = self._engine.url.render_as_string(hide_password=False)
+        try:
+            # Over its input: an address may hold a password, and arguments are there for all to read.
+            said = _asked(process, _Given(self._version, url, self._priorities))
+        except Exception as error:  # noqa: BLE001 - whatever reading from a broken process raises
+            self._drop(process, error)
+            said = f"it ended at once ({process.poll()})"
+        if said:
+            log.warning("the analysis has no process of its own: %s", said)
+            self._drop(process)
+            return None
+        return process
+
+    def _ask(self, process: subprocess.Popen[bytes], run_id: str) -> Looked:
+        asked = _Asked(run_id, tuple(self._forget))
+        self._forget.clear()
+        try:
+            answer: _Answer = _asked(process, asked)
+        except Exception as error:
+            self._drop(process, error)
+            raise CannotLook(f"the process of the analysis has ended ({process.poll()})") from error
+        for each in answer.damaged:
+            corruption.found(self._engine, each)
+        looked = _looked(answer, run_id)
+        # With those of its start, and of looks before it that came to nothing.
+        used, self._cpu_seconds = answer.cpu_seconds - self._cpu_seconds, answer.cpu_seconds
+        return replace(looked, cpu_seconds=used)
+
+    def _drop(self, process: subprocess.Popen[bytes], error: Exception | None = None) -> None:
+        """Raises Closed when that is why it ended."""
+        with self._lock:
+            if self._closed:
+                raise Closed from error
+            self._process = None
+        _end(process)
+
+
+def _asked(process: subprocess.Popen[bytes], what: object) -> Any:
+    """Its answer. Raises anything where the process has ended, or is of another version."""
+    assert process.stdin is not None and process.stdout is not None
+    stuck = threading.Timer(LONGEST_SECONDS, process.kill)
+    stuck.daemon = True
+    stuck.start()
+    try:
+        pickle.dump(what, process.stdin)
+        process.stdin.flush()
+        return pickle.load(process.stdout)
+    finally:
+        stuck.cancel()
+
+
+def _looked(answer: _Answer, run_id: str) -> Looked:
+    if answer.looked is not None:
+        return answer.looked
+    if answer.kind == "gone":
+        raise NoSuchRun(run_id)
+    if answer.kind == "full":
+        raise NoRoom(answer.text)
+    if answer.kind == "failed":
+        raise CannotLook(answer.text)
+    if answer.kind == "damaged":
+        raise CorruptChunk(answer.text)
+    # A ValueError may be one of damaged values, see `set_aside.SIGNS`.
+    kind = ValueError if answer.kind == "sign" else RuntimeError
+    raise kind(f"in the process of the analysis:\n{answer.text}")
+
+
+def _start() -> subprocess.Popen[bytes]:
+    """It imports from where the server does: by itself it would look into the folder that it is started in."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-I" if sys.flags.isolated else "-P", "-c", code],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        # Ctrl-C is for the server, which ends this.
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """In the middle of what it does: that changes nothing. Its pipes are closed after it: until then a thread may wait
+    for an answer.
+    """
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError, ValueError):
+                pipe.close()
+
+
+def main() -> None:
+    """What the process does, until its input ends."""
+    # Whoever ends the server with all that it has started: it ends this.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    asked, answers = sys.stdin.buffer, sys.stdout.buffer
+    # What anything prints is not an answer, and what is to be told goes with the answers.
+    sys.stdout = sys.stderr
+    log.disabled = True
+    malloc_settings.give_back()
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(NICE)
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        given: _Given = pickle.load(asked)
+        wrong = ""
+        if __version__ != given.version:
+            wrong = f"leakline {__version__} was installed meanwhile"
+        elif missing_file(given.database_url):
+            # Opening would make an empty one, and SQLite then deletes the write-ahead log of the one that was there.
+            wrong = "the file of the database is not there"
+        _tell(answers, wrong)
+        if wrong:
+            return
+        engine = open_engine(given.database_url)
+        looking = Looking(engine, priorities=given.priorities)
+        gc.freeze()
+        while True:
+            _answer(engine, looking, asked, answers)
+
+
+def _answer(engine: Engine, looking: Look, asked: IO[bytes], answers: IO[bytes]) -> None:
+    wanted: _Asked = pickle.load(asked)
+    before = corruption.known(engine)
+    for run_id in wanted.forget:
+        looking.forget(run_id)
+    answer = _look(looking, wanted.run_id)
+    damaged = tuple(corruption.known(engine) - before)
+    _tell(answers, replace(answer, cpu_seconds=time.process_time(), damaged=damaged))
+
+
+def _tell(answers: IO[bytes], what: object) -> None:
+    pickle.dump(what, answers)
+    answers.flush()
+
+
+def _look(looking: Callable[[str], Any], run_id: str) -> _Answer:
+    try:
+        return _Answer("looked", looking(run_id))
+    except NoSuchRun:
+        return _Answer("gone")
+    except CorruptChunk as error:
+        return _Answer("damaged", text=str(error))
+    except DATABASE_ERRORS as error:
+        if is_undecodable(error):
+            return _Answer("damaged", text=without_content(error))
+        return _Answer("full" if is_out_of_space(error) else "failed", text=without_content(error))
+    except quarantine.SIGNS:
+        return _Answer("sign", text=traceback.format_exc())
+    except Exception:  # noqa: BLE001 - raised again by whoever asked
+        return _Answer("bug", text=traceback.format_exc())

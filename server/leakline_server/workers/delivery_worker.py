@@ -1,0 +1,268 @@
+"""Sends what is due to webhooks: walk two, from the row to the POST.
+
+One dispatching thread looks for what is due; each webhook with something due gets a thread of its own until that
+is done, so an address that hangs never delays another. The rows are the truth: nothing is kept in memory that a
+crash could lose.
+
+1. Claim the webhook's next due delivery (a lease; another process gets nothing).
+2. Make the message: the facts of the alert in the webhook's format.
+3. Check where the address leads, now and every time.
+4. POST, signed for this moment.
+5. Record the try, and settle the delivery: delivered, due again, failed, or of no use any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from ..alerts.formats.message import Message
+from ..alerts.sending import apprise_sender
+from ..alerts.sending.address_check import (
+    AddressRefused,
+    AddressUnknown,
+    Resolver,
+    check,
+    resolve_by_system,
+    shown,
+)
+from ..alerts.sending.http_post import Delivered, GiveUp, Outcome, TryAgain, post
+from ..alerts.sending.retry_schedule import next_wait
+from ..alerts.sending.send_message import Outgoing, Post, origin_of, send
+from ..alerts.sending.signing import make_secret
+from ..config import Config
+from ..store.alerts import deliveries, webhooks
+from ..store.alerts.deliveries import Claimed, Try
+from ..store.engine import DATABASE_ERRORS, Engine, without_content
+from ..store.maintenance import quarantine
+from ..worker_thread import Worker
+
+# Longer than the longest POST with its look-up; after this, a delivery whose process died is due again.
+LEASE_SECONDS: Final = 20.0
+# Other processes add deliveries without waking us, and their claims run out.
+POLL_SECONDS: Final = 2.0
+# As many as there can be webhooks.
+MAX_SENDING_THREADS: Final = 64
+STOP_SECONDS: Final = 1.0
+
+log = logging.getLogger("leakline")
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What tests replace. ``clock`` is Unix seconds, ``dice`` in [0, 1)."""
+
+    clock: Callable[[], float] = time.time
+    post: Post = post
+    resolve: Resolver = resolve_by_system
+    dice: Callable[[], float] = random.random
+
+
+class Deliverer:
+    """Sends as ``config`` says; ``start`` also makes the webhooks of the environment known to the rules."""
+
+    def __init__(self, engine: Engine, config: Config, seams: Seams | None = None) -> None:
+        self._engine, self._config = engine, config
+        self._seams = seams or Seams()
+        self._stopping = threading.Event()
+        self._sending: set[int] = set()
+        self._lock = threading.Lock()
+        self._worker = Worker("deliver", self._dispatch, partial(quarantine.after, engine))
+        self._told_of_address = False
+
+    def start(self) -> None:
+        """Before the first examination: an alert is for the webhooks that are there when it is written."""
+        self._register()
+        self._worker.start()
+
+    def stop(self) -> None:
+        """Within STOP_SECONDS; a POST in flight is left behind, and its delivery is due again after the lease."""
+        self._stopping.set()
+        self._worker.stop(STOP_SECONDS)
+
+    @property
+    def alive(self) -> bool:
+        return self._worker.alive
+
+    def wake(self) -> None:
+        """There may be something due: called after the commit that wrote it."""
+        self._worker.wake()
+
+    def run_once(self, now: float) -> bool:
+        """Deliver what is due at ``now``, one delivery for each webhook, here and now. True: look again at once."""
+        due = [webhook for webhook, at in deliveries.due_times(self._engine).items() if at <= now]
+        sent = [self._deliver_next(webhook, now) for webhook in due]
+        return any(sent)
+
+    def _register(self) -> None:
+        self._register_webhook()
+        self._register_apprise()
+
+    def _register_apprise(self) -> None:
+        named, installed = self._config.apprise_urls, apprise_sender.installed()
+        urls = named if installed else ()
+        registered = webhooks.register_apprise(self._engine, urls, self._seams.clock())
+        if not installed and (named or self._has_webhook_by_apprise()):
+            log.warning("nothing is sent by way of apprise: pip install 'leakline[apprise]'")
+        for hook in registered:
+            if hook.disabled_reason is not None:
+                log.warning(
+                    "%s is disabled (%s); enable it on the page /alerts",
+                    apprise_sender.service_of(hook.url),
+                    hook.disabled_reason,
+                )
+
+    def _has_webhook_by_apprise(self) -> bool:
+        hooks = webhooks.list_webhooks(self._engine)
+        return any(h.format == apprise_sender.FORMAT and h.disabled_reason is None for h in hooks)
+
+    def _register_webhook(self) -> None:
+        url = self._config.webhook_url
+        if url is None:
+            webhooks.unregister(self._engine)
+            return
+        secret, form = self._config.webhook_secret, self._config.webhook_format
+        now = self._seams.clock()
+        registered = webhooks.register(self._engine, url, form, secret, make_secret, now)
+        if registered.made_secret is not None:
+            log.warning(
+                "webhook secret, made now and shown only this once; the receiver needs it: %s",
+                registered.made_secret,
+                extra={"shows_secret": True},
+            )
+        if registered.webhook.disabled_reason is not None:
+            log.warning(
+                "webhook %s is disabled (%s); enable it on the page /alerts or with: leakline webhook test",
+                shown(url),
+                registered.webhook.disabled_reason,
+            )
+
+    def _warn_of_refused_address(self) -> None:
+        """Now rather than at the first leak. The name may lead elsewhere later, so every try checks again."""
+        url, self._told_of_address = self._config.webhook_url, True
+        if url is not None:
+            try:
+                check(url, self._config.webhook_allow, self._seams.resolve)
+            except (AddressRefused, AddressUnknown) as error:
+                log.warning("webhook %s: %s", shown(url), error)
+
+    def _dispatch(self) -> float:
+        """Start a thread for each webhook with something due. Returns the seconds until the next look."""
+        if not self._told_of_address:
+            self._warn_of_refused_address()
+        now = self._seams.clock()
+        try:
+            times = deliveries.due_times(self._engine)
+        except DATABASE_ERRORS as error:
+            self._tell(error)
+            return POLL_SECONDS
+        for webhook, due_at in times.items():
+            if due_at <= now:
+                self._send_in_background(webhook)
+        later = [at - now for at in times.values() if at > now]
+        return min([POLL_SECONDS, *later])
+
+    def _tell(self, error: Exception) -> None:
+        if not quarantine.is_told(self._engine, error):
+            log.warning("webhooks wait for the database: %s", without_content(error))
+
+    def _send_in_background(self, webhook: int) -> None:
+        with self._lock:
+            if webhook in self._sending or len(self._sending) >= MAX_SENDING_THREADS:
+                return
+            self._sending.add(webhook)
+        name = f"leakline-deliver-{webhook}"
+        try:
+            threading.Thread(target=self._send_all, args=(webhook,), name=name, daemon=True).start()
+        except RuntimeError:
+            # The machine gives no thread just now. Left among those that send, it would get nothing until a restart.
+            with self._lock:
+                self._sending.discard(webhook)
+            raise
+
+    def _send_all(self, webhook: int) -> None:
+        done = False
+        try:
+            while not self._stopping.is_set() and self._deliver_next(webhook, self._seams.clock()):
+                pass
+            done = True
+        except Exception as error:
+            # A damaged alert has failed with it, and the next one goes out.
+            if isinstance(error, DATABASE_ERRORS):
+                self._tell(error)
+            elif not quarantine.after(self._engine, error):
+                raise
+        finally:
+            with self._lock:
+                self._sending.discard(webhook)
+        if done:
+            # What came after the last look and before the end found this thread still busy.
+            self.wake()
+
+    def _deliver_next(self, webhook: int, now: float) -> bool:
+        """Steps 1 to 5 for one delivery; False when none is due."""
+        claimed = deliveries.claim(self._engine, webhook, now, LEASE_SECONDS)
+        if claimed is None:
+            return False
+        seams, outgoing = self._seams, _outgoing(claimed, self._config.address, now)
+        outcome = send(
+            outgoing, self._config.webhook_allow, now, resolve=seams.resolve, by=seams.post
+        )
+        self._settle(claimed, outcome, now)
+        return True
+
+    def _settle(self, claimed: Claimed, outcome: Outcome, started_at: float) -> None:
+        error = None if isinstance(outcome, Delivered) else outcome.reason
+        made = Try(started_at, outcome.seconds, outcome.status, error)
+        if isinstance(outcome, Delivered):
+            deliveries.delivered(self._engine, claimed, made)
+            return
+        hook = claimed.webhook
+        place = f"webhook {hook.id} ({origin_of(hook.url, hook.format)})"
+        where = f"{claimed.event} to {place}"
+        ended_at = started_at + outcome.seconds
+        due_at = self._next_try(claimed, outcome, ended_at)
+        if due_at is None:
+            disable = isinstance(outcome, GiveUp) and outcome.disable
+            disabled = deliveries.failed(self._engine, claimed, made, disable)
+            log.warning("%s failed for good after %d tries: %s", where, claimed.tries, error)
+        elif claimed.expires_at is not None and due_at >= claimed.expires_at:
+            disabled = deliveries.expired(self._engine, claimed, made)
+            log.warning("%s expired after %d tries: %s", where, claimed.tries, error)
+        else:
+            disabled = deliveries.try_again(self._engine, claimed, made, due_at)
+            log.info("%s: %s; next try in %.0f s", where, error, due_at - ended_at)
+        if disabled is not None:
+            log.warning("%s is disabled: %s; the page /alerts enables it again", place, disabled)
+
+    def _next_try(self, claimed: Claimed, failed: TryAgain | GiveUp, now: float) -> float | None:
+        """Unix seconds; None when it will not be tried again."""
+        if isinstance(failed, GiveUp):
+            return None
+        wait = next_wait(
+            claimed.tries,
+            failed,
+            self._seams.dice,
+            urgent=claimed.urgent,
+            age_seconds=now - claimed.created_at,
+        )
+        return None if wait is None else now + wait
+
+
+def _outgoing(claimed: Claimed, server_url: str, now: float) -> Outgoing:
+    message = Message(claimed.event, claimed.created_at, claimed.payload, server_url)
+    hook = claimed.webhook
+    return Outgoing(
+        claimed.alert_id,
+        hook.url,
+        hook.format,
+        hook.secret,
+        message,
+        hook.previous_secret_at(now),
+    )

@@ -1,0 +1,304 @@
+"""Looks at runs that have news: walk two, up to the alert's row.
+
+1. Take the next run with news that may be looked at now, and that no other server looks at.
+2. Look at it (`examination.py`): read its history, ask the analysis, and hold the rules that people set against it.
+3. Save verdict and findings, and the alerts and deliveries of what changed, in one transaction.
+4. Wake whoever waits for the run or for deliveries.
+
+Besides, runs that said nothing for a while are marked silent, or killed where their last readings say so, which is told
+too; the next batch makes them running again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leakline.analysis.results import Verdict
+
+from ..alerts.rules.rule_alerts import SaidMeanwhile
+from ..store.alerts import alert_rows
+from ..store.engine import DATABASE_ERRORS, Engine, without_content, writing
+from ..store.incidents import examination_claims, findings
+from ..store.incidents.examination_claims import has_other_servers
+from ..store.maintenance import disk_full, quarantine
+from ..store.runs import lifecycle, runs
+from ..store.runs.run_history import NoSuchRun
+from ..store.series.chunk_codec import CorruptChunk
+from ..worker_counters import ExaminerFigures
+from . import alert_evaluation
+from .examination import CannotLook, Closed, Look, Looked, Looking, NoRoom
+
+# One run is examined at most this often, and at most these shares of one core go into it and into all of them.
+MIN_INTERVAL_SECONDS: Final = 0.5
+MAX_SHARE_OF_ONE_RUN: Final = 0.25
+MAX_SHARE: Final = 0.5
+SILENCE_CHECK_SECONDS: Final = 5.0
+# At the start: runs heard of this recently, and not more than these, so that runs with news now hardly wait.
+CATCH_UP_SECONDS: Final = 86_400.0
+CATCH_UP_RUNS: Final = 50
+# Batches wait for no more than so many.
+CONCLUDED_AT_ONCE: Final = 8
+# A run that another server examines is tried again after this.
+ELSEWHERE_SECONDS: Final = 0.1
+# One that could not be looked at.
+FAILED_SECONDS: Final = 5.0
+# One with which the database could not do what it must, or whose data are damaged.
+DATABASE_FAILED_SECONDS: Final = 30.0
+# News that a server took in and did not examine, because it died, are seen by the others: of runs that said nothing
+# for this long, and did not long ago.
+LEFT_BEHIND_SECONDS: Final = 5.0
+LEFT_BEHIND_WITHIN_SECONDS: Final = 120.0
+# Of so many runs, the newest examined, it is known up to where that was here.
+REMEMBERED_RUNS: Final = 16_384
+
+log = logging.getLogger("leakline")
+
+
+@dataclass(frozen=True, slots=True)
+class Wakes:
+    """Whom to tell what happened."""
+
+    run: Callable[[str], None]
+    deliveries: Callable[[], None]
+    # Of a run that goes on.
+    verdict: Callable[[Verdict], None] = lambda verdict: None
+
+
+class Examiner:
+    """`once` is what its thread repeats; `news` may be called from any thread. ``clock`` is monotonic seconds.
+
+    ``look``: who looks, on this thread by itself.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        silent_after_seconds: float,
+        wakes: Wakes,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+        look: Look | None = None,
+    ) -> None:
+        self._engine, self._silent_after, self._wakes = engine, silent_after_seconds, wakes
+        self._clock, self._now = clock, now
+        self._look = look or Looking(engine, now)
+        self._lock = threading.Lock()
+        self._waiting: dict[str, None] = {}
+        # Those of them that have just ended.
+        self._ended: set[str] = set()
+        # Run id -> when it may be examined again.
+        self._not_before: dict[str, float] = {}
+        # A server that was not there has heard nobody: it listens for as long before it calls a run silent.
+        self._next_silence_check = clock() + silent_after_seconds
+        # What the last look for silent runs has found.
+        self._suspects: lifecycle.Suspects | None = None
+        # Run id -> when to try again, of those that another server examined.
+        self._put_off: dict[str, float] = {}
+        # Run id -> up to which revision this one has examined it. The thread's alone.
+        self._examined: dict[str, int] = {}
+        self._next_left_behind = clock() + LEFT_BEHIND_SECONDS
+        self._rest_until = 0.0
+        self.figures = ExaminerFigures()
+        self._caught_up = False
+
+    def news(self, run_id: str, *, ended: bool = False) -> bool:
+        """``ended``: somebody waits for the last verdict, so the run is looked at without a rest.
+
+        Whether that is new: one that waits already needs no other call of `once`.
+        """
+        with self._lock:
+            new = run_id not in self._waiting or ended
+            self._waiting[run_id] = None
+            if ended:
+                self._ended.add(run_id)
+            return new
+
+    def once(self) -> float:
+        """Examine one run. Returns the seconds until there may be something to do."""
+        if not self._caught_up:
+            self._catch_up()
+        if self._clock() >= self._next_silence_check:
+            self._next_silence_check = self._clock() + SILENCE_CHECK_SECONDS
+            self._mark_silent()
+        if has_other_servers(self._engine) and self._clock() >= self._next_left_behind:
+            self._next_left_behind = self._clock() + LEFT_BEHIND_SECONDS
+            self._take_over()
+        if self._clock() < self._rest_until and not self._ended:
+            return self._rest_until - self._clock()
+        run_id, wait_seconds = self._next()
+        if run_id is None:
+            return min(wait_seconds, SILENCE_CHECK_SECONDS)
+        started, cpu_before = self._clock(), time.thread_time()
+        looked = True
+        try:
+            looked = self._examine_alone(run_id)
+        except NoSuchRun:
+            log.info("run %s is gone", run_id)
+        except Closed:
+            return SILENCE_CHECK_SECONDS
+        except SaidMeanwhile:
+            self._try_again_soon(run_id, ELSEWHERE_SECONDS)
+        except CannotLook as error:
+            # If it is this run that the process dies of, the others have their turns.
+            self._tell(f"could not examine run {run_id}", error)
+            self._try_again_soon(run_id, FAILED_SECONDS)
+        except CorruptChunk as error:
+            self._tell(f"could not examine run {run_id}", error)
+            self._try_again_soon(run_id, DATABASE_FAILED_SECONDS)
+        except DATABASE_ERRORS as error:
+            self._tell(f"could not examine run {run_id}", error)
+            self._try_again_soon(run_id, DATABASE_FAILED_SECONDS)
+            # The disk may be full, or the database away, for all of them.
+            self._rest_until = self._clock() + FAILED_SECONDS
+            return FAILED_SECONDS
+        except Exception as error:
+            of_damage = quarantine.after(self._engine, error)
+            # Also while it is not known: the run may have ended, and nothing more comes of it.
+            if of_damage is not False:
+                self._try_again_soon(run_id, FAILED_SECONDS)
+            if not of_damage:
+                raise
+        if not looked:
+            return 0.0
+        return self._account(run_id, self._clock() - started, time.thread_time() - cpu_before)
+
+    def _examine_alone(self, run_id: str) -> bool:
+        """False when another server does or did. Raises NoSuchRun."""
+        with examination_claims.alone(self._engine, run_id) as ours:
+            if not ours:
+                self._try_again_soon(run_id, ELSEWHERE_SECONDS)
+                return False
+            found = examination_claims.examined(self._engine, run_id)
+            if found is None:
+                raise NoSuchRun(run_id)
+            here = self._examined.get(run_id, 0)
+            if found.examined > here and found.revision <= found.examined:
+                return False
+            self.examine(run_id)
+            return True
+
+    def _tell(self, what: str, error: Exception) -> None:
+        if isinstance(error, NoRoom):
+            disk_full.met(self._engine, disk_full.AGAIN_SECONDS)
+        elif not quarantine.is_told(self._engine, error):
+            log.error("%s: %s", what, without_content(error))
+
+    def _try_again_soon(self, run_id: str, seconds: float) -> None:
+        with self._lock:
+            self._waiting.setdefault(run_id, None)
+            self._put_off[run_id] = self._clock() + seconds
+
+    def _account(self, run_id: str, took_seconds: float, cpu_seconds: float) -> float:
+        """Returns how long to rest before the next run, so that training on this machine hardly notices."""
+        self.figures.examinations += 1
+        self.figures.cpu_seconds += cpu_seconds
+        pause = max(MIN_INTERVAL_SECONDS, took_seconds * (1 / MAX_SHARE_OF_ONE_RUN - 1))
+        self._not_before[run_id] = self._clock() + pause
+        self._rest_until = self._clock() + took_seconds * (1 / MAX_SHARE - 1)
+        return self._rest_until - self._clock()
+
+    def examine(self, run_id: str) -> Verdict:
+        """Examine a run now. Raises NoSuchRun, SaidMeanwhile, and what `Look` does."""
+        looked = self._look(run_id)
+        self.figures.cpu_seconds += looked.cpu_seconds
+        run = runs.get_summary(self._engine, run_id)
+        if run is None:
+            raise NoSuchRun(run_id)
+        delivered = self._save(run, looked)
+        self._wakes.run(run_id)
+        if run["state"] == "running":
+            self._wakes.verdict(looked.verdict)
+        else:
+            self._look.forget(run_id)
+        if delivered:
+            self._wakes.deliveries()
+        return looked.verdict
+
+    def _save(self, run: dict[str, Any], looked: Looked) -> int:
+        """One transaction, after what takes long: from its end, an alert exists whatever happens to this process."""
+        verdict = looked.verdict
+        with writing(self._engine) as connection:
+            before = examination_claims.begin_saving(connection, verdict.run, looked.seen)
+            if before is None:
+                # Another server has seen more, or the run was removed.
+                return 0
+            changes = findings.save(connection, verdict, looked.as_json, looked.at)
+            examined = alert_evaluation.examined_run(connection, run, verdict, looked.at)
+            new = alert_evaluation.alerts_of(connection, looked.looks, changes, examined)
+            delivered = alert_rows.add(connection, new)
+            upto = examination_claims.saved(connection, verdict.run, looked.seen, before)
+        self._remember(verdict.run, upto)
+        return delivered
+
+    def _remember(self, run_id: str, upto: int) -> None:
+        self._examined.pop(run_id, None)
+        self._examined[run_id] = upto
+        while len(self._examined) > REMEMBERED_RUNS:
+            del self._examined[next(iter(self._examined))]
+
+    def _next(self) -> tuple[str | None, float]:
+        now = self._clock()
+        with self._lock:
+            soonest = min(self._waiting, key=self._may_be_examined_at, default=None)
+            if soonest is None:
+                self._not_before = {r: at for r, at in self._not_before.items() if at > now}
+                return None, SILENCE_CHECK_SECONDS
+            wait_seconds = self._may_be_examined_at(soonest) - now
+            if wait_seconds > 0:
+                return None, wait_seconds
+            del self._waiting[soonest]
+            self._put_off.pop(soonest, None)
+            self._ended.discard(soonest)
+            return soonest, 0.0
+
+    def _may_be_examined_at(self, run_id: str) -> float:
+        if run_id in self._put_off:
+            return self._put_off[run_id]
+        return 0.0 if run_id in self._ended else self._not_before.get(run_id, 0.0)
+
+    def _catch_up(self) -> None:
+        """What was accepted just before a server ended was never looked at, and nobody else will say so."""
+        now = self._now()
+        try:
+            for run_id in examination_claims.unexamined(
+                self._engine, now - CATCH_UP_SECONDS, now, CATCH_UP_RUNS
+            ):
+                self.news(run_id)
+            self._caught_up = True
+        except DATABASE_ERRORS as error:
+            self._tell("could not look for runs not yet examined", error)
+
+    def _take_over(self) -> None:
+        now = self._now()
+        since, before = now - LEFT_BEHIND_WITHIN_SECONDS, now - LEFT_BEHIND_SECONDS
+        try:
+            for run_id in examination_claims.unexamined(self._engine, since, before, CATCH_UP_RUNS):
+                self.news(run_id)
+        except DATABASE_ERRORS as error:
+            self._tell("could not look for runs not yet examined", error)
+
+    def _mark_silent(self) -> None:
+        now = self._now()
+        # Evidence of a kill makes sure sooner; it is three times as long as a live client takes.
+        silence = lifecycle.Silence(now - self._silent_after, now - self._silent_after / 2)
+        try:
+            self._suspects = found = lifecycle.suspects(self._engine, silence, self._suspects)
+            for first in range(0, len(found.runs), CONCLUDED_AT_ONCE):
+                self._conclude(found, found.runs[first : first + CONCLUDED_AT_ONCE], now)
+        except (*DATABASE_ERRORS, CorruptChunk) as error:
+            self._tell("could not look for silent runs", error)
+
+    def _conclude(self, found: lifecycle.Suspects, run_ids: Sequence[str], now: float) -> None:
+        with writing(self._engine) as connection:
+            concluded = lifecycle.conclude(connection, found, run_ids)
+            new = alert_evaluation.alerts_of_silence(connection, concluded, now)
+            delivered = alert_rows.add(connection, new)
+        for run_id in (*concluded.runs, *(process.run_id for process in concluded.processes)):
+            self._wakes.run(run_id)
+        if delivered:
+            self._wakes.deliveries()
