@@ -158,7 +158,7 @@ def test_a_vendored_script_is_the_one_that_its_note_names() -> None:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 INSTALLED = [*PROJECT["project"]["dependencies"]]
-INSTALLED += [text for extra in ("server", "postgres", "apprise") for text in EXTRAS[extra]]
+INSTALLED += [text for extra in ("server", "postgres", "notify") for text in EXTRAS[extra]]
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class Deliverer:
         urls = named if installed else ()
         registered = webhooks.register_apprise(self._engine, urls, self._seams.clock())
         if not installed and (named or self._has_webhook_by_apprise()):
-            log.warning("nothing is sent by way of apprise: pip install 'leakline[apprise]'")
+            log.warning("nothing is sent by way of apprise: pip install 'leakline[notify]'")
         for hook in registered:
             if hook.disabled_reason is not None:
                 log.warning(

@@ -126,7 +126,7 @@ def test_without_the_package_one_line_says_so_and_nothing_is_written(
     monkeypatch.setattr(apprise_sender, "find_spec", lambda _name: None)
     Deliverer(engine, config)._register()
     (record,) = caplog.records
-    assert "pip install 'leakline[apprise]'" in record.message
+    assert "pip install 'leakline[notify]'" in record.message
     assert "token" not in record.message
     with writing(engine) as connection:
         assert add(connection, [alert]) == 0

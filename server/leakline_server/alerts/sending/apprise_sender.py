@@ -1,4 +1,4 @@
-"""One message by way of the package apprise, which knows a hundred services: an extra, `leakline[apprise]`.
+"""One message by way of the package apprise, which knows a hundred services: an extra, `leakline[notify]`.
 
 Its addresses are not checked as webhooks are, because apprise looks names up itself. So they come from the environment,
 and from migration 0016, which converted webhooks of Discord and Teams; nobody adds one over the network. apprise
@@ -52,7 +52,7 @@ def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> 
     After ``total_seconds`` it counts as not sent, though it may still arrive: better twice than never.
     """
     if not installed():
-        return TryAgain("apprise is not installed: pip install 'leakline[apprise]'", 0.0)
+        return TryAgain("apprise is not installed: pip install 'leakline[notify]'", 0.0)
     bounds = {"seconds": total_seconds, "memory_bytes": MAX_MEMORY_BYTES, "path": sys.path}
     asked = {**bounds, "url": url, **parts(message)}
     started = time.monotonic()
