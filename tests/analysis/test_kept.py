@@ -242,6 +242,13 @@ def test_children_read_seldom_are_bridged_as_seldom_as_they_are_read() -> None:
     assert_the_same(growing(history, random.Random(3), most=4))
 
 
+def test_a_reading_long_after_the_others_changes_no_earlier_moment() -> None:
+    n = 80
+    children = [9 * MIB * (i + 1) if i < 7 or i == 50 else None for i in range(n)]
+    history = history_of(curve(lambda i: 5.0 * i, n), children__uss_bytes=children)
+    assert_the_same(growing(history, random.Random(5), most=8))
+
+
 def test_phases_that_run_after_the_end_of_a_generation() -> None:
     """As with ``with run.generation(n):`` and a checkpoint behind it; something is kept all the same."""
     history = Training(leaks=(kept_environments(),), generations=24).history()

@@ -14,8 +14,12 @@ import pytest
 from standardwebhooks import Webhook
 from tests.cli.conftest import DOCS, MIB
 
+from leakline.cli import child_programs
+from leakline.cli.child_programs import Children, start_server, wait_for_verdict
 from leakline.cli.commands import drill
 from leakline.cli.commands.drill import KINDS, Alert, Answer, Receiver
+from leakline.cli.server_queries import Asker
+from leakline.errors import ServerRefused
 
 OBJECTS = KINDS["objects"]
 
@@ -110,7 +114,7 @@ def _post(receiver: Receiver, headers: dict[str, str], body: bytes = BODY) -> in
     return status
 
 
-def test_an_alert_is_believed_only_as_it_was_signed() -> None:
+def test_an_alert_counts_only_as_it_was_signed() -> None:
     with Receiver() as receiver:
         right = signed(receiver.secret)
         wrong = [
@@ -174,6 +178,43 @@ def test_the_end_of_a_run_is_no_alert_on_its_leak(
         assert not drill._alert(receiver, "r1", {"status": status}).right
         receiver.alerts.append(Alert("incident.confirmed", "r2", True))
         assert drill._alert(receiver, "r2", {"status": status}).right
+
+
+def test_the_server_that_was_started_is_asked_and_none_that_the_shell_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEAKLINE_PUBLIC_URL", "https://leakline.example")
+    with Children() as children:
+        asker = start_server(children, 0)
+        assert (asker.server or "").startswith("http://127.0.0.1:")
+        assert asker.get("/runs")["items"] == []
+
+
+def test_a_run_that_the_server_does_not_know_yet_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verdict = {"generations": 3}
+    unknown = ServerRefused(404, "not_found", "no such run")
+    answers: list[Any] = [
+        unknown,
+        unknown,
+        {"state": "running"},
+        unknown,
+        {"state": "finished"},
+        verdict,
+    ]
+
+    def get(self: Asker, path: str, query: Any = None) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, ServerRefused):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Asker, "get", get)
+    monkeypatch.setattr(child_programs, "POLL_SECONDS", 0.0)
+    found = wait_for_verdict(Asker(None), "r1", 3)
+    assert found == {"state": "finished", "verdict": verdict}
 
 
 def test_without_the_server_it_says_in_one_line_how_to_install_it(

@@ -183,7 +183,7 @@ def _is_shown_quiet(study: LaneStudy, a: Assessed, active: int, upto: int) -> bo
     memory = _read_between(read, active, upto)
     counts = study.counts_between(a.cause, active, upto) if "counts" in a.witnesses else []
     # A count that rises on shows no end, whatever memory does.
-    counted = len(counts) >= _HOLD_COUNTS and counts[-1] <= counts[0]
+    counted = len(counts) >= _HOLD_COUNTS and counts[-1] <= max(counts[: len(counts) // 2])
     if counted or memory >= _HOLD_MEMORY or _has_ended_unread(study, a, upto):
         return True
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -30,6 +31,19 @@ def ends_by_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number in before:
         signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def signals_ignored() -> Iterator[None]:
+    """A second Ctrl-C must not leave half of what is ended or removed."""
+    before = {
+        n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:
@@ -113,12 +127,8 @@ class Children:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # A second Ctrl-C must not leave a child behind.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
+        with signals_ignored():
             self._end_all()
-        finally:
-            signal.signal(signal.SIGINT, before)
 
     def _end_all(self) -> None:
         # The newest first: a training sends its last words to a server that still listens.
@@ -144,32 +154,36 @@ def start_server(
     errors_shown: bool = False,
 ) -> Asker:
     """Start `leakline serve` on loopback. Raises LeaklineError when it does not start."""
+    # It prints its public address where it has one: what is asked here is this process.
+    local = {k: v for k, v in (environment or os.environ).items() if k != "LEAKLINE_PUBLIC_URL"}
     command = [
         sys.executable, "-P", "-m", "leakline", "serve", "--host", "127.0.0.1", "--port", str(port)
     ]  # fmt: skip
-    server = children.start("server", command, environment, errors_shown=errors_shown)
-    # It says its address in its first line, or ends; what does neither is ended.
+    server = children.start("server", command, local, errors_shown=errors_shown)
+    # It prints its address in its first line, or ends; what does neither is ended.
     patience = threading.Timer(READY_SECONDS, server.process.kill)
     patience.start()
-    try:
-        said = next(server.lines(), "")
-    finally:
+    line = next(server.lines(), "")
+    if "http://" in line:
         patience.cancel()
-    if "http://" not in said:
-        server.wait()
-        raise LeaklineError(f"the server did not start: {server.last_words()}")
-    return Asker(said[said.index("http://") :].split()[0])
+        return Asker(line[line.index("http://") :].split()[0])
+    server.wait()
+    late = not patience.is_alive()
+    patience.cancel()
+    reason = f"no answer within {READY_SECONDS:.0f} s" if late else server.last_words()
+    raise LeaklineError(f"the server did not start: {reason}")
 
 
-def examined(asker: Asker, run: str, generations: int) -> dict[str, Any]:
+def wait_for_verdict(asker: Asker, run: str, generations: int) -> dict[str, Any]:
     """Return an ended run with its verdict over all generations; the newest of both when that takes too long.
 
     Raises LeaklineError when there is no verdict at all.
     """
     deadline = time.monotonic() + VERDICT_SECONDS
     while True:
-        found, is_late = asker.get(f"/runs/{run}"), time.monotonic() > deadline
+        is_late = time.monotonic() > deadline
         try:
+            found = asker.get(f"/runs/{run}")
             verdict = asker.get(f"/runs/{run}/verdict")
         except ServerRefused as refused:
             if refused.status != 404:

@@ -116,9 +116,9 @@ def channels_of(lane: Lane, *, ranks_until: float | None = None) -> tuple[Channe
     """
     found = []
     for series in CHILDREN:
-        values = _column(lane, series, every=True)
+        values = _column(lane, series)
         covered = reported_by_ranks(lane, ranks_until)
-        ranks = _column(lane, _of_ranks(series), every=True) if covered else ()
+        ranks = _column(lane, _of_ranks(series)) if covered else ()
         if values and ranks:
             ranks = (*ranks[:covered], *[ranks[covered - 1]] * (len(ranks) - covered))
             values = tuple(max(0.0, a - b) for a, b in zip(values, ranks, strict=True))
@@ -126,7 +126,7 @@ def channels_of(lane: Lane, *, ranks_until: float | None = None) -> tuple[Channe
             read = _read(lane, series)
             found.append(Channel(series, "children", values, own_baseline=False, read=read))
             break
-    shared = _column(lane, SHARED, every=True)
+    shared = _column(lane, SHARED)
     if shared:
         read = _read(lane, SHARED)
         found.append(Channel(SHARED, "shared_memory", shared, own_baseline=False, read=read))
@@ -222,8 +222,8 @@ def _last(lane: Lane, series: str) -> float | None:
     return values[-1] if values else None
 
 
-def _column(lane: Lane, series: str, *, every: bool = False) -> tuple[float, ...]:
-    return tuple(bridge_gaps(lane.values(series), every=every)) if lane.has(series) else ()
+def _column(lane: Lane, series: str) -> tuple[float, ...]:
+    return tuple(bridge_gaps(lane.values(series))) if lane.has(series) else ()
 
 
 def _read(lane: Lane, *series: str) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from typing import Any, Final
 from ...analysis.assertions.declared import GROWTH, PHASE_GROWTH
 from ...errors import LeaklineError
 from ...text_format import join_words, worded
-from ..child_programs import Children, ends_by_signals, examined, start_server
+from ..child_programs import Children, ends_by_signals, start_server, wait_for_verdict
 from ..server_queries import Asker
 
 HOST: Final = "127.0.0.1"
@@ -161,7 +161,7 @@ def _train(
     _show_progress(child.lines())
     if child.wait() != 0:
         raise LeaklineError(f"the training {training.name} failed: {child.last_words()}")
-    found = examined(asker, run, generations)
+    found = wait_for_verdict(asker, run, generations)
     print(f"  {worded(found['verdict']['status'], found['verdict']['summary'])}", flush=True)
     return found
 

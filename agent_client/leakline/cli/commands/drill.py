@@ -15,11 +15,13 @@ import base64
 import json
 import os
 import secrets
+import shutil
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +30,13 @@ from typing import Any, Final, NamedTuple
 
 from ...errors import BadArgument, LeaklineError
 from ...text_format import format_bytes, worded
-from ..child_programs import Children, ends_by_signals, examined, start_server
+from ..child_programs import (
+    Children,
+    ends_by_signals,
+    signals_ignored,
+    start_server,
+    wait_for_verdict,
+)
 from ..server_queries import Asker
 
 GENERATIONS: Final = 30
@@ -59,7 +67,7 @@ class Kind(NamedTuple):
 
 KINDS: Final = {
     "objects": Kind(
-        "environments that are never let go", "collect", ("objects", "container"),
+        "environments that are kept", "collect", ("objects", "container"),
         ("Environment", "Trainer.environments"),
     ),
     "graph": Kind(
@@ -147,7 +155,7 @@ def main(options: argparse.Namespace) -> int:
     kinds = _chosen(options)
     try:
         with (
-            ends_by_signals(), tempfile.TemporaryDirectory(prefix="leakline-drill-") as folder,
+            ends_by_signals(), _folder() as folder,
             Receiver() as receiver, Children() as children,
         ):  # fmt: skip
             environment = _environment(
@@ -181,6 +189,17 @@ def _chosen(options: argparse.Namespace) -> list[str]:
     return kinds
 
 
+@contextmanager
+def _folder() -> Iterator[str]:
+    """Make a folder for the database and the spools, and remove it in the end."""
+    path = tempfile.mkdtemp(prefix="leakline-drill-")
+    try:
+        yield path
+    finally:
+        with signals_ignored():
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def _environment(**more: str) -> dict[str, str]:
     """Return the shell's, without what it says of other servers and runs."""
     kept = {
@@ -206,7 +225,7 @@ def _drill(
     planted = [int(line) for line in training.lines()]
     if training.wait() != 0:
         raise LeaklineError(f"the training failed: {training.last_words()}")
-    verdict = examined(asker, run, generations)["verdict"]
+    verdict = wait_for_verdict(asker, run, generations)["verdict"]
     answers = [*_answers(kind, mean(planted), verdict), _alert(receiver, run, verdict)]
     for answer in answers:
         mark = "right" if answer.right else "WRONG"
@@ -258,15 +277,15 @@ def _alert(receiver: Receiver, run: str, verdict: Mapping[str, Any]) -> Answer:
     """Wait for the alert on the status of a verdict."""
 
     # An alert on the end of the run says nothing of the leak.
-    def came() -> list[Alert]:
+    def arrived() -> list[Alert]:
         found = list(receiver.alerts)
         return [each for each in found if each.run == run and each.event.startswith("incident.")]
 
     deadline = time.monotonic() + (ALERT_SECONDS if verdict["status"] in RAISED else 0.0)
     wanted = f"incident.{verdict['status']}"
-    while all(each.event != wanted for each in came()) and time.monotonic() < deadline:
+    while all(each.event != wanted for each in arrived()) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-    if not (alerts := came()):
+    if not (alerts := arrived()):
         return Answer("alert", False, "none came")
     right = all(alert.signature_valid for alert in alerts)
     signed = "correctly signed" if right else "WRONGLY signed"
