@@ -17,7 +17,6 @@ from leakline.analysis.findings.priority import DEFAULTS, Priorities
 from leakline.analysis.forecast.memory_outlook import (
     Outlook,
     _of_growth,
-    _outlook_of,
     _speeding_up,
     beside_private,
     generations_to,
@@ -683,10 +682,12 @@ def test_high_readings_are_told_above_the_newest() -> None:
     assert _of_growth(x, y).over == 0
 
 
-def test_children_count_as_private_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "leakline.analysis.forecast.memory_outlook.bend_of", lambda lane, y, upto: (20, 20, 20)
-    )
-    told = study([100.0] * 30, channels=[_channel("children", [5.0 * g for g in range(30)])])
-    found = _outlook_of(told, 30)
-    assert (found.rate.estimate, found.rate.points) == (5, 11)
+@pytest.mark.parametrize("read", [range(60), [*range(7), 45], [0, 2, 40, 59]], ids=str)
+def test_children_count_as_private_memory_does_however_far_apart_they_are_read(
+    read: Sequence[int],
+) -> None:
+    children = [9 * MIB * i if i in read else None for i in range(60)]
+    history = history_of(curve(lambda i: 0.0, 60), children__uss_bytes=children)
+    upto = max(read) + 1
+    rate = outlook_of(study_of(history), upto).rate
+    assert rate.estimate == pytest.approx(9 * MIB, rel=0.1)

@@ -341,13 +341,13 @@ def fill_gaps(values: Iterable[Value]) -> list[float]:
     return filled
 
 
-def bridge_gaps(values: Sequence[Value], *, long_too: bool = False) -> list[float]:
-    """Return the values with straight lines across gaps that are short, or ``long_too``; else the last one repeats."""
+def bridge_gaps(values: Sequence[Value]) -> list[float]:
+    """Return the values with straight lines across gaps; at the ends the nearest reading repeats."""
     filled = fill_gaps(values)
     known = [i for i, value in enumerate(values) if value is not None]
     longest = 0
     for a, b in pairwise(known):
-        if long_too or can_bridge(b - a, longest):
+        if can_bridge(b - a, longest):
             for i in range(a + 1, b):
                 filled[i] = filled[a] + (filled[b] - filled[a]) * (i - a) / (b - a)
         longest = max(longest, b - a)

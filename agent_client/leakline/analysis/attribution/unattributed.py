@@ -15,7 +15,7 @@ from ..results import Kind
 from ..statistics.memory_evidence import Rise, Scale
 from ..statistics.onset import Start, bend_of
 from ..statistics.trend import NO_GROWTH, floor_slope
-from ..timeline import Lane, bridge_gaps
+from ..timeline import Lane
 from ..timeline_analysis import Assessed, LaneStudy, first_generation, position_of, window_since
 from .candidates import NOWHERE, Candidate, Place, place_of
 from .causes import Cause, Memory
@@ -70,13 +70,9 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
         if not rise.window and not rise.visible:
             continue
         at = study.channel_stands(channel, upto)
-        known = channel.positions(at)
-        # Where it begins is looked for on one line through all readings, however far apart they are.
-        read: list[float | None] = [None] * at
-        for i in known:
-            read[i] = channel.values[i]
-        bend = bend_of(lane, bridge_gaps(read, long_too=True), at)
+        bend = bend_of(lane, channel.line(at), at)
         first = position_of(lane, bend[0] - lane.spacing(at) if bend else None, at)
+        known = channel.positions(at)
         known = known[min(bisect_left(known, first), max(0, len(known) - 2)) :]
         x = [float(lane.generations[i]) for i in known]
         rate = floor_slope(x, [channel.values[i] for i in known])

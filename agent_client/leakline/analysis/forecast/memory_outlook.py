@@ -52,12 +52,14 @@ def outlook_of(study: LaneStudy, upto: int) -> Outlook:
 
 
 def _outlook_of(study: LaneStudy, upto: int) -> Outlook:
-    x = [float(g) for g in study.lane.generations[:upto]]
     y, beside = study.residual(upto), beside_private(study)
     for channel in beside:
-        y = [a + b for a, b in zip(y, channel.values, strict=False)]
+        y = [a + b for a, b in zip(y, channel.line(upto), strict=False)]
     bend = bend_of(study.lane, y, upto) if beside else study.bend(upto)
-    return _of_growth(*_since(bend, x, y))
+    unknown = {i for channel in beside for i in channel.unread(upto)}
+    known = [i for i in range(len(y)) if i not in unknown]
+    x = [float(study.lane.generations[i]) for i in known]
+    return _of_growth(*_since(bend, x, [y[i] for i in known]))
 
 
 def outlook_of_channel(study: LaneStudy, channel: Channel, upto: int) -> Outlook:

@@ -81,6 +81,23 @@ class Channel:
             longest = max(longest, b - a)
         return found
 
+    def unread(self, upto: int) -> set[int]:
+        """Return the positions between two readings of which nothing is known."""
+        known = self.positions(upto)
+        is_whole = not known or len(known) == known[-1] - known[0] + 1
+        return set() if is_whole else {*range(known[0], known[-1])}.difference(known)
+
+    def line(self, upto: int) -> Sequence[float]:
+        """Return the first ``upto`` values with a straight line across every gap between two readings."""
+        if not self.unread(upto):
+            return self.values[:upto]
+        known = self.positions(upto)
+        found = list(self.values[:upto])
+        for a, b in pairwise(known):
+            for i in range(a + 1, b):
+                found[i] = found[a] + (found[b] - found[a]) * (i - a) / (b - a)
+        return found
+
     def scale(
         self, private: Sequence[float], upto: int, remaining: float | None, spacing: int = 1
     ) -> Scale:
