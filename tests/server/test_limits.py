@@ -240,7 +240,7 @@ def test_yesterday_is_forgotten(bounded: TestClient, make_run: Any, patch: Any) 
     run.send(bounded, 0, 200)
     told_to_wait(bounded.post(BATCHES, json=run.wire(200, 3)), "too_many_bytes")
     tomorrow = time.time() + 86_400.0
-    patch("web.ingest_api.time.time", lambda: tomorrow)
+    patch("web.ingest.api.time.time", lambda: tomorrow)
     run.send(bounded, 200, 3)
 
 

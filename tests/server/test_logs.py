@@ -118,8 +118,8 @@ def test_a_bug_is_told_with_the_id_that_its_log_line_has(
             raise ZeroDivisionError
 
         # Of a page, and of what goes past the framework.
-        patch("web.ingest_api.ingest.check", broken)
-        patch("web.read_api.runs.get_run", broken)
+        patch("web.ingest.api.decode.check", broken)
+        patch("web.runs.api.runs.get_run", broken)
         for answer in (
             api.get("/api/v1/runs/r1"),
             api.post("/api/v1/runs/r1/batches", json=make_run().wire(0, 1)),

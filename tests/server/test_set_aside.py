@@ -101,7 +101,7 @@ def test_who_reads_is_not_sent_to_the_same_address_twice(
     def fail(*_: Any) -> None:
         raise ValueError("a bug")
 
-    patch("web.series_api.points.read_series", fail)
+    patch("web.runs.series_api.chart_points.read_series", fail)
     change_file(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
     path = "/api/v1/runs/r1/series?name=process.rss_bytes"
     assert api.get(path, follow_redirects=False).status_code == 307
