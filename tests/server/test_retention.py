@@ -380,7 +380,11 @@ def thin(engine: Engine, run_id: str = "r1") -> int:
 def nobody_else(request: pytest.FixtureRequest, patch: Any) -> None:
     """Verdicts move revisions, and a worker that compacts may come first: neither does to what is thinned."""
     if "run" in request.fixturenames:
-        for worker in ("examination_worker.Examiner", "retention_worker.Retainer", "sealing_worker.Compactor"):
+        for worker in (
+            "examination_worker.Examiner",
+            "retention_worker.Retainer",
+            "sealing_worker.Compactor",
+        ):
             patch(f"workers.{worker}.once", lambda self: 3600.0)
 
 
