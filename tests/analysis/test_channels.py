@@ -57,11 +57,19 @@ def test_gaps_are_straight_lines_where_they_are_short_enough(
 def test_growth_of_a_channel_is_held_against_all_that_lies_in_the_same_memory() -> None:
     private, values, beside = (100.0, 100.0, 100.0), (10.0, 20.0, 90.0), (5.0, 6.0, 7.0)
     own = Channel("c", "gpu", values, 500.0)
-    assert own.scale(private, 2, 9.0) == Scale(20.0, 500.0, 20.0, 9.0)
+    assert own.scale(private, 3, 9.0) == Scale(20.0, 500.0, 90.0, 9.0)
     shared = Channel("c", "gpu", values, 500.0, beside=beside)
     assert shared.scale(private, 3, None) == Scale(26.0, 500.0, 97.0, None)
     children = Channel("c", "children", values, own_baseline=False)
-    assert children.scale(private, 1, None) == Scale(120.0, None, 10.0, None)
+    assert children.scale(private, 3, None) == Scale(120.0, None, 90.0, None)
+
+
+def test_growth_of_what_began_later_is_held_against_its_own_size() -> None:
+    private, late = (100.0,) * 6, (0.0, 0.0, 0.0, 50.0, 60.0, 70.0)
+    children = Channel("c", "children", late, own_baseline=False)
+    assert [children.scale(private, n, None).baseline_bytes for n in (3, 4, 6)] == [100, 150, 160]
+    device = Channel("c", "gpu", late, beside=(0.0, 7.0, 7.0, 7.0, 9.0, 9.0))
+    assert device.scale(private, 6, None).baseline_bytes == 67
 
 
 def _channels(**series: Sequence[Value]) -> dict[str, tuple[float, ...]]:

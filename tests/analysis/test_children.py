@@ -126,6 +126,15 @@ def test_without_series_of_one_child_nobody_is_named() -> None:
     assert "told one by one" not in " ".join(finding.evidence)
 
 
+@pytest.mark.parametrize("mib", [0.2, 8.0])
+def test_a_child_that_starts_late_and_warms_up_is_no_leak_and_one_that_grows_is(mib: float) -> None:
+    """A worker of 55 MiB from generation 3 on gains so much per generation, as a cache does while it fills."""
+    sizes = [0.0, 0.0, 15 * MIB, *[MIB * (54 + mib * i) for i in range(13)]]
+    baseline = [80.0 * MIB] * len(sizes)
+    found = examine(history_of(baseline, children__uss_bytes=sizes)).findings
+    assert any(f.kind == "children" for f in found) == (mib == 8.0)
+
+
 @pytest.mark.parametrize(("name", "told"), [("actor-3", " (actor-3)"), ("other", "")])
 def test_the_sentence_of_the_run_says_who_and_names_nobody_where_the_rest_grows(
     name: str, told: str

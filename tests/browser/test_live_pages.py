@@ -227,9 +227,10 @@ def told_by(page: Page) -> str | None:
 def test_the_seventh_window_loads_and_all_follow_the_run(
     one_browser: BrowserContext, server: str, train: Callable[..., MadeTraining]
 ) -> None:
-    trainings = [train(f"window-{i}", 2) for i in range(WINDOWS)]
-    pages = []
+    trainings, pages = [], []
     for i in range(WINDOWS):
+        # Each just before its window opens: a run that has sent nothing for a while is not live.
+        trainings.append(train(f"window-{i}", 2))
         page = one_browser.new_page()
         page.goto(f"{server}/runs/window-{i}")
         expect(page.locator("#live")).to_have_attribute(

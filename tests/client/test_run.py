@@ -284,7 +284,7 @@ def test_a_gauge_is_told_with_the_next_snapshot_and_with_each_generation_end(off
 
 
 def test_a_cleanup_tells_before_after_and_freed(offline: Run) -> None:
-    held = [bytearray(30_000_000)]
+    held = [fresh_pages(30_000_000)]
 
     @offline.cleanup("buffers")
     def clean() -> None:

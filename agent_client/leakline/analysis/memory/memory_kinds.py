@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from statistics import median
 from typing import Final
 
@@ -101,7 +101,7 @@ class Channel:
     def scale(
         self, private: Sequence[float], upto: int, remaining: float | None, spacing: int = 1
     ) -> Scale:
-        baseline = baseline_of(self.values) + baseline_of(self.beside)
+        baseline = _level_at_first(self.values, upto) + _level_at_first(self.beside, upto)
         if not self.own_baseline:
             baseline += baseline_of(private)
         level = self.values[upto - 1] + (self.beside[upto - 1] if self.beside else 0.0)
@@ -232,6 +232,14 @@ def _beside_tensors(lane: Lane) -> list[Channel]:
         rest = tuple(r - t for r, t in zip(resident, tensors, strict=True))
         return [Channel(RESIDENT_BYTES, "objects", rest)]
     return [Channel(HEAP_BYTES, "objects", heap)] if heap else []
+
+
+def _level_at_first(values: Sequence[float], upto: int) -> float:
+    """Return the bytes that growth is compared with: those of the first generations in which there were any.
+
+    A worker that starts in the fourth generation grows from its own size, not from nothing.
+    """
+    return baseline_of(tuple(islice((v for v in values[:upto] if v > 0), 3)))
 
 
 def _last(lane: Lane, series: str) -> float | None:
