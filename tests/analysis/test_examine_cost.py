@@ -56,6 +56,7 @@ def _seconds(history: RunHistory) -> float:
     return best
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_a_thousand_generations_are_examined_in_about_a_second() -> None:
     short, long = _seconds(_history(250)), _seconds(_history(1000))

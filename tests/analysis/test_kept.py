@@ -103,6 +103,7 @@ def test_of_every_family_each_look_says_what_a_first_look_would(family: str) -> 
 PLANTED = (kept_environments, loss_graph, old_population, best_agents, figures)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_batches_in_any_order_twice_and_over_restarts_give_the_same_history_of_verdicts(
     seed: int,
@@ -151,6 +152,7 @@ def test_a_resume_that_repeats_generations_makes_all_of_them_anew() -> None:
     )
 
 
+@pytest.mark.long
 def test_children_read_now_and_then_and_programs_without_generations() -> None:
     rng = random.Random(8)
     n = 60
@@ -235,6 +237,7 @@ def test_a_minute_that_is_not_over_is_not_known_for_good() -> None:
     assert_the_same(replace(whole, processes=(begun(process, rows),)) for rows in range(60, n + 1))
 
 
+@pytest.mark.long
 def test_children_read_seldom_are_bridged_as_seldom_as_they_are_read() -> None:
     n = 130
     children = [None if i % 40 else 200 * MIB + 4 * MIB * i for i in range(n)]
@@ -281,6 +284,7 @@ def test_phases_that_run_after_the_end_of_a_generation() -> None:
         kept.take([study])
 
 
+@pytest.mark.long
 def test_a_series_that_takes_the_place_of_another() -> None:
     """`figures.open` goes before the class of the same name once it is there."""
     training = Training(leaks=(figures(),), generations=40, noise=0.1 * MIB, warm_up=())
@@ -295,6 +299,7 @@ def test_a_series_that_takes_the_place_of_another() -> None:
     assert_the_same(growing(whole, random.Random(1), most=6))
 
 
+@pytest.mark.long
 def test_a_series_that_is_read_elsewhere_from_some_day_on() -> None:
     history = Training(leaks=(kept_environments(),), generations=44).history()
     process, name = history.processes[0], "type.trading.TradingEnvironment.count"
@@ -355,6 +360,7 @@ def test_what_is_declared_later_counts_for_all_moments() -> None:
     assert_the_same(told())
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_a_look_at_one_more_generation_costs_a_small_part_of_a_first_one() -> None:
     history = Training(leaks=(kept_environments(), loss_graph()), generations=120).history()

@@ -110,6 +110,7 @@ def draw_everything(page: Page) -> None:
         expect(chart.locator("svg.main-svg").first).to_be_attached(timeout=PATIENCE_MS)
 
 
+@pytest.mark.long
 def test_no_chart_has_a_share_button_or_a_logo(two_runs: None, open_page: Open) -> None:
     page = open_page("/runs/wide-leak")
     draw_everything(page)
@@ -192,6 +193,7 @@ def test_the_pages_can_be_read_without_scripts(two_runs: None, open_page: Open) 
     expect(page.get_by_role("button", name="Compare")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_two_runs_are_compared_from_the_list(two_runs: None, open_page: Open) -> None:
     page = open_page("/?q=wide")
     compare = page.get_by_role("button", name="Compare")
@@ -215,6 +217,7 @@ def test_a_search_narrows_the_list(two_runs: None, open_page: Open) -> None:
     expect(page.get_by_role("link", name="wide-leak")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_the_dark_theme_reaches_the_charts(two_runs: None, open_page: Open) -> None:
     page = open_page("/runs/wide-leak", color_scheme="light")
     draw_everything(page)
@@ -239,6 +242,7 @@ def test_the_system_theme_is_followed(two_runs: None, open_page: Open) -> None:
     assert len(colours) == 2
 
 
+@pytest.mark.long
 def test_the_keyboard_reaches_the_shortcuts_and_the_tiles(two_runs: None, open_page: Open) -> None:
     page = open_page("/runs/wide-leak")
     page.keyboard.press("Tab")
@@ -257,6 +261,7 @@ def test_the_keyboard_reaches_the_shortcuts_and_the_tiles(two_runs: None, open_p
         expect(page.locator(f"#{page.url.rpartition('#')[2]}")).to_be_visible()
 
 
+@pytest.mark.long
 def test_the_numbers_of_a_chart_can_be_taken_away(
     two_runs: None, open_page: Open, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ def row_of(page: Page) -> Locator:
     return page.locator("#expectations tbody tr", has_text=ARRAYS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
 def test_one_click_expects_a_count_of_later_runs_too(
     open_page: Open, train: Train, scripts: bool
@@ -48,6 +49,7 @@ def test_one_click_expects_a_count_of_later_runs_too(
     expect(section.get_by_role("button", name=f"Expect {COUNT} {ARRAYS}")).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_count_stays_to_be_clicked_while_the_run_goes_on(open_page: Open, train: Train) -> None:
     training = train("goes-on", 10, leaking=False, project="going on")
     page = open_page("/runs/goes-on")
@@ -60,6 +62,7 @@ def test_a_count_stays_to_be_clicked_while_the_run_goes_on(open_page: Open, trai
     expect(row_of(page)).to_contain_text("holds")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone_nothing_lies_outside(open_page: Open, train: Train, scheme: str) -> None:
     train(f"phone-{scheme}", 10, leaking=False, project=f"phone {scheme}")

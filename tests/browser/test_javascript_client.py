@@ -191,6 +191,7 @@ def test_what_changes_while_a_program_in_node_trains_reaches_the_verdict_and_the
     assert "13 steps above 200 tensors since a band was told last" in page
 
 
+@pytest.mark.long
 def test_a_page_of_an_allowed_origin_reports_and_the_leak_is_confirmed(
     tab: Page, elsewhere: str, allowing: str
 ) -> None:

@@ -39,6 +39,7 @@ def never_reloaded(page: Page) -> bool:
     return bool(page.evaluate("window.same === true"))
 
 
+@pytest.mark.long
 def test_a_new_point_and_a_new_verdict_appear_without_a_reload(
     train: Train, open_page: Open
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_section_that_the_first_paint_had_not_is_added(train: Train, open_page
     expect(page.locator("#chart-books svg").first).to_be_attached(timeout=PATIENCE_MS)
 
 
+@pytest.mark.long
 def test_zooming_pauses_and_a_double_click_resumes(train: Train, open_page: Open) -> None:
     training = train("zoomed", 6)
     page = open_page("/runs/zoomed")
@@ -91,6 +93,7 @@ def test_zooming_pauses_and_a_double_click_resumes(train: Train, open_page: Open
     assert "x=" not in page.url
 
 
+@pytest.mark.long
 def test_a_run_that_ends_while_the_page_is_zoomed_is_shown_as_it_ended(
     train: Train, open_page: Open
 ) -> None:
@@ -109,6 +112,7 @@ def test_a_run_that_ends_while_the_page_is_zoomed_is_shown_as_it_ended(
     assert "x=" in page.url
 
 
+@pytest.mark.long
 def test_a_zoom_moves_every_chart(train: Train, open_page: Open) -> None:
     train("linked", 8)
     page = open_page("/runs/linked")
@@ -136,6 +140,7 @@ def test_the_stream_is_closed_while_nobody_looks_and_reopened_after(
     wait_for_points(page, 3)
 
 
+@pytest.mark.long
 def test_a_server_that_is_gone_is_seen(own_server: OwnServer, open_page: Open) -> None:
     training = MadeTraining(own_server.address, "left-alone")
     training.start()
@@ -148,6 +153,7 @@ def test_a_server_that_is_gone_is_seen(own_server: OwnServer, open_page: Open) -
     expect(mark).to_have_text("Disconnected")
 
 
+@pytest.mark.long
 def test_a_page_goes_on_after_the_server_was_started_again(
     own_server: OwnServer, open_page: Open, tmp_path: Path
 ) -> None:

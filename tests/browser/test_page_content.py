@@ -54,6 +54,7 @@ def chart(page: Page, name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_the_axes_of_a_run_in_episodes_say_so(server: str, open_page: Open) -> None:
     training = MadeTraining(server, "in-episodes", unit="episode")
     training.start()
@@ -71,6 +72,7 @@ def test_the_axes_of_a_run_in_episodes_say_so(server: str, open_page: Open) -> N
     expect(page.locator("main")).not_to_contain_text(re.compile(r"per generation|\d generations"))
 
 
+@pytest.mark.long
 def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_page: Open) -> None:
     address = f"{world.address}/runs/live/fragments"
     eventually(lambda: '"alert"' in text_of(address))
@@ -92,6 +94,7 @@ def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_
     expect(arrays).to_have_attribute("aria-label", f"Instances from 418 to {newest:,}")
 
 
+@pytest.mark.long
 def test_the_trend_has_its_plan_its_forecast_and_what_happened(
     world: World, open_page: Open
 ) -> None:
@@ -128,6 +131,7 @@ def test_marks_are_told_when_one_points_at_them(train: Train, open_page: Open) -
     assert any("cleanup" in text and "freed nothing" in text for text in texts)
 
 
+@pytest.mark.long
 def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
     world: World, open_page: Open
 ) -> None:
@@ -230,6 +234,7 @@ def shown(page: Page) -> list[float]:
     return [float(each) for each in found]
 
 
+@pytest.mark.long
 def test_a_program_without_generations_is_told_of_in_minutes(server: str, open_page: Open) -> None:
     for run in ("by-minutes", "by-minutes-too"):
         by_time(server, run, 90)

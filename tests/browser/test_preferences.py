@@ -60,6 +60,7 @@ def test_a_time_of_another_day_says_the_day(world: World, open_page: Open) -> No
     expect(page.locator("#tables time")).to_contain_text("1 Feb 2026")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["/", "/runs/fixed", "/compare?before=live&after=fixed", "/settings"])  # fmt: skip
 def test_sizes_become_decimal_and_binary_again(world: World, open_page: Open, path: str) -> None:
     page = open_page(path, address=world.address)
@@ -73,6 +74,7 @@ def test_sizes_become_decimal_and_binary_again(world: World, open_page: Open, pa
     assert BINARY.findall(words(page)) == BINARY.findall(before)
 
 
+@pytest.mark.long
 def test_charts_and_what_comes_later_are_decimal_too(world: World, open_page: Open) -> None:
     page = open_page("/runs/live", address=world.address)
     open_all(page)

@@ -84,6 +84,7 @@ def draw_anew(page: Page, training: MadeTraining, kind: str) -> None:
     until(page, lambda: not before.evaluate("(button) => button.isConnected"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_waits_in_words_until_the_training_comes_to_it(
     leaking: Callable[[str], MadeTraining], open_page: Open, kind: str
@@ -101,6 +102,7 @@ def test_a_request_waits_in_words_until_the_training_comes_to_it(
     assert told(training) == [(kind, wanted)]
 
 
+@pytest.mark.long
 def test_the_training_answers_and_the_page_shows_it_without_a_reload(
     train_for_real: TrainForReal, open_page: Open
 ) -> None:
@@ -127,6 +129,7 @@ def test_the_training_answers_and_the_page_shows_it_without_a_reload(
     assert training.end() == ""
 
 
+@pytest.mark.long
 def test_a_training_that_takes_no_requests_is_said_to_refuse(
     train_for_real: TrainForReal, open_page: Open
 ) -> None:
@@ -144,6 +147,7 @@ def test_a_training_that_takes_no_requests_is_said_to_refuse(
     assert training.end() == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_keyboard_reaches_the_button_and_stays_on_it(
     leaking: Callable[[str], MadeTraining], open_page: Open, kind: str
@@ -179,6 +183,7 @@ def test_a_focus_that_was_taken_away_is_not_brought_back(
     assert page.evaluate("document.activeElement === document.body")
 
 
+@pytest.mark.long
 def test_what_became_of_it_is_read_out(train_for_real: TrainForReal, open_page: Open) -> None:
     training = train_for_real("aloud", 1)
     page = open_page("/runs/aloud")
@@ -199,6 +204,7 @@ def test_what_became_of_it_is_read_out(train_for_real: TrainForReal, open_page: 
     assert training.end() == ""
 
 
+@pytest.mark.long
 def test_a_cleanup_that_is_registered_can_be_asked_for(train: Train, open_page: Open) -> None:
     train("keeps", 1)
     expect(button(open_page("/runs/keeps"), "cleanup")).to_have_count(0)

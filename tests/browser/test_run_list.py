@@ -76,6 +76,7 @@ def test_nothing_can_be_done_with_nothing_and_an_overlay_takes_two_to_ten(
     expect(button(page, "Overlay")).to_be_disabled()
 
 
+@pytest.mark.long
 def test_three_runs_are_laid_over_each_other_and_the_link_shows_the_same(
     tries: str, open_page: Open
 ) -> None:
@@ -103,6 +104,7 @@ def test_three_runs_are_laid_over_each_other_and_the_link_shows_the_same(
     assert "x=" not in again.url
 
 
+@pytest.mark.long
 def test_what_is_picked_survives_the_live_refresh_and_the_focus_stays(
     tries: str, open_page: Open, server: str
 ) -> None:
@@ -147,6 +149,7 @@ def test_runs_are_sorted_and_grouped_by_the_head_of_a_column_or_by_a_choice(
     assert set(NAMES) <= set(names(page))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [390, 1280])
 def test_two_runs_are_deleted_and_brought_back(
     tries: str, open_page: Open, server: str, width: int

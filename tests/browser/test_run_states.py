@@ -175,6 +175,7 @@ def ends(training: MadeTraining, state: str, reason: str = "") -> None:
     )
 
 
+@pytest.mark.long
 def test_a_run_that_speaks_again_is_not_called_silent_any_more(
     train: Train, open_page: Open
 ) -> None:

@@ -20,6 +20,7 @@ def asking(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.long
 def test_a_person_signs_in_and_out(asking: str, open_page: Callable[..., Page]) -> None:
     page = open_page("/settings", address=asking, expect_failed_requests=True)
     assert page.url == f"{asking}/sign-in?next=/settings"

@@ -188,6 +188,7 @@ def test_both_runs_of_a_comparison_are_read_anew(
     assert urlsplit(page.url).query == "before=long&after=short"
 
 
+@pytest.mark.long
 def test_what_was_seen_comes_back_with_a_copied_link(
     train: Callable[..., MadeTraining], open_page: Open
 ) -> None:

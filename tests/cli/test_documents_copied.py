@@ -77,6 +77,7 @@ def test_a_test_that_keeps_something_fails_as_shown(tmp_path: Path) -> None:
     assert [line for line in shown.splitlines() if line not in printed] == []
 
 
+@pytest.mark.long
 def test_ten_lines_of_the_command_line(
     shell: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

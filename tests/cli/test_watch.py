@@ -148,6 +148,7 @@ def test_a_program_that_ended_while_it_was_watched_is_told_how_a_short_one_is_ju
     assert "; for a program this short: leakline watch --per second; " in errors.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_growth_seen_from_outside_is_not_called_memory_outside_python(
     start: Start, place: Place, leakline: Any
 ) -> None:

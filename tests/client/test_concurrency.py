@@ -157,6 +157,7 @@ def test_phases_of_many_threads_are_all_told(offline: leakline.Run) -> None:
     assert sorted(numbers) == list(range(1, len(numbers) + 1))
 
 
+@pytest.mark.long
 def test_a_run_that_ends_while_other_threads_are_inside_phases_says_nothing_more(
     spool_directory: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from leakline.transport.spool_upload import upload
 pytestmark = pytest.mark.flow
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["absent", "black hole", "dripping", "endless body", "busy"])
 def test_the_loop_goes_on_and_everything_arrives_once(
     tmp_path: Path, faulty: FaultServer, mode: str

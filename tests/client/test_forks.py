@@ -60,6 +60,7 @@ def check(server: Any, folder: Path, told: dict[str, Any], said: str, forks: int
     assert len(server.headers) == 1 + sum(number % 7 == 4 for number in range(forks))
 
 
+@pytest.mark.long
 def test_children_that_are_forked_with_locks_held_neither_hang_nor_keep_anything(
     server: Any, tmp_path: Path, spool_directory: Path
 ) -> None:
@@ -326,6 +327,7 @@ run.finish()
     assert roles == ["main", "child", "child", "child", "child"]
 
 
+@pytest.mark.long
 def test_what_outlives_the_run_that_started_it_may_resume_it(
     train: Any, spool_directory: Path, start: Start, tmp_path: Path
 ) -> None:

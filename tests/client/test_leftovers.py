@@ -380,6 +380,7 @@ def test_what_a_killed_process_could_not_send_arrives_with_the_next_start(
     assert "phase_end" in [s.kind for s in sent]
 
 
+@pytest.mark.long
 @pytest.mark.flow
 @pytest.mark.alone
 def test_ten_kills_lose_less_than_a_second_and_corrupt_nothing(tmp_path: Path) -> None:

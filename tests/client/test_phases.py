@@ -296,13 +296,13 @@ def test_a_leak_in_short_phases_is_booked_to_its_phase_when_no_snapshot_is_affor
             with run.phase("load"):
                 pass
             with run.phase("train"):
-                kept.append(fresh_pages(2 * mmap.PAGESIZE))
+                kept.append(fresh_pages(16 * mmap.PAGESIZE))
             with run.phase("evaluate"):
                 pass
     assert run._loop.losses.totals()["thinned"] > 600, "most phase ends had no snapshot"
     run.finish()
     ends = generation_ends()
-    leaked = 4 * 100 * 2 * mmap.PAGESIZE
+    leaked = 4 * 100 * 16 * mmap.PAGESIZE
     assert sum(s.samples.get("phase.train.bytes", 0) for s in ends) == pytest.approx(
         leaked, abs=leaked / 4
     )

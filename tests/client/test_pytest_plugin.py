@@ -205,6 +205,7 @@ def test_tests_without_the_marker_load_nothing(place: Place) -> None:
     assert said.status == 0, said.output
 
 
+@pytest.mark.long
 def test_it_is_found_by_its_entry_point_and_left_out_by_its_name(place: Place) -> None:
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     told = place.folder / "found-0.dist-info"

@@ -212,6 +212,7 @@ def test_what_memory_drops_while_it_is_being_sent_is_not_counted_twice() -> None
     assert numbers(batches) == list(range(15, 21))
 
 
+@pytest.mark.long
 def test_an_account_closes_at_any_moment_of_a_run(
     server: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

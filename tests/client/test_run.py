@@ -376,6 +376,7 @@ def test_an_expectation_for_a_class_that_never_appears_is_still_told(offline: Ru
     assert [e.name for e in events("expect")] == ["NoSuchClassAnywhere"]
 
 
+@pytest.mark.long
 def test_a_declaration_repeated_for_a_class_that_never_appears_waits_once(offline: Run) -> None:
     for generation in range(20):
         offline.generation(generation)
@@ -580,6 +581,7 @@ print(json.dumps(taken))
 """
 
 
+@pytest.mark.long
 @pytest.mark.flow
 @pytest.mark.parametrize("where", ["offline", "nobody listens"])
 def test_ten_thousand_snapshots_leave_the_client_as_small_as_two_thousand(

@@ -98,6 +98,7 @@ def test_phases_deeper_than_anybody_nests_them(run: leakline.Run, uploaded: Send
     assert (done.refused, done.sent > 200) == (0, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", ["", "_bytes", ".count", ".length"])
 def test_numbers(run: leakline.Run, uploaded: Send, suffix: str) -> None:
     for number, value in enumerate(HUGE):

@@ -95,6 +95,7 @@ def ended(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_closing_verdict_that_takes_long_aborts_no_program(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = ended(tmp_path, TENSORS)
@@ -122,6 +123,7 @@ def test_a_thread_is_left_at_its_work_and_nothing_is_collected_on_it(
     assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
 
 
+@pytest.mark.long
 def test_a_thread_in_the_middle_of_an_import_keeps_no_program_from_ending(tmp_path: Path) -> None:
     for _ in range(5):
         done = ended(tmp_path, AT_WORK.format(work="load", waits=False))

@@ -92,6 +92,7 @@ def test_a_run_that_was_sent_while_it_ran_has_nothing_left(
     assert len(server.requests) == before
 
 
+@pytest.mark.long
 def test_an_upload_that_broke_off_goes_on_where_it_was(
     spool_directory: Path, server: Any, capsys: Said
 ) -> None:

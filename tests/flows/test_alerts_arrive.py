@@ -198,6 +198,7 @@ def incidents_of(received: list[Received]) -> set[str]:
     return {m["data"]["run"]["id"] for m in messages if m["type"] in URGENT}
 
 
+@pytest.mark.long
 def test_urgent_alerts_are_attempted_within_five_seconds_of_their_verdict(
     serve: Callable[..., Server], receive: Callable[..., Receiver]
 ) -> None:
@@ -251,6 +252,7 @@ def test_an_alert_whose_sender_is_killed_before_it_noted_the_answer_arrives_agai
     eventually(lambda: again.rows(state, before.id) == [("delivered", 2)])
 
 
+@pytest.mark.long
 def test_an_address_that_never_answers_delays_no_other_by_more_than_a_second(
     serve: Callable[..., Server], receive: Callable[..., Receiver]
 ) -> None:
@@ -282,6 +284,7 @@ def test_an_address_that_never_answers_delays_no_other_by_more_than_a_second(
     assert 1 <= hanging < len(told[0])
 
 
+@pytest.mark.long
 def test_slack_gets_the_alert_as_it_publishes(
     serve: Callable[..., Server], receive: Callable[..., Receiver]
 ) -> None:

@@ -66,6 +66,7 @@ def demo(tmp_path: Path) -> Iterator[Any]:
             one.interrupt()
 
 
+@pytest.mark.long
 def test_ctrl_c_during_a_training_ends_everything(demo: Any) -> None:
     running = demo("--port", "0", "--generations", "100")
     running.read_until("generation 0")
@@ -88,6 +89,7 @@ def test_ctrl_c_after_the_trainings_ends_everything(demo: Any) -> None:
     assert not [child for child in children if child.is_running()]
 
 
+@pytest.mark.long
 def test_it_ends_by_itself_with_three_addresses_and_says_that_its_port_was_taken(demo: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

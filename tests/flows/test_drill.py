@@ -58,6 +58,7 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", ["container", *(pytest.param(k, marks=pytest.mark.long) for k in ("objects", "graph"))]
 )
@@ -72,6 +73,7 @@ def test_a_planted_leak_is_found(drill: Drill, tmp_path: Path, kind: str) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_leak_that_had_no_time_to_show_is_a_failed_drill(drill: Drill) -> None:
     process = drill("objects", "--generations", "2")
     output, errors = process.communicate(timeout=120)

@@ -49,6 +49,7 @@ def _by_cost(names: list[str]) -> list[Any]:
     return [pytest.param(name, marks=marks.get(name, pytest.mark.leaks)) for name in names]
 
 
+@pytest.mark.long
 def test_a_training_without_a_leak_is_not_accused(trained: Train) -> None:
     _, verdict = trained()
     # Its first ten generations fill caches and arenas, on a busy machine a few more: of 16 that may look unsteady.
@@ -81,6 +82,7 @@ def test_what_grows_and_does_not_matter_is_named(trained: Train, leak: str) -> N
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leak", _by_cost(MATERIAL))
 def test_a_leak_is_suspected_with_its_phase_and_its_type_or_holder(
     trained: Train, leak: str

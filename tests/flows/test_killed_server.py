@@ -33,6 +33,7 @@ def stored_sequences(server: Any, run: str) -> list[int]:
         cursor = f"&cursor={page['next']}"
 
 
+@pytest.mark.long
 def test_a_killed_server_loses_nothing_it_accepted_and_the_run_continues(
     start_server: Any, start_training: Any, eventually: Any, tmp_path: Path
 ) -> None:

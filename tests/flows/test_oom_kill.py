@@ -143,6 +143,7 @@ def check(server: Any, run: str, generations: list[float]) -> None:
     assert last["time"] > generations[-1] - 1.0
 
 
+@pytest.mark.long
 def test_the_next_start_tells_that_the_run_was_killed_for_memory(
     server: Any, train: Any, tmp_path: Path, eventually: Any, request: pytest.FixtureRequest
 ) -> None:
@@ -164,6 +165,7 @@ def test_the_next_start_tells_that_the_run_was_killed_for_memory(
     check(server, name, generations)
 
 
+@pytest.mark.long
 def test_sync_tells_it_and_brings_what_no_server_heard(
     server: Any, train: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

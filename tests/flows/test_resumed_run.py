@@ -62,6 +62,7 @@ def train(folder: Path, server: Any, run: str, *arguments: int, **environ: str) 
     return done.returncode
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_resumed_training_is_one_run_with_one_leak(
     server: Any, tmp_path: Path, eventually: Callable[..., Any], elsewhere: bool
@@ -142,6 +143,7 @@ def test_a_training_that_is_resumed_without_its_leak_is_not_one_that_recovered_b
     assert [f for f in verdict["findings"] if f["status"] not in ("ok",)] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0)])
 def test_what_three_machines_recorded_offline_is_the_same_run_in_whatever_order_it_is_synced(
     server: Any, tmp_path: Path, order: tuple[int, ...]

@@ -66,6 +66,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     return of
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WITH_LOCK)
 def test_what_it_counts_and_finds_is_what_there_is(name: str, compiled: Compiled) -> None:
     one, folder = compiled(name)

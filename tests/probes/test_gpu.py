@@ -410,6 +410,7 @@ def test_without_a_gpu_nothing_is_called_passed() -> None:
     assert done.stdout == "no NVIDIA GPU found: nothing was checked\n"
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_known_allocations_are_read_on_a_simulated_card(tmp_path: Path) -> None:
     found = check_simulated("readings", tmp_path)

@@ -459,6 +459,7 @@ def look():
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("native", ["0", "1"], ids=["in Python", "natively"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_named_and_dies_when_the_program_lets_go(

@@ -65,6 +65,7 @@ def _references(objects: list[Any]) -> list[int]:
 # -- in one piece
 
 
+@pytest.mark.long
 def test_every_type_counts_as_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
     for i in range(3_000):
@@ -250,6 +251,7 @@ def test_a_still_heap_counts_as_in_one_piece(heap: list[object], tmp_path: Path)
     assert len(views) == 50 and len(losses) == 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("generation", [0, 1, 2])
 def test_objects_that_a_collection_moves_count_once(heap: list[object], generation: int) -> None:
     planted = [Planted() for _ in range(5_000)]
@@ -262,6 +264,7 @@ def test_objects_that_a_collection_moves_count_once(heap: list[object], generati
     assert named(result, Agent) == len(heap)
 
 
+@pytest.mark.long
 def test_a_full_collection_between_all_slices_does_not_keep_it_from_ending() -> None:
     planted = [Planted() for _ in range(500)]
     assert named(sliced(gc.collect, every=4), Planted) == len(planted)

@@ -286,6 +286,7 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 # With the larger buffer the entire answer fits, and nothing waits for the client.
+@pytest.mark.long
 @pytest.mark.parametrize(("version", "buffer"), [("1.1", 2**16), ("1.1", 2**24), ("1.0", 2**24)])
 def test_an_answer_that_nobody_reads_does_not_keep_its_connection(
     version: str, buffer: int, tmp_path: Path, lost: list[Any], patch: Any,
@@ -374,6 +375,7 @@ def trickle(connections: list[socket.socket]) -> None:
             connection.send((b"x", b"1\r\n \r\n", b"")[number % 3])
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_600_slow_connections_do_not_keep_others_from_being_answered(
     serve: Any, eventually: Any
@@ -545,6 +547,7 @@ def test_stars_are_matched_in_linear_time(api: TestClient, make_run: Any) -> Non
     assert answer.status_code == 422
 
 
+@pytest.mark.long
 def test_ctrl_c_during_an_upload_is_quiet_and_prompt(serve: Any) -> None:
     server = serve()
     assert server.request("POST", "/api/v1/runs", {"id": "r1"})[0] == 201

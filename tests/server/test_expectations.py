@@ -257,6 +257,7 @@ def expected(api: TestClient, run: str) -> list[tuple[str, int, bool]]:
     return [(each["type"], each["high"], each["accepted"]) for each in found]
 
 
+@pytest.mark.long
 def test_one_click_on_a_real_server_holds_for_every_later_run(
     serve: Any, database_url: str, make_run: Any, eventually: Any
 ) -> None:

@@ -325,6 +325,7 @@ def check(sent: Sent, status: int, headers: http.client.HTTPMessage, body: bytes
         assert len(body) < 3_000, (body, sent)
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_hostile_bodies_are_no_failure_of_ours_and_no_memory_is_kept(
     serve: Any, database_url: str, make_run: Any
@@ -361,6 +362,7 @@ EXAMPLES: Final = int(os.environ.get("LEAKLINE_FUZZ_EXAMPLES", "2"))
 PHASES: Final = "fuzzing" if EXAMPLES < 10 else "examples,coverage,fuzzing,stateful"
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_every_operation_does_as_it_is_described(
     serve: Any, database_url: str, make_run: Any, tmp_path: Path

@@ -204,6 +204,7 @@ def renderings(
 _ALONE = ("list", "sentence of the page", "tile HOW MUCH")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_each_place_tells_the_same_numbers_of_a_finding(
     serve: StartServer, eventually: Any, capsys: pytest.CaptureFixture[str]

@@ -237,6 +237,7 @@ def test_alerts_and_everything_else_of_a_run_go_with_it(api: TestClient, run: An
         assert not [column for column in by_run if count_of(engine, table, column == "r1")]
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_while_it_removes_goes_on_when_it_starts_again(
     serve: Any, make_run: Any, eventually: Any
 ) -> None:
@@ -556,6 +557,7 @@ def test_its_leaks_are_among_the_incidents_only_while_it_is_there(
     assert seen_in() == ["r1", "r2"]
 
 
+@pytest.mark.long
 def test_a_server_removes_it_by_itself(serve: Any, make_run: Any, eventually: Any) -> None:
     server = serve()
     run = make_run()

@@ -67,6 +67,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / ".leakline-server").exists()
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_a_wrong_argument_is_one_line(tmp_path: Path) -> None:
     said_in_one_line(start(tmp_path, "--host", "0.0.0.0"), 2, "0.0.0.0", "LEAKLINE_INSECURE")
@@ -89,6 +90,7 @@ def test_each_of_several_wrong_settings_has_a_line(tmp_path: Path) -> None:
         assert line.startswith("  ") and name in line
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("this is no database" * 100)
@@ -97,6 +99,7 @@ def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
         said_in_one_line(start(tmp_path, *arguments), 1, "database")
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_a_database_of_a_newer_version_is_one_line(tmp_path: Path, serve: Any) -> None:
     serve().interrupt()
@@ -127,6 +130,7 @@ def test_a_database_that_fails_is_503_and_the_batch_is_taken_later(
         assert run.send(api, 0, 6) == 3
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_a_server_on_a_database_at_the_former_place_says_so_in_one_line(
     serve: Any, make_run: Any, tmp_path: Path
@@ -140,6 +144,7 @@ def test_a_server_on_a_database_at_the_former_place_says_so_in_one_line(
     assert not (tmp_path / ".leakline-server").exists()
 
 
+@pytest.mark.long
 @pytest.mark.flow
 @pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_kills_under_load_lose_and_double_nothing(
@@ -160,6 +165,7 @@ PER_SECOND = 300.0
 P99_SECONDS = 0.1
 
 
+@pytest.mark.long
 @pytest.mark.flow
 @pytest.mark.alone
 def test_under_load_it_answers_in_time_and_finds_no_leak_in_itself(tmp_path: Path) -> None:
@@ -256,6 +262,7 @@ def test_large_buffers_go_back_to_the_system() -> None:
     assert int(kept_after_buffers("as it is")) > 30e6
 
 
+@pytest.mark.long
 def test_a_look_at_many_small_batches_makes_no_columns_of_what_they_lack(
     client: TestClient, make_run: Any, tmp_path: Path
 ) -> None:

@@ -590,6 +590,7 @@ def leakline(folder: Path, *arguments: str, **environment: str) -> subprocess.Co
     return run_python(folder, "-m", "leakline", *arguments, **environment)
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_a_training_reports_to_a_server_that_asks(serve: Any, tmp_path: Path) -> None:
     on_a_network = ("--host", "0.0.0.0")

@@ -432,6 +432,7 @@ def test_an_address_that_hangs_delays_neither_another_nor_the_shutdown(
     eventually(lambda: {row.state for row in rows(engine)} == {"delivered", "pending"})
 
 
+@pytest.mark.long
 def test_two_servers_on_one_database_make_each_try_once(
     engine: Engine, due: Any, receiver: Any, alert: Alert, eventually: Any
 ) -> None:

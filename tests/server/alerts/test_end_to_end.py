@@ -155,6 +155,7 @@ def states(engine: Engine) -> list[str]:
         return list(connection.scalars(select(deliveries.c.state)))
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_a_leaking_series_becomes_a_signed_message_within_five_seconds_and_each_change_is_told_once(
     serve: Any, told: Told, on_database: Engine, eventually: Any
@@ -185,6 +186,7 @@ def test_a_leaking_series_becomes_a_signed_message_within_five_seconds_and_each_
     assert [each["type"] for each in told.wait_for(2)] == [SUSPECTED, CONFIRMED]
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_a_message_nobody_took_before_the_server_was_killed_arrives_after_it_is_back(
     serve: Any, told: Told, on_database: Engine, eventually: Any
@@ -200,6 +202,7 @@ def test_a_message_nobody_took_before_the_server_was_killed_arrives_after_it_is_
     assert refused.headers["webhook-id"] == taken.headers["webhook-id"]
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_what_was_accepted_and_not_yet_examined_when_the_server_was_killed_is_told_after_it_is_back(
     serve: Any, told: Told, on_database: Engine, eventually: Any
@@ -214,6 +217,7 @@ def test_what_was_accepted_and_not_yet_examined_when_the_server_was_killed_is_to
     told.wait_for(1)
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_a_healthy_series_is_not_told(serve: Any, told: Told, eventually: Any) -> None:
     training = Training(serve(), eventually)
@@ -245,6 +249,7 @@ def train_page(training: Training, keeps: int) -> str:
     return training.look()
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_a_leak_that_is_back_after_its_fix_is_told_again_with_nothing_set_anew(
     serve: Any, told: Told, eventually: Any
@@ -299,6 +304,7 @@ def steady(**samples: float) -> End:
     return None, {"process.rss_bytes": 200 * MIB, "process.anon_bytes": 150 * MIB, **named}
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_a_rule_fires_and_ends_once_through_a_killed_server_and_repeated_batches(
     serve: Any, told: Told, eventually: Any
@@ -354,6 +360,7 @@ def test_a_rule_fires_and_ends_once_through_a_killed_server_and_repeated_batches
     assert len(told.receiver.received) == 2
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_rules_of_a_file_are_there_after_the_start_and_go_with_it(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -410,6 +417,7 @@ def page_example(page: str) -> dict[str, str]:
     return sent
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_the_three_examples_of_the_document_work_as_they_stand(
     serve: Any, told: Told, eventually: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

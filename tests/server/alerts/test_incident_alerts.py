@@ -432,6 +432,7 @@ def test_a_leak_that_is_lost_in_the_noise_and_found_again_is_told_no_more_often(
     assert len({incident for incident, _, _ in told}) == 1
 
 
+@pytest.mark.long
 def test_a_leak_that_comes_and_goes_is_not_told_each_time(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

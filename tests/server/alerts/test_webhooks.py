@@ -422,6 +422,7 @@ def test_a_new_secret_is_shown_once_and_the_page_says_how_long_the_old_one_signs
     assert "The secret before this one signs too until" in said
 
 
+@pytest.mark.long
 def test_a_delivery_shows_its_state_and_tries_in_words_and_is_sent_again(
     client: TestClient, store: Engine, receiver: Any, eventually: Any
 ) -> None:
