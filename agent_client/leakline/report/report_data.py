@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..analysis.assertions.declared_counts import counted_type
+from ..analysis.assertions.expected_counts import counted_type
+from ..analysis.generation_axis import generations_of
 from ..analysis.results import Verdict, to_json
 from ..analysis.run_history import ProcessHistory, RunHistory, Value, history_from_batches
-from ..analysis.snapshot_thinning import generations_of
 from ..errors import SpoolError
 from ..snapshot import DEFAULT_PROJECT, Batch, LargeObject, ProcessIdentity, RunHeader
 from ..text_format import format_utc, seen_of

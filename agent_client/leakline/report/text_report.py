@@ -37,7 +37,7 @@ def render(report: Report) -> str:
         lines += _peaks(process, exact=bool(header.environment.get("exact_peaks")))
     lines += _large(report.large_objects)
     lines += _endings(report)
-    lines += _verdict(report)
+    lines += _verdict_rows(report)
     return "\n".join(lines)
 
 
@@ -149,7 +149,7 @@ def _endings(report: Report) -> Iterator[str]:
         yield from (f"   | {line}" for line in ending.lines)
 
 
-def _verdict(report: Report) -> Iterator[str]:
+def _verdict_rows(report: Report) -> Iterator[str]:
     yield from banner("VERDICT")
     yield from verdict_lines(to_json(report.verdict), banners=True)
     if report.lost:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ...analysis import examine
-from ...analysis.generation_unit import UNITS_OF_TIME
+from ...analysis.generation_axis import UNITS_OF_TIME
 from ...analysis.results import Verdict, to_json
 from ...analysis.run_history import history_from_batches
 from ...errors import BadArgument, ServerRefused

@@ -23,7 +23,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ...analysis.generation_unit import UNITS_OF_TIME
+from ...analysis.generation_axis import UNITS_OF_TIME
 from ...console.notices import Notices, set_up
 from ...core.exit_status import end_of
 from ...core.run_names import readable_name
