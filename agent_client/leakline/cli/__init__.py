@@ -50,7 +50,7 @@ COMMANDS: Final = {
 # Modules that cannot have the name of their command: a keyword of Python, and a name that `leakline/run.py` has.
 _FILES: Final = {"import": "import_", "run": "run_"}
 
-# They command the terminal themselves; names reach it through `report/terminal_frame.py`, or are of their own programs.
+# They command the terminal themselves; names reach it through `report/terminal_text.py`, or are of their own programs.
 _DRAWS: Final = frozenset({"serve", "demo", "drill", "top"})
 
 

@@ -29,8 +29,8 @@ from ...errors import BadArgument, ServerRefused
 from ...importing import FORMS, Imported, Log, Wishes, read_log, recorded, write_spool
 from ...importing.imported_log import ImportRefused
 from ...importing.log_reader import found_in
+from ...importing.names_and_sizes import factor_of
 from ...importing.run_recording import digest_of, moved_to, run_id_of
-from ...importing.size_parser import factor_of
 from ...report.document import verdict_lines
 from ...settings import UNITS, Settings, checked_name, resolve
 from ...snapshot import DEFAULT_PROJECT
