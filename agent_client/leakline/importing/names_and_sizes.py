@@ -1,4 +1,4 @@
-"""Names and sizes in logs of other tools -> our metrics and bytes: columns, metrics of trackers, printed sizes. Pure."""
+"""Names and sizes in logs of other tools -> our metrics and bytes: columns, metrics of trackers, printed sizes."""
 
 from __future__ import annotations
 

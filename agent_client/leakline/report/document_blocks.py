@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from ..console.snapshot_text import banner
+from ..console import banner
 from ..text_format import printable, worded
 
 NOTHING: Final = "–"

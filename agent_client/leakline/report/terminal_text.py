@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..analysis.results import to_json
-from ..console.snapshot_text import OBJECT_ROWS, ObjectCount, banner, snapshot_lines
+from ..console import OBJECT_ROWS, ObjectCount, banner, snapshot_lines
 from ..core.phase_accounting import RESERVED_PHASES
 from ..snapshot import DEFAULT_PROJECT, LargeObject
 from ..text_format import (
