@@ -5,7 +5,8 @@ Of a process that did not finish, the report has the reason and its last lines, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,19 +18,20 @@ from ..analysis.run_history import ProcessHistory, RunHistory, Value, history_fr
 from ..errors import SpoolError
 from ..snapshot import DEFAULT_PROJECT, Batch, LargeObject, ProcessIdentity, RunHeader
 from ..text_format import format_utc, seen_of
-from ..transport.oom_inference import death_of, said_at_end
+from ..transport.oom_inference import (
+    UNWATCHED,
+    death_of,
+    ended_as,
+    killed_for_memory,
+    last_readings,
+    said_at_end,
+)
 from ..transport.snapshot_accounting import DAMAGED
-from ..transport.spool_format import read_batches, read_header, read_holdings
+from ..transport.spool_format import Record, is_live, read_batches, read_header, read_holdings
 from .document import Origin, RunTold
 
 if TYPE_CHECKING:
     from ..analysis.results import ChangeRating
-
-from collections import deque
-from collections.abc import Iterator
-
-from ..transport.oom_inference import UNWATCHED, ended_as, killed_for_memory, last_readings
-from ..transport.spool_format import Record, is_live
 
 LINES_SHOWN: Final = 50
 # Of the newest ones, with the last readings.

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import BadArgument, LeaklineError
 from ...report.document_blocks import columns_text
+from ...text_format import format_bytes
 
 if TYPE_CHECKING:
     from leakline_server.security.token_issuing import Wish
     from leakline_server.store.engine import Engine
-
-import getpass
-from pathlib import Path
-
-from ...text_format import format_bytes
 
 TOKEN_HELP: Final = """\
 Tokens of a server: what programs show to be let in, each for one thing.
@@ -53,7 +51,7 @@ def configure_token(parser: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("list", help="what there is, newest first; never the tokens")
     revoke = actions.add_parser("revoke", help="let nobody in with it any more")
     revoke.add_argument("id", type=int, help="as leakline token list tells it")
-    for action, run in ((create, _create), (listing, _list), (revoke, _revoke)):
+    for action, run in ((create, _create_token), (listing, _list_tokens), (revoke, _revoke_token)):
         action.add_argument(
             "--database-url", metavar="URL", help="default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db"
         )  # fmt: skip
@@ -100,7 +98,7 @@ def _days(text: str) -> float | None:
         ) from None
 
 
-def _create(options: argparse.Namespace, engine: Engine, wish: Wish) -> int:
+def _create_token(options: argparse.Namespace, engine: Engine, wish: Wish) -> int:
     from leakline_server.security import token_issuing
 
     token, secret = token_issuing.issue(engine, wish, time.time())
@@ -115,7 +113,7 @@ def _create(options: argparse.Namespace, engine: Engine, wish: Wish) -> int:
     return 0
 
 
-def _list(options: argparse.Namespace, engine: Engine, _: None) -> int:
+def _list_tokens(options: argparse.Namespace, engine: Engine, _: None) -> int:
     from leakline_server.security import token_issuing
     from leakline_server.store.access import tokens
 
@@ -125,11 +123,11 @@ def _list(options: argparse.Namespace, engine: Engine, _: None) -> int:
     elif not items:
         print("no tokens; make one with: leakline token create")
     else:
-        print(columns_text([_HEADINGS, *map(_row, items)]))
+        print(columns_text([_TOKEN_HEADINGS, *map(_token_row, items)]))
     return 0
 
 
-def _revoke(options: argparse.Namespace, engine: Engine, _: None) -> int:
+def _revoke_token(options: argparse.Namespace, engine: Engine, _: None) -> int:
     from leakline_server.security import token_issuing
 
     token = token_issuing.revoke(engine, options.id, time.time())
@@ -137,10 +135,10 @@ def _revoke(options: argparse.Namespace, engine: Engine, _: None) -> int:
     return 0
 
 
-_HEADINGS = ("ID", "NAME", "BEGINS", "FOR", "STATE", "EXPIRES", "LAST USED")
+_TOKEN_HEADINGS = ("ID", "NAME", "BEGINS", "FOR", "STATE", "EXPIRES", "LAST USED")
 
 
-def _row(item: dict[str, Any]) -> tuple[str, ...]:
+def _token_row(item: dict[str, Any]) -> tuple[str, ...]:
     scope = f"{item['scope']} {item['project']}" if item["project"] else item["scope"]
     return (
         str(item["id"]),
@@ -184,7 +182,7 @@ def main_password(options: argparse.Namespace) -> int:
     hashed = None
     if not options.remove:
         try:
-            hashed = hash_password(check_password(_asked(options.stdin)))
+            hashed = hash_password(check_password(_asked_password(options.stdin)))
         except ValueError as error:
             raise BadArgument("password", "...", str(error)) from None
     with database_commands.opened_at(options.database_url, new=not options.remove) as engine:
@@ -196,7 +194,7 @@ def main_password(options: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(stdin: bool) -> str:
+def _asked_password(stdin: bool) -> str:
     if stdin:
         return sys.stdin.readline().rstrip("\r\n")
     if not sys.stdin.isatty():
@@ -266,7 +264,11 @@ def configure_db(parser: argparse.ArgumentParser) -> None:
     backup.add_argument("file", metavar="FILE", type=Path, help="a new file")
     restore = actions.add_parser("restore", help="put a backup in the place of the SQLite database")
     restore.add_argument("file", metavar="FILE", type=Path, help="a file of db backup")
-    for action, run in ((upgrade, _upgrade), (backup, _backup), (restore, _restore)):
+    for action, run in (
+        (upgrade, _upgrade_database),
+        (backup, _back_up_database),
+        (restore, _restore_database),
+    ):
         action.add_argument(
             "--database-url", metavar="URL", help="default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db"
         )  # fmt: skip
@@ -287,7 +289,7 @@ def main_db(options: argparse.Namespace) -> int:
     return int(options.run_action(options, config))
 
 
-def _upgrade(_options: argparse.Namespace, config: Any) -> int:
+def _upgrade_database(_options: argparse.Namespace, config: Any) -> int:
     from leakline_server.admin import backup_commands
 
     done = backup_commands.bring_up_to_date(config)
@@ -298,7 +300,7 @@ def _upgrade(_options: argparse.Namespace, config: Any) -> int:
     return 0
 
 
-def _backup(options: argparse.Namespace, config: Any) -> int:
+def _back_up_database(options: argparse.Namespace, config: Any) -> int:
     from leakline_server.admin import backup_commands
 
     done = backup_commands.back_up(config, options.file)
@@ -306,7 +308,7 @@ def _backup(options: argparse.Namespace, config: Any) -> int:
     return 0
 
 
-def _restore(options: argparse.Namespace, config: Any) -> int:
+def _restore_database(options: argparse.Namespace, config: Any) -> int:
     from leakline_server.admin import backup_commands
 
     done, kept = backup_commands.put_back(config, options.file)
