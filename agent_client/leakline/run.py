@@ -10,9 +10,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
+from . import console
 from .actions import callbacks
 from .actions.cleanups import Before
-from .console import notices
 from .core import declarations, exit_status, shutdown
 from .core.context_managers import Cleanup, Generation, Phase
 from .core.generation_numbering import checked_number
@@ -466,7 +466,7 @@ class Run:
     def _start(
         self, settings: Settings, subject: Subject = OF_ITS_OWN, *, held: bool = False
     ) -> None:
-        notices.set_up()
+        console.set_up()
         self._chain = chain = Chain(settings, subject)
         self._settings, self._loop = settings, chain.loop
         announce(settings.run_id, chain.process.attempt)

@@ -15,9 +15,9 @@ from statistics import median
 from typing import Final
 
 from leakline.analysis import RunHistory, examine
+from leakline.analysis.generation_axis import thinned
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.run_history import ProcessHistory, Value
-from leakline.analysis.snapshot_thinning import thinned
 from leakline.analysis.status import ACTIVE
 from leakline.probes.heap.marginal_size import marginal_bytes
 from leakline.snapshot import Event

@@ -7,7 +7,6 @@ example: make docs
 from __future__ import annotations
 
 import argparse
-import importlib
 import inspect
 import re
 import sys
@@ -62,7 +61,7 @@ def series() -> str:
 
 
 def commands() -> str:
-    from leakline.cli import _FILES, COMMANDS
+    from leakline.cli import COMMANDS, load_command
 
     lines = [
         "# Every command and option",
@@ -71,10 +70,10 @@ def commands() -> str:
         "statuses and lines to copy see [the command line](../command-line.md).",
     ]
     for command in COMMANDS:
-        module = importlib.import_module(f"leakline.cli.commands.{_FILES.get(command, command)}")
+        found = load_command(command)
         parser = argparse.ArgumentParser(prog=f"leakline {command}", add_help=False)
-        module.configure(parser)
-        lines += ["", f"## leakline {command}", "", *_explained(module.__doc__ or "")]
+        found.configure(parser)
+        lines += ["", f"## leakline {command}", "", *_explained(found.help)]
         lines += _options(parser)
         for name, child in _children(parser):
             lines += ["", f"### leakline {command} {name}", "", *_options(child)]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from leakline.analysis.findings.priority import DEFAULTS as PRIORITIES
-from leakline.analysis.findings.priority import Priorities
+from leakline.analysis.findings.verdict_summary import DEFAULTS as PRIORITIES
+from leakline.analysis.findings.verdict_summary import Priorities
 from leakline.errors import BadArgument, LeaklineError
 from leakline.settings import read_secret
 from leakline.text_format import size_bytes

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from leakline.analysis.javascript_runs import TENSOR as JS_TENSOR
 from leakline.analysis.results import Finding, Verdict
+from leakline.analysis.run_history import TENSOR as JS_TENSOR
 
 from .errors import TooBusy
 from .limits import MAX_REQUESTS

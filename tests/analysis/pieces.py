@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leakline.analysis.assertions.declared_counts import Violation
+from leakline.analysis.assertions.expected_counts import Violation
 from leakline.analysis.attribution.candidates import NOWHERE, Candidate, Family, Place
 from leakline.analysis.attribution.causes import Cause
 from leakline.analysis.results import Finding, Interval, Kind, Status, Suspect

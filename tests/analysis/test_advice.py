@@ -14,7 +14,7 @@ from leakline.analysis import RunHistory, examine, history_from_batches
 from leakline.analysis.attribution.candidates import NOWHERE, Candidate, Place, family_of
 from leakline.analysis.attribution.causes import Cause
 from leakline.analysis.findings.advice import MAX_LINES, RULES, advice_for
-from leakline.analysis.memory.garbage_cycles import Waiting, no_growth
+from leakline.analysis.memory.uncollected_memory import Waiting, no_growth
 from leakline.analysis.statistics.memory_evidence import Rise, Scale
 from leakline.analysis.statistics.trend import Slope
 from leakline.analysis.timeline_analysis import Assessed

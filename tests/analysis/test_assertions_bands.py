@@ -15,16 +15,14 @@ from pieces import steps_history
 
 from leakline.analysis import RunHistory, examine, verdict_json
 from leakline.analysis.assertions.checks import band_readings, check, check_assertions
-from leakline.analysis.assertions.declared import (
+from leakline.analysis.assertions.declared_limits import (
     GENERATION_GROWTH,
-    declared_assertions,
-    readings_of,
-)
-from leakline.analysis.assertions.words import (
     _ranges,
     _rest,
     assertion_title,
     band_sentence,
+    declared_assertions,
+    readings_of,
     writer_of,
 )
 from leakline.analysis.results import Assertion, AssertionCheck, AssertionState, Deviation, Interval

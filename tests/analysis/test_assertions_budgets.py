@@ -25,13 +25,15 @@ from pieces import steps_history
 
 from leakline.analysis import RunHistory, examine
 from leakline.analysis.assertions.checks import Readings, check, check_assertions
-from leakline.analysis.assertions.declared import (
+from leakline.analysis.assertions.declared_limits import (
     Amounts,
+    _against,
     added,
+    assertion_title,
+    budget_sentence,
     declared_budgets,
     kept_amounts,
 )
-from leakline.analysis.assertions.words import _against, assertion_title, budget_sentence
 from leakline.analysis.assessment import _alone, _explained_by, with_budgets
 from leakline.analysis.attribution.candidates import NOWHERE, Place
 from leakline.analysis.attribution.causes import Cause

@@ -28,8 +28,7 @@ from builder import (
 )
 
 from leakline.analysis import RunHistory, compare, examine, history_from_batches, verdict_json
-from leakline.analysis.assertions.declared import GENERATIONS, GROWTH, PEAK, PHASE_GROWTH
-from leakline.analysis.assertions.fixes import (
+from leakline.analysis.assertions.checks import (
     Answer,
     Fix,
     _answer,
@@ -46,6 +45,7 @@ from leakline.analysis.assertions.fixes import (
     _too_few,
     declared_fixes,
 )
+from leakline.analysis.assertions.declared_limits import GENERATIONS, GROWTH, PEAK, PHASE_GROWTH
 from leakline.analysis.results import AssertionCheck, Interval
 from leakline.analysis.window import Since
 from leakline.snapshot import Event

@@ -19,7 +19,7 @@ from pieces import (
     sure,
 )
 
-from leakline.analysis.assertions.declared_counts import Violation
+from leakline.analysis.assertions.expected_counts import Violation
 from leakline.analysis.assessment import (
     _come_together,
     _growth_since_violation,

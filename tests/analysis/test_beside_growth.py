@@ -13,14 +13,14 @@ from pieces import ends_history, study_of
 from leakline.analysis import RunHistory
 from leakline.analysis.attribution.candidates import NOWHERE, Candidate, Place
 from leakline.analysis.attribution.causes import Cause, Memory
-from leakline.analysis.attribution.native_handles import _goes_with, with_handles
-from leakline.analysis.attribution.unattributed import (
+from leakline.analysis.attribution.growth_split import (
     _once_each,
     native_growth,
     other_channels,
     retained,
     with_garbage,
 )
+from leakline.analysis.attribution.native_owners import _goes_with, with_handles
 from leakline.analysis.comparison.comparison_results import GaugeChange
 from leakline.analysis.findings.code_locations import code_link, commit_link, located
 from leakline.analysis.findings.gauges import (
@@ -34,8 +34,7 @@ from leakline.analysis.findings.gauges import (
 )
 from leakline.analysis.memory.memory_kinds import Channel
 from leakline.analysis.results import Finding, Interval
-from leakline.analysis.run_facts import Holders, most_of
-from leakline.analysis.run_history import Value
+from leakline.analysis.run_history import Holders, Value, most_of
 from leakline.analysis.statistics.count_evidence import CountGrowth, Pattern
 from leakline.analysis.statistics.memory_evidence import Rise, Scale
 from leakline.analysis.statistics.trend import Slope
@@ -356,7 +355,7 @@ def test_the_allocator_keeps_what_is_half_of_the_growth_at_least(
     monkeypatch: pytest.MonkeyPatch, rate: float | None, total: float, measured: Sequence[float | None], kept: float
 ) -> None:  # fmt: skip
     monkeypatch.setattr(
-        "leakline.analysis.attribution.unattributed.allocator_rate", lambda lane, begin, upto: rate
+        "leakline.analysis.attribution.growth_split.allocator_rate", lambda lane, begin, upto: rate
     )
     causes = [Cause("objects", NOWHERE, (), each) for each in measured]
     assert retained(study(), Memory(Slope(total, 0, 0, 9)), causes, 20) == kept
@@ -438,9 +437,9 @@ def test_the_rate_of_a_channel_is_told_from_the_generation_before_its_bend(
         asked.append(generation)
         return 0
 
-    monkeypatch.setattr("leakline.analysis.attribution.unattributed.position_of", position_of)
+    monkeypatch.setattr("leakline.analysis.attribution.growth_split.position_of", position_of)
     monkeypatch.setattr(
-        "leakline.analysis.attribution.unattributed.bend_of", lambda told, values, upto: bend
+        "leakline.analysis.attribution.growth_split.bend_of", lambda told, values, upto: bend
     )
     children = with_channel(channel("children", "children"), Rise(window=12))
     assert [a.start for a in other_channels(children, 20, ())] == [bend]
@@ -455,11 +454,11 @@ def test_memory_of_no_name_has_counts_as_a_witness_where_what_waits_is_counted(
     monkeypatch: pytest.MonkeyPatch, grows: bool, named: bool, witnesses: set[str]
 ) -> None:
     monkeypatch.setattr(
-        "leakline.analysis.attribution.unattributed.garbage_of", lambda cause, *_: cause
+        "leakline.analysis.attribution.growth_split.garbage_of", lambda cause, *_: cause
     )
-    monkeypatch.setattr("leakline.analysis.attribution.unattributed.may_pass", lambda *_: False)
+    monkeypatch.setattr("leakline.analysis.attribution.growth_split.may_pass", lambda *_: False)
     monkeypatch.setattr(
-        "leakline.analysis.attribution.unattributed.together", lambda first, other: first
+        "leakline.analysis.attribution.growth_split.together", lambda first, other: first
     )
     told = with_channel(channel(), Rise())
     told.waiting = cast(Any, SimpleNamespace(objects=None, growth=growth() if grows else None))

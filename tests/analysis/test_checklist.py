@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pieces import finding, steps_history
 
 from leakline.analysis import RunHistory, examine, history_from_batches, verdict_json
-from leakline.analysis.comparison.fix_checklist import (
+from leakline.analysis.comparison.fix_effects import (
     _cleanups,
     _end_of_earlier_attempts,
     _goal,
@@ -24,7 +24,7 @@ from leakline.analysis.comparison.fix_checklist import (
     _passed,
     _tops,
 )
-from leakline.analysis.findings.verdict_sentence import (
+from leakline.analysis.findings.verdict_summary import (
     CHECK_QUESTIONS,
     CHECK_WORDS,
     check_lines,

@@ -9,11 +9,7 @@ import pytest
 from builder import MIB, curve, history_of
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.memory.child_processes import (
-    GrowingChildren,
-    growing_children,
-    growing_lines,
-)
+from leakline.analysis.memory.memory_kinds import GrowingChildren, growing_children, growing_lines
 from leakline.analysis.results import Finding, Status, Suspect
 from leakline.analysis.run_history import Value
 from leakline.analysis.timeline import Lane

@@ -23,7 +23,7 @@ from leakline.analysis.findings.cleanup_effects import (
     rare_cleanup,
     vain_cleanup,
 )
-from leakline.analysis.findings.priority import Priorities
+from leakline.analysis.findings.verdict_summary import Priorities
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.results import Finding, Suspect
 from leakline.analysis.run_history import Value

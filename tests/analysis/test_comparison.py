@@ -53,10 +53,9 @@ from leakline.analysis.comparison.run_comparison import (
     warm_up,
 )
 from leakline.analysis.findings.growth_tables import type_growth
-from leakline.analysis.findings.priority import DEFAULTS
-from leakline.analysis.generation_ranges import Spans
+from leakline.analysis.findings.verdict_summary import DEFAULTS
 from leakline.analysis.results import Interval, Status, TypeGrowth
-from leakline.analysis.run_history import LeftOut, ProcessHistory
+from leakline.analysis.run_history import LeftOut, ProcessHistory, Spans
 from leakline.analysis.statistics.memory_evidence import Scale
 
 

@@ -16,7 +16,8 @@ from leakline.analysis import (
     history_from_batches,
     to_json,
 )
-from leakline.analysis.assertions.declared_counts import (
+from leakline.analysis.assertions.declared_limits import assertion_title
+from leakline.analysis.assertions.expected_counts import (
     Readings,
     Violation,
     applicable_readings,
@@ -27,7 +28,6 @@ from leakline.analysis.assertions.declared_counts import (
     range_text,
     stands_for,
 )
-from leakline.analysis.assertions.words import assertion_title
 from leakline.analysis.results import SEVERITY, AssertionCheck, Interval
 from leakline.analysis.run_history import Expectation, Value
 from leakline.core.declarations import expectation

@@ -11,7 +11,7 @@ import pytest
 from builder import EVALUATE, EVOLVE, TRAIN, Training, kept_environments, loss_graph, old_population
 
 from leakline.analysis import RunHistory, compare, examine
-from leakline.analysis.assertions.fixes import Fix
+from leakline.analysis.assertions.checks import Fix
 from leakline.analysis.comparison.fix_effects import (
     _COMPARED,
     _WITHIN,
@@ -25,9 +25,9 @@ from leakline.analysis.comparison.fix_effects import (
     effects_of_comparison,
     effects_within,
 )
-from leakline.analysis.range_window import Stretch
 from leakline.analysis.results import FixEffect, Interval
 from leakline.analysis.timeline_analysis import LaneStudy
+from leakline.analysis.window import Stretch
 from leakline.snapshot import Event
 
 ENVIRONMENT = "trading.TradingEnvironment"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakline.analysis.estimate_check import (
+from leakline.cli.commands.estimate import (
     Amount,
     check_estimate,
     compare_with_growth,

@@ -21,7 +21,7 @@ from pieces import (
     sure,
 )
 
-from leakline.analysis.assertions.declared_counts import Violation
+from leakline.analysis.assertions.expected_counts import Violation
 from leakline.analysis.attribution.candidates import Candidate, Family, Place
 from leakline.analysis.findings.finding_builder import (
     _children,
@@ -49,8 +49,8 @@ from leakline.analysis.findings.finding_builder import (
     rank_key,
     worth_telling,
 )
-from leakline.analysis.findings.priority import DEFAULTS, Priorities
-from leakline.analysis.memory.garbage_cycles import Waiting
+from leakline.analysis.findings.verdict_summary import DEFAULTS, Priorities
+from leakline.analysis.memory.uncollected_memory import Waiting
 from leakline.analysis.results import Finding, Interval, Kind, Status
 from leakline.analysis.run_history import Expectation, Value
 from leakline.analysis.statistics.memory_evidence import Rise

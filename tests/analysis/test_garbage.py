@@ -19,7 +19,7 @@ from pieces import (
 from leakline.analysis import examine
 from leakline.analysis.attribution.candidates import Candidate, Place, family_of
 from leakline.analysis.attribution.causes import Cause
-from leakline.analysis.memory.garbage_cycles import (
+from leakline.analysis.memory.uncollected_memory import (
     Waiting,
     _newest,
     _telling,
@@ -31,8 +31,7 @@ from leakline.analysis.memory.garbage_cycles import (
     waiting_of,
 )
 from leakline.analysis.results import Finding, Verdict
-from leakline.analysis.run_facts import Holders
-from leakline.analysis.run_history import Value
+from leakline.analysis.run_history import Holders, Value
 from leakline.analysis.series_facts import Facts
 from leakline.analysis.statistics.trend import Slope
 from leakline.snapshot import CYCLIC_GARBAGE, Holder

@@ -9,11 +9,7 @@ import pytest
 from builder import MIB, history_of
 from pieces import lane_of
 
-from leakline.analysis.assertions.learned_baselines import (
-    _is_expected,
-    replaces,
-    steady_counts,
-)
+from leakline.analysis.assertions.expected_counts import _is_expected, replaces, steady_counts
 from leakline.analysis.comparison.comparison_results import Survival
 from leakline.analysis.comparison.run_comparison import survival_change
 from leakline.analysis.examination import _both, _together
@@ -26,7 +22,6 @@ from leakline.analysis.findings.growth_tables import (
     change_rating,
     type_growth,
 )
-from leakline.analysis.generation_ranges import NO_SPANS, Spans
 from leakline.analysis.memory.memory_by_phase import (
     _longer,
     _place,
@@ -36,7 +31,9 @@ from leakline.analysis.memory.memory_by_phase import (
 from leakline.analysis.results import GenerationSpan, Interval, SteadyCount, TypeGrowth
 from leakline.analysis.run_history import (
     LARGEST,
+    NO_SPANS,
     Expectation,
+    Spans,
     Value,
     amount_of,
     declared_expectations,

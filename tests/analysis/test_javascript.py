@@ -16,8 +16,7 @@ import pytest
 from leakline.analysis import RunHistory, compare, examine, history_from_batches
 from leakline.analysis.findings.growth_tables import type_growth
 from leakline.analysis.incremental_cache import Kept
-from leakline.analysis.javascript_runs import is_javascript, is_page
-from leakline.analysis.memory.v8_heap import (
+from leakline.analysis.memory.uncollected_memory import (
     YOUNG,
     _Collector,
     _kept_and_native,
@@ -30,7 +29,7 @@ from leakline.analysis.memory.v8_heap import (
     told_for_good,
 )
 from leakline.analysis.results import Finding
-from leakline.analysis.run_history import Value
+from leakline.analysis.run_history import Value, is_javascript, is_page
 from leakline.analysis.timeline import Lane
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 

@@ -28,7 +28,7 @@ from leakline.analysis import RunHistory, assessment, examine, history_from_batc
 from leakline.analysis.assessment import moment_of
 from leakline.analysis.forecast.forecast_score import grid
 from leakline.analysis.forecast.memory_outlook import outlook_of
-from leakline.analysis.generation_unit import in_its_unit
+from leakline.analysis.generation_axis import in_its_unit
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.run_history import ProcessHistory
 from leakline.analysis.status import moments_of, walk

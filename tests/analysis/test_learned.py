@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from leakline.analysis import RunHistory, check_counts, examine, history_from_batches
-from leakline.analysis.assertions.learned_baselines import GENERATIONS, steady_counts, with_accepted
+from leakline.analysis.assertions.expected_counts import GENERATIONS, steady_counts, with_accepted
 from leakline.analysis.run_history import Expectation
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 

@@ -12,8 +12,7 @@ import pytest
 from builder import BASELINE, GIB, MIB, TRAIN, Leak, Training, curve, history_of
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.comparison.resume_attempts import Told
-from leakline.analysis.findings.priority import DEFAULTS, Priorities
+from leakline.analysis.findings.verdict_summary import DEFAULTS, Priorities
 from leakline.analysis.forecast.memory_outlook import (
     Outlook,
     _of_growth,
@@ -43,9 +42,9 @@ from leakline.analysis.memory.memory_kinds import Channel
 from leakline.analysis.results import Interval, OomForecast, Verdict
 from leakline.analysis.results import Moment as When
 from leakline.analysis.run_history import ProcessHistory, history_from_batches
-from leakline.analysis.statistics.onset import bend_of, pieces_of
+from leakline.analysis.statistics.memory_evidence import bend_of, pieces_of
 from leakline.analysis.statistics.trend import Slope
-from leakline.analysis.status import Standing
+from leakline.analysis.status import Standing, Told
 from leakline.analysis.timeline import Lane, lanes_of
 from leakline.analysis.timeline_analysis import LaneStudy, Limit, Moment, limit_of
 from leakline.report.verdict_facts import forecast_headline

@@ -10,7 +10,7 @@ import pytest
 from builder import EVALUATE, MIB, Leak, Training, history_of, kept_environments
 
 from leakline.analysis import RunHistory, examine, history_from_batches
-from leakline.analysis.findings.process_growth import _weight, measured, of_how_many, process_growth
+from leakline.analysis.findings.growth_tables import _weight, measured, of_how_many, process_growth
 from leakline.analysis.results import Interval, ProcessGrowth
 from leakline.analysis.statistics.trend import Slope
 

@@ -32,7 +32,7 @@ from leakline.analysis import (
     history_from_batches,
     store_fill,
 )
-from leakline.analysis.findings.priority import Priorities, priority
+from leakline.analysis.findings.verdict_summary import Priorities, priority
 from leakline.analysis.results import SEVERITY
 from leakline.report.report_data import trend
 from leakline.snapshot import Batch, Event, Holder, ProcessIdentity, RunHeader, Snapshot

@@ -20,13 +20,13 @@ from pieces import (
 
 from leakline.analysis import examine
 from leakline.analysis.attribution.causes import Cause
-from leakline.analysis.attribution.sparse_census import (
+from leakline.analysis.attribution.native_owners import (
     _ends,
     _explains,
     _growth,
     with_seldom_counted,
 )
-from leakline.analysis.findings.verdict_sentence import finding_sentence
+from leakline.analysis.findings.verdict_summary import finding_sentence
 from leakline.analysis.results import Finding
 from leakline.analysis.run_history import RunHistory, Value, history_from_batches
 from leakline.analysis.statistics.count_evidence import CountGrowth, grow_larger

@@ -10,12 +10,17 @@ from builder import MIB, history_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakline.analysis.generation_ranges import NO_SPANS, Spans, union
-from leakline.analysis.range_window import _by_top_level
-from leakline.analysis.range_window import _within as _booked_within
 from leakline.analysis.results import Interval
-from leakline.analysis.run_history import LeftOut, ProcessHistory, RunHistory, Value
-from leakline.analysis.statistics.onset import (
+from leakline.analysis.run_history import (
+    NO_SPANS,
+    LeftOut,
+    ProcessHistory,
+    RunHistory,
+    Spans,
+    Value,
+    union,
+)
+from leakline.analysis.statistics.memory_evidence import (
     Piece,
     _fit,
     _from_its_middle,
@@ -41,6 +46,7 @@ from leakline.analysis.timeline import (
 from leakline.analysis.timeline_analysis import LaneStudy
 from leakline.analysis.window import (
     Since,
+    _by_top_level,
     _first_position,
     _warm_up,
     _within,
@@ -48,6 +54,7 @@ from leakline.analysis.window import (
     kept_per_generation,
 )
 from leakline.analysis.window import _ended as _spans_ended
+from leakline.analysis.window import _sum_within as _booked_within
 
 MEMORY = "process.anon_bytes"
 # (generation, kind, phase)

@@ -14,7 +14,7 @@ from pieces import lane_of
 
 from leakline.analysis import RunHistory, examine
 from leakline.analysis.examination import _of_lane, duration_of
-from leakline.analysis.forecast.settling import _is_flat, settling_of
+from leakline.analysis.forecast.memory_outlook import _is_flat, settling_of
 from leakline.analysis.results import Interval
 from leakline.analysis.statistics.memory_evidence import Scale, baseline_of
 from leakline.analysis.timeline import (

@@ -20,7 +20,14 @@ from pieces import (
 )
 
 from leakline.analysis.attribution.candidates import Candidate, Family, Place
-from leakline.analysis.attribution.causes import Cause, Memory
+from leakline.analysis.attribution.causes import (
+    Cause,
+    Memory,
+    fingerprint_of,
+    goes_on_as,
+    normalised,
+    shares_names,
+)
 from leakline.analysis.attribution.growth_split import (
     _around,
     _claim,
@@ -29,16 +36,10 @@ from leakline.analysis.attribution.growth_split import (
     _taking_part,
     share_out,
 )
-from leakline.analysis.findings.fingerprint import (
-    fingerprint_of,
-    goes_on_as,
-    normalised,
-    shares_names,
-)
-from leakline.analysis.findings.priority import Priorities, one_worse, priority
-from leakline.analysis.memo import Known
+from leakline.analysis.findings.verdict_summary import Priorities, one_worse, priority
 from leakline.analysis.results import Finding, Interval, Kind, Suspect
 from leakline.analysis.statistics.trend import Slope
+from leakline.analysis.timeline import Known
 
 MEMORY = Memory(Slope(100.0, 80.0, 120.0, 16), {"train": 60.0, "evolve": 40.0})
 ENVS = candidate("app.Env", "object")

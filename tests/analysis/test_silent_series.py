@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pieces import ends_history
 
 from leakline.analysis import RunHistory, examine
+from leakline.analysis.generation_axis import WHOLE
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.results import SEVERITY
 from leakline.analysis.run_history import Value
-from leakline.analysis.snapshot_thinning import WHOLE
 from leakline.analysis.status import ACTIVE
 from leakline.analysis.timeline import lanes_of
 

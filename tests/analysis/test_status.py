@@ -11,10 +11,9 @@ from builder import MIB, history_of
 from pieces import assessed, candidate, cause_of, ends_lane, growing, sure
 
 from leakline.analysis.attribution.causes import Cause
-from leakline.analysis.generation_ranges import Spans
 from leakline.analysis.memory.memory_kinds import Channel
 from leakline.analysis.results import Kind, Status
-from leakline.analysis.run_history import LeftOut
+from leakline.analysis.run_history import LeftOut, Spans
 from leakline.analysis.statistics.memory_evidence import Rise, Scale
 from leakline.analysis.statistics.trend import NO_GROWTH, Slope
 from leakline.analysis.status import (

@@ -14,7 +14,7 @@ from builder import EVALUATE, MIB, Leak, Training, curve, history_of
 from pieces import ends_history
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.attribution.declared_capacities import (
+from leakline.analysis.assertions.expected_counts import (
     Bounded,
     _bytes_per_item,
     _going_on,

@@ -12,14 +12,9 @@ import pytest
 from builder import MIB
 
 from leakline.analysis import RunHistory, examine
+from leakline.analysis.generation_axis import WHOLE, positions_to_read, rows_to_read, thinned
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.run_history import Expectation, ProcessHistory
-from leakline.analysis.snapshot_thinning import (
-    WHOLE,
-    positions_to_read,
-    rows_to_read,
-    thinned,
-)
 from leakline.analysis.timeline import (
     lanes_of,
 )

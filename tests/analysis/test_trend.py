@@ -8,30 +8,28 @@ import random
 import pytest
 from scipy import stats
 
-from leakline.analysis.statistics.growth_shape import (
-    _at,
-    _without_steps,
-    breaks_new_ground,
-    is_a_real_start,
-    is_more_than_steps,
-    keeps_rising,
-    slows_like_a_logarithm,
-    stands_out,
-    what_stays,
-)
 from leakline.analysis.statistics.trend import (
     Hinge,
     Slope,
+    _at,
     _fit_from,
+    _without_steps,
     block_minima,
+    breaks_new_ground,
     fit_hinge,
     hinge_among,
+    is_a_real_start,
+    is_more_than_steps,
+    keeps_rising,
     kendall_variance,
     lag_one_correlation,
     pair_slopes,
     robust_spread,
+    slows_like_a_logarithm,
+    stands_out,
     theil_sen,
     weighted_median,
+    what_stays,
 )
 
 

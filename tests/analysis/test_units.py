@@ -11,13 +11,10 @@ import pytest
 from builder import MIB, TRAIN, Leak, Training, kept_environments, loss_graph
 
 from leakline.analysis import RunHistory, compare, examine
-from leakline.analysis.forecast.settling import settling_of
-from leakline.analysis.generation_ranges import Spans
-from leakline.analysis.generation_unit import _is_young, in_its_unit, passed
+from leakline.analysis.forecast.memory_outlook import settling_of
+from leakline.analysis.generation_axis import _is_young, generations_of, in_its_unit, passed
 from leakline.analysis.results import Verdict
-from leakline.analysis.run_facts import by_instance
-from leakline.analysis.run_history import ProcessHistory, history_from_batches
-from leakline.analysis.snapshot_thinning import generations_of
+from leakline.analysis.run_history import ProcessHistory, Spans, by_instance, history_from_batches
 from leakline.analysis.statistics.memory_evidence import Scale
 from leakline.analysis.timeline import (
     spacing_of,
@@ -157,7 +154,7 @@ def test_what_came_before_the_first_generation_is_not_counted() -> None:
 def test_a_run_that_is_counted_by_the_minute_is_the_same_object() -> None:
     """What looks keep of earlier ones rests on that."""
     read = history("minute", batch(range(0, 300, 60)))
-    from leakline.analysis.generation_unit import in_its_unit
+    from leakline.analysis.generation_axis import in_its_unit
 
     assert in_its_unit(read) is read
 

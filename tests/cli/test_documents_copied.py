@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib
 import os
 import re
 import shlex
@@ -18,7 +17,7 @@ import pytest
 import yaml
 from tests.cli.conftest import DOCS, post_runs, serving
 
-from leakline.cli import _FILES, COMMANDS
+from leakline.cli import COMMANDS, load_command
 from leakline.transport.spool_format import read_header
 
 
@@ -138,7 +137,7 @@ def test_every_command_and_option_exists(document: str) -> None:
     assert commands
     for name, rest in commands:
         parser = argparse.ArgumentParser(exit_on_error=False)
-        importlib.import_module(f"leakline.cli.commands.{_FILES.get(name, name)}").configure(parser)
+        load_command(name).configure(parser)
         words = shlex.split(rest.partition(" #")[0])
         parser.parse_args([word.replace("41723", "1") for word in words])
 

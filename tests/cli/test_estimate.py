@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from leakline.analysis.estimate_check import check_estimate
-from leakline.cli.commands.estimate import _measured
+from leakline.cli.commands.estimate import _measured, check_estimate
 
 
 def test_an_estimate_that_is_out_is_told_by_its_factor(leakline: Any) -> None:

@@ -22,7 +22,7 @@ from tests.cli.conftest import DOCS, LOGS, MIB, Leakline, page_at
 from leakline.errors import LeaklineError
 from leakline.importing import FORMS, Wishes, imported_log, read_log, recorded
 from leakline.importing.formats import printed_blocks
-from leakline.importing.text_lines import MAX_LINE_LENGTH
+from leakline.importing.imported_log import MAX_LINE_LENGTH
 from leakline.report import report_text
 from leakline.snapshot import batch_to_wire
 from leakline.transport.http_delivery import request_json

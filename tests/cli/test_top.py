@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from leakline.report.terminal_frame import BARS, Shown, columns, cut, frame, sparkline
+from leakline.report.terminal_text import BARS, Shown, columns, cut, frame, sparkline
 
 
 @pytest.mark.parametrize("seconds", ["0", "never", "-1"])

@@ -11,7 +11,7 @@ import pytest
 from tests.client.recording import events, generation_ends, recorded
 
 from leakline import Run
-from leakline.console.notices import Notices, set_up
+from leakline.console import Notices, set_up
 from leakline.errors import BadArgument
 from leakline.runtime import error_boundary
 from leakline.runtime.error_boundary import Guard

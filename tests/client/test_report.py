@@ -28,9 +28,9 @@ from leakline.report import (
     report_text,
     spools_by_run,
 )
-from leakline.report.markup import bullets, code, escape, one_line, table
+from leakline.report.document_blocks import bullets, code, escape, one_line, table
 from leakline.report.report_data import trend
-from leakline.report.text_report import render, signed_gib
+from leakline.report.terminal_text import render, signed_gib
 from leakline.report.verdict_facts import change_interval, forecast, graph_rates, with_graphs
 from leakline.snapshot import (
     Batch,

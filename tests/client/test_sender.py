@@ -14,7 +14,7 @@ import pytest
 from tests.client.spools import END, HEADER, PROCESS, snapshot, spool
 
 import leakline
-from leakline.console.notices import Notices
+from leakline.console import Notices
 from leakline.snapshot import Event, Snapshot
 from leakline.transport.http_delivery import Delivery
 from leakline.transport.outbox import SafeOutbox

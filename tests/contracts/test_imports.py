@@ -69,7 +69,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "leakline.testing": ("leakline",),
     "leakline.pytest_plugin": ("leakline.testing", "leakline.errors", "leakline.text_format", "pytest"),
-    "leakline.drill": ("leakline", "torch"),
+    "leakline.cli.drill_training": ("leakline", "torch"),
     "leakline.cli": ("leakline",),
     # The lowest layer of the server.
     "leakline_server": (),
@@ -159,7 +159,12 @@ LAZILY: dict[str, tuple[str, ...]] = {
 # Package -> what it must never import, whatever else holds.
 FORBIDDEN: dict[str, tuple[str, ...]] = {
     "leakline": ("fastapi", "sqlalchemy", "jinja2", "msgspec"),
-    "leakline.drill": ("leakline.probes", "leakline.run", "leakline.sampling", "leakline.cli"),
+    "leakline.cli.drill_training": (
+        "leakline.probes",
+        "leakline.run",
+        "leakline.sampling",
+        "leakline.cli",
+    ),
     "leakline_server.charts": ("leakline_server.store.engine",),
     "leakline_server.web": ("sqlalchemy", "leakline_server.workers"),
     "leakline_server.workers": ("leakline_server.web",),

@@ -132,7 +132,7 @@ def test_the_wheel_carries_pages_migrations_and_the_example(unpacked: Path) -> N
         "leakline_server/migrations/env.py",
         "leakline_server/static/js/leakline.js",
         "leakline/examples/erl_trading/trainer.py",
-        "leakline/drill/leaking_training.py",
+        "leakline/cli/drill_training.py",
         "leakline/py.typed",
     ):
         assert (unpacked / name).is_file(), name

@@ -104,7 +104,7 @@ def test_an_interrupt_ends_everything_and_leaves_nothing(
 
 MEASURE = """
 import json, psutil, sys
-from leaking_training import Trainer
+from drill_training import Trainer
 
 own, grow = psutil.Process(), getattr(Trainer(sys.argv[1]), sys.argv[1])
 for _ in range(3):

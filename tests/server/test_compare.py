@@ -12,8 +12,8 @@ from tests.server.stored import engine_of
 
 from leakline import analysis
 from leakline.analysis.comparison import run_comparison
+from leakline.analysis.generation_axis import WHOLE, generations_to_compare, positions_to_read
 from leakline.analysis.results import to_json
-from leakline.analysis.snapshot_thinning import WHOLE, generations_to_compare, positions_to_read
 from leakline_server.store.engine import Engine
 from leakline_server.store.runs import process_history, run_history
 from leakline_server.web.compare.view import _changes

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.server.stored import serving
 
-from leakline.analysis.findings.priority import Priorities
+from leakline.analysis.findings.verdict_summary import Priorities
 from leakline.cli import main
 from leakline.errors import BadArgument
 from leakline_server.config import (

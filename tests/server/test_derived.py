@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 from tests.server.stored import engine_of
 
 from leakline import analysis
+from leakline.analysis.generation_axis import thinned
 from leakline.analysis.results import to_json
-from leakline.analysis.snapshot_thinning import thinned
 from leakline_server.store.runs import process_history, run_history
 from leakline_server.web import derived_analysis
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from leakline.analysis.results import Interval, OomForecast, Verdict, to_json
 from leakline.report.document import verdict_lines
-from leakline.report.terminal_frame import Shown, frame
+from leakline.report.terminal_text import Shown, frame
 from leakline.text_format import with_forecast
 from leakline_server.alerts.alert_payload import ExaminedRun
 from leakline_server.alerts.run_alerts import oom_alert

@@ -25,7 +25,7 @@ from sqlalchemy import Connection, MetaData, Table, insert, inspect, select, upd
 from tests.server.databases import SHAPE, Copies
 from tests.server.stored import damage_all_of, engine_of, serving
 
-from leakline.analysis.assertions.words import assertion_title
+from leakline.analysis.assertions.declared_limits import assertion_title
 from leakline.analysis.results import AssertionCheck
 from leakline.analysis.run_history import Expectation
 from leakline_server.paths import MIGRATIONS

@@ -23,8 +23,8 @@ from tests.server.stored import (
     statements,
 )
 
+from leakline.analysis.generation_axis import thinned
 from leakline.analysis.run_history import history_from_batches
-from leakline.analysis.snapshot_thinning import thinned
 from leakline.snapshot import RunHeader, header_from_wire
 from leakline_server.ingest import decode
 from leakline_server.ingest.writer import MAX_GROUP, Writer

@@ -66,7 +66,7 @@ class VerdictEvents:
         """Also under another fingerprint that is gone: a leak known better by now is no second one."""
         known = self._told.get(finding.fingerprint)
         if known is None and finding.status in _STANDING and gone:
-            from ..analysis.findings.fingerprint import goes_on_as
+            from ..analysis.attribution.causes import goes_on_as
 
             known = next((each for each in gone if goes_on_as(each.finding, finding)), None)
             if known is not None:

@@ -5,7 +5,7 @@ Imports `snapshot`, `text_format` and the standard library only: no clock, no I/
 """
 
 from .assertions.checks import check_counts
-from .assertions.learned_baselines import steady_counts
+from .assertions.expected_counts import steady_counts
 from .comparison.run_comparison import compare, environment_changes
 from .examination import examine
 from .findings.growth_tables import store_fill, type_growth

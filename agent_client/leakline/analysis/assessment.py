@@ -10,20 +10,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from .assertions.declared import KEPT_BY_PHASE, KEPT_BY_RUN, Amounts, declared_budgets, kept_amounts
-from .assertions.declared_counts import Violation
-from .assertions.words import broken_budget_evidence
+from .assertions.declared_limits import (
+    KEPT_BY_PHASE,
+    KEPT_BY_RUN,
+    Amounts,
+    broken_budget_evidence,
+    declared_budgets,
+    kept_amounts,
+)
+from .assertions.expected_counts import Violation
 from .attribution.candidates import NOWHERE, OF_OTHERS, Candidate, Place, describe, find_candidates
 from .attribution.causes import Cause, find_causes
 from .attribution.declared_containers import grows_while_a_store_fills, is_stored
-from .attribution.growth_split import share_out
-from .attribution.native_handles import with_handles
-from .attribution.sparse_census import with_seldom_counted
-from .attribution.unattributed import native_growth, other_channels, retained, with_garbage
+from .attribution.growth_split import (
+    native_growth,
+    other_channels,
+    retained,
+    share_out,
+    with_garbage,
+)
+from .attribution.native_owners import with_handles, with_seldom_counted
 from .results import Assertion
 from .statistics.count_evidence import WINDOW, CountGrowth, come_together
-from .statistics.memory_evidence import Rise, Scale
-from .statistics.onset import Start
+from .statistics.memory_evidence import Rise, Scale, Start
 from .statistics.trend import Slope
 from .timeline import top_level
 from .timeline_analysis import (

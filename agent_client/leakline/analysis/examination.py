@@ -16,22 +16,17 @@ from ..text_format import (
 )
 from .assertions.checks import check_assertions
 from .attribution.candidates import BORN, OF_OTHERS, born_in
-from .comparison.fix_checklist import check_list
-from .comparison.fix_effects import effects_within
-from .comparison.resume_attempts import Told, judged
+from .comparison.fix_effects import check_list, effects_within
 from .findings.advice import with_counters
 from .findings.code_locations import located
 from .findings.finding_builder import build_finding, merge_alike, worth_telling
 from .findings.gauges import with_companions
-from .findings.priority import DEFAULTS, Priorities, raised
-from .findings.process_growth import measured, of_how_many, process_growth
-from .findings.unit_change import active_by_seconds, minutes_carried, studies_by_seconds
-from .findings.verdict_sentence import nothing_yet, summary_sentence
+from .findings.growth_tables import measured, of_how_many, process_growth
+from .findings.verdict_summary import DEFAULTS, Priorities, nothing_yet, raised, summary_sentence
 from .forecast.forecast_score import score_of
+from .forecast.memory_outlook import settled
 from .forecast.oom_forecast import ahead, first_end, forecast, of_devices, unread
-from .forecast.settling import settled
-from .generation_ranges import union
-from .generation_unit import UNITS_OF_TIME, passed
+from .generation_axis import PLANS, UNITS_OF_TIME, passed, thinned
 from .incremental_cache import Kept
 from .memory.memory_by_phase import (
     NO_PHASE,
@@ -52,10 +47,19 @@ from .results import (
     Status,
     Verdict,
 )
-from .run_history import RunHistory
-from .snapshot_thinning import PLANS, thinned
+from .run_history import RunHistory, union
 from .statistics.trend import theil_sen
-from .status import ACTIVE, GROWING, MIN_GENERATIONS, walk
+from .status import (
+    ACTIVE,
+    GROWING,
+    MIN_GENERATIONS,
+    Told,
+    active_by_seconds,
+    judged,
+    minutes_carried,
+    studies_by_seconds,
+    walk,
+)
 from .timeline import END, MAIN, Lane, lanes_of, top_level, with_its_generations
 from .timeline_analysis import LaneStudy, Moment, memory_since
 from .window import added

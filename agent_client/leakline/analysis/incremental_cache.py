@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .assertions.declared import declared_budgets
+from .assertions.declared_limits import declared_budgets
 from .assessment import MOMENT
 from .forecast.forecast_score import grid
-from .memo import Known
 from .memory.memory_by_phase import book_names
 from .memory.memory_kinds import bridged_for_good
 from .series_facts import GROWTHS
 from .status import CONFIRMATIONS, moments_for
-from .timeline import END, STEPS, Lane
+from .timeline import END, STEPS, Known, Lane
 from .timeline_analysis import LaneStudy
 
 

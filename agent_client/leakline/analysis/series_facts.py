@@ -11,19 +11,20 @@ from typing import Final, Literal
 
 from ..snapshot import CYCLIC_GARBAGE, Holder
 from ..text_format import short_name
-from .assertions.declared_counts import (
+from .assertions.expected_counts import (
     COLLECTIONS,
+    Bounded,
     Readings,
     Violation,
     applicable_readings,
+    bounded_containers,
     find_violation,
+    tracked_names,
     types_of,
 )
-from .attribution.declared_capacities import Bounded, bounded_containers, tracked_names
-from .javascript_runs import TENSOR as JS_TENSOR
-from .javascript_runs import TENSORS as JS_TENSORS
-from .run_facts import Holders, most_of
-from .run_history import RunHistory
+from .run_history import TENSOR as JS_TENSOR
+from .run_history import TENSORS as JS_TENSORS
+from .run_history import Holders, RunHistory, most_of
 from .statistics.count_evidence import (
     LOOK_BACK,
     WINDOW,

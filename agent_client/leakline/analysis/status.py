@@ -1,24 +1,33 @@
-"""The ladder: learning, ok, filling, watch, suspected, confirmed, recovered.
+"""The status machine: learning, ok, filling, watch, suspected, confirmed, recovered.
 
 A status is what the newest moment says, held up by the moments before it: memory must pass several moments
 in a row to count, and a leak that stops is kept for as long as it took to be sure, then called recovered.
+
+The attempts of a run are one curve: a leak before and after a restart is one finding, since its first generation. But
+people resume with a fix, so the newest attempt is also judged by itself.
+
+A run that is counted by seconds continues by the minute after ten minutes. Ten minutes are too few to judge by, so a
+leak that was suspected or confirmed by seconds keeps its status until minutes show that it has stopped.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from .assessment import moment_of
-from .findings.fingerprint import fingerprint_of
-from .findings.verdict_sentence import MIN_GENERATIONS as MIN_GENERATIONS
+from .attribution.candidates import Candidate
+from .attribution.causes import fingerprint_of
+from .findings.verdict_summary import MIN_GENERATIONS as MIN_GENERATIONS
+from .generation_axis import COUNTED_BY_SECONDS_UP_TO
 from .memory.memory_by_phase import IN_USE
 from .results import SEVERITY, Status
+from .run_history import MINUTE_SECONDS, ProcessHistory, RunHistory
 from .statistics.trend import floor_slope
-from .timeline import Lane
+from .timeline import Lane, lanes_of
 from .timeline_analysis import PRIVATE, RATE_WINDOW, Assessed, LaneStudy, Moment
 
 _WATCH: Final = 8
@@ -382,3 +391,116 @@ def confirmations(study: LaneStudy, a: Assessed, upto: int, window: int) -> int:
             break
         found = min(CONFIRMATIONS, read[newest - 1] - position + 1)
     return found
+
+
+# Generations of its own before an attempt is judged by itself; and where other memory than the private leaked.
+MIN_OWN: Final = 12
+MIN_OWN_ELSEWHERE: Final = 24
+# Of the growth before; what a leak shows by chance is seldom so little.
+MUCH_LESS: Final = 0.5
+
+Told = tuple[LaneStudy, Moment, list[Standing]]
+
+
+def judged(told: Told) -> list[Told]:
+    """What stands by all attempts, or by the newest alone with what it does not do any more as recovered."""
+    study, moment, standings = told
+    own = _of_newest_attempt(study)
+    if own is None:
+        return [told]
+    newest, now = walk(own)
+    if newest is None or any(standing.status in ACTIVE for standing in now):
+        return [told]
+    before = [standing for standing in standings if standing.status in (*ACTIVE, "recovered")]
+    if not all(_is_gone(standing, newest, now, own) for standing in before):
+        return [told]
+    gone = [replace(standing, status="recovered") for standing in before]
+    return [(own, newest, now), (study, moment, gone)]
+
+
+def _of_newest_attempt(study: LaneStudy) -> LaneStudy | None:
+    lane = study.lane
+    if not lane.segment or lane.segment[0] == lane.segment[-1]:
+        return None
+    mine = tuple(study.history.of_instance(lane.instance))
+    history = replace(study.history, processes=mine)
+    own = lanes_of(history)
+    if not own or not MIN_OWN <= len(own[0]) < len(lane):
+        return None
+    return LaneStudy(history, own[0])
+
+
+def _is_gone(standing: Standing, newest: Moment, now: list[Standing], own: LaneStudy) -> bool:
+    """Return True if enough readings of the newest attempt show that the growth has stopped."""
+    same = next((each for each in now if each.fingerprint == standing.fingerprint), None)
+    if same is not None and still_counted(same.assessed):
+        return False
+    channel = standing.assessed.channel
+    if channel != PRIVATE:
+        is_known = any(each.name == channel for each in own.channels)
+        return is_known and len(own.readings(channel)) >= MIN_OWN_ELSEWHERE
+    if len(own.readings(PRIVATE)) < MIN_OWN:
+        return False
+    return newest.growth.high <= MUCH_LESS * standing.assessed.cause.rate.estimate
+
+
+# From so many minutes on they say all that there is to say.
+_ENOUGH_MINUTES: Final = 48
+
+
+def studies_by_seconds(history: RunHistory, studies: Sequence[LaneStudy]) -> list[LaneStudy]:
+    """Return the first minutes of a run that was counted by seconds when they were read.
+
+    Empty for other runs, and once there are minutes enough.
+    """
+    if (
+        not history.began_by_seconds
+        or max((len(s.lane) for s in studies), default=0) > _ENOUGH_MINUTES
+    ):
+        return []
+    first = tuple(_first_minutes(process) for process in history.processes if len(process))
+    early = replace(history, unit="second", total=None, processes=first)
+    return [LaneStudy(early, lane) for lane in lanes_of(early)]
+
+
+def active_by_seconds(early: Sequence[LaneStudy]) -> dict[str, list[Standing]]:
+    """Return process place -> the leaks that were active when seconds became minutes, in bytes per minute."""
+    found = {}
+    for study in early:
+        _, standings = walk(study)
+        active = [
+            replace(s, assessed=_by_minute(s.assessed)) for s in standings if s.status in ACTIVE
+        ]
+        if active:
+            found[study.lane.name] = active
+    return found
+
+
+def minutes_carried(study: LaneStudy) -> int:
+    """Return how many minutes of a lane were judged by seconds."""
+    return bisect_right(study.lane.generations, COUNTED_BY_SECONDS_UP_TO / MINUTE_SECONDS - 1)
+
+
+def _first_minutes(process: ProcessHistory) -> ProcessHistory:
+    rows = bisect_right(process.monotonic, process.monotonic[0] + COUNTED_BY_SECONDS_UP_TO)
+    return replace(process.picked(lambda column: column[:rows]), unit_seconds=1.0)
+
+
+def _by_minute(a: Assessed) -> Assessed:
+    """Return the same growth per minute."""
+    cause, n = a.cause, MINUTE_SECONDS
+    cause = replace(
+        cause, rate=cause.rate.scaled(n), members=tuple(_member_by_minute(c) for c in cause.members),
+        measured=None if cause.measured is None else cause.measured * n,
+    )  # fmt: skip
+    start = None if a.start is None else (a.start[0] // n, a.start[1] // n, a.start[2] // n)
+    return replace(a, cause=cause, start=start, window=max(1.0, a.window / n))
+
+
+def _member_by_minute(c: Candidate) -> Candidate:
+    g, n = c.growth, MINUTE_SECONDS
+    growth = replace(
+        g, slope=g.slope * n, low=g.low * n, high=g.high * n, start=g.start // n, start_low=g.start_low // n,
+        start_high=g.start_high // n, generations=max(1.0, g.generations / n), period=None,
+    )  # fmt: skip
+    return replace(c, growth=growth, bytes_rate=None if c.bytes_rate is None else c.bytes_rate * n)

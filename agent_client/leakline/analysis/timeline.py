@@ -3,25 +3,60 @@
 A lane is one place in the run (rank and role) over all its attempts. A resume that repeats generations
 replaces what the attempt before had measured for them; where one attempt ends and the next begins, the
 jump is taken out, so that memory freed by a crash is not taken for a release.
+
+`Known` caches what was computed from the first generations of a lane: it stays true while the run goes on.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from operator import le
 from statistics import median, median_low
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from .generation_ranges import Spans, union
-from .javascript_runs import TENSOR_BYTES, is_javascript
-from .memo import Known
-from .run_history import NOTHING_LEFT_OUT, LeftOut, ProcessHistory, RunHistory, Value
-from .snapshot_thinning import generations_of
+from .generation_axis import generations_of
+from .run_history import (
+    NOTHING_LEFT_OUT,
+    TENSOR_BYTES,
+    LeftOut,
+    ProcessHistory,
+    RunHistory,
+    Spans,
+    Value,
+    is_javascript,
+    union,
+)
+
+
+class Known:
+    """Results by (generations seen, what was asked)."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, object], Any] = {}
+
+    def once(self, upto: int, what: object, work: Callable[[], T]) -> T:
+        """What ``work`` gave when this was asked first. ``what`` must name all that the answer depends on."""
+        key = (upto, what)
+        if key not in self._found:
+            self._found[key] = work()
+        found: T = self._found[key]
+        return found
+
+    def only(self, wanted: Callable[[int, object], bool]) -> Known:
+        """Without what is not wanted, by (generations seen, what was asked)."""
+        kept = Known()
+        kept._found = {key: value for key, value in self._found.items() if wanted(*key)}
+        return kept
+
+    def learn(self, other: Known) -> None:
+        """Take over what another has worked out of the same generations."""
+        self._found.update(other._found)
+
 
 T = TypeVar("T")
 

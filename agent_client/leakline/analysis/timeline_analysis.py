@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
+from .assertions.expected_counts import without_bounded
 from .attribution.causes import Cause, Memory
-from .attribution.declared_capacities import without_bounded
-from .memo import Known
-from .memory.garbage_cycles import Waiting, waiting_of
 from .memory.memory_by_phase import (
     LEAKLINE_LINE,
     OTHER_THREADS_LINE,
@@ -20,12 +18,12 @@ from .memory.memory_by_phase import (
     without_give_and_take,
 )
 from .memory.memory_kinds import Channel, channels_of, last_read
+from .memory.uncollected_memory import Waiting, waiting_of
 from .run_history import RunHistory
 from .series_facts import Facts
-from .statistics.memory_evidence import Rise, Scale, baseline_of, lasting_rise
-from .statistics.onset import Start, bend_of
+from .statistics.memory_evidence import Rise, Scale, Start, baseline_of, bend_of, lasting_rise
 from .statistics.trend import NO_GROWTH, Slope, floor_slope
-from .timeline import Lane
+from .timeline import Known, Lane
 
 # Generations that a rate rests on at most, and what is attributed with it.
 RATE_WINDOW: Final = 256

@@ -1,6 +1,7 @@
-"""The `leakline` program. Each file in `commands` is one command, and its module docstring is the help text.
+"""The `leakline` program. A module in `commands` has one command, whose help text is its docstring, or a table of some.
 
-Imports any package of `leakline`, and the server inside functions. Start reading in `main`.
+Imports any package of `leakline`, and the server inside functions. Start reading in `main`; `_MODULES` maps commands to
+modules.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
-from typing import Final, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, NoReturn
 
 from .. import __version__
 from ..errors import LeaklineError
@@ -47,11 +48,31 @@ COMMANDS: Final = {
     command: summary for group in GROUPS.values() for command, summary in group.items()
 }
 
-# Modules that cannot have the name of their command: a keyword of Python, and a name that `leakline/run.py` has.
-_FILES: Final = {"import": "import_", "run": "run_"}
+# Modules with several commands, or that cannot have the name of theirs: a keyword of Python, and a name that
+# `leakline/run.py` has.
+_MODULES: Final = {
+    "import": "import_", "run": "run_", "watch": "run_", "sync": "recordings", "report": "recordings",
+    "token": "administration", "password": "administration", "webhook": "administration", "db": "administration",
+}  # fmt: skip
 
-# They command the terminal themselves; names reach it through `report/terminal_frame.py`, or are of their own programs.
+# They command the terminal themselves; names reach it through `report/terminal_text.py`, or are of their own programs.
 _DRAWS: Final = frozenset({"serve", "demo", "drill", "top"})
+
+
+class Command(NamedTuple):
+    """What a module in `commands` defines for one command. ``help``: its explanation, with examples."""
+
+    help: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    main: Callable[[argparse.Namespace], int]
+
+
+def load_command(name: str) -> Command:
+    """Import the module of a command."""
+    module = importlib.import_module(f".commands.{_MODULES.get(name, name)}", __name__)
+    if hasattr(module, "COMMANDS"):
+        return Command(*module.COMMANDS[name])
+    return Command(module.__doc__ or "", module.configure, module.main)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,15 +99,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command != name:
             commands.add_parser(command, help=summary, add_help=False)
             continue
-        module = importlib.import_module(f".commands.{_FILES.get(command, command)}", __name__)
+        found = load_command(command)
         child = commands.add_parser(
             command,
             help=summary,
-            description=module.__doc__,
+            description=found.help,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        module.configure(child)
-        child.set_defaults(main=module.main, refuse=child.error)
+        found.configure(child)
+        child.set_defaults(main=found.main, refuse=child.error)
     try:
         options, unknown = parser.parse_known_args(arguments)
         if unknown:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ..errors import LeaklineError
-from ..report.markup import escape
+from ..report.document_blocks import escape
 from ..report.verdict_facts import finding_line
 from ..text_format import count_of, printable, worded
 from ..transport.oom_inference import death_of

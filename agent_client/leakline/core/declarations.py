@@ -236,7 +236,7 @@ def _location(location: object) -> str | None:
 
 def _promised(claim: object, value: object) -> int:
     # Loaded by who declares a fix, and by nobody else.
-    from ..analysis.assertions.declared import COUNT, NAMES, NUMBERS, SIZES
+    from ..analysis.assertions.declared_limits import COUNT, NAMES, NUMBERS, SIZES
 
     name = f"promises[{claim!r}]"
     if claim in SIZES:
@@ -254,6 +254,6 @@ def _promised(claim: object, value: object) -> int:
 
 def promised_classes(data: Mapping[str, Any]) -> list[str]:
     """The classes whose counts a fix promises: they must be counted for it to be tested."""
-    from ..analysis.assertions.declared import COUNT
+    from ..analysis.assertions.declared_limits import COUNT
 
     return [name.removeprefix(COUNT) for name in data["promises"] if name.startswith(COUNT)]

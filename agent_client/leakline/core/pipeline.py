@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..actions.callbacks import VerdictWatch
 from ..actions.cleanups import Cleanups
-from ..console.notices import Notices
+from ..console import Notices, SnapshotBanner, StatusLine
 from ..probes.memory.cgroup import memory_group
 from ..probes.native_module import native, why_not_native
 from ..runtime.error_boundary import logger
@@ -106,15 +106,11 @@ class Chain:
                 self.loop.note, lambda: self.verdicts.status, note_cpu=governor.note_thread
             )
             self.loop.listeners.append(self._traced.see)
-        from ..console.snapshot_text import SnapshotBanner
-
         self.banner = SnapshotBanner(self._notices, f"run {self.header.name}")
         self.loop.listeners.append(self.banner.see)
         # Whoever says nothing works out nothing for it.
         self._says_lines = settings.log_every > 0 and not self._quiet
         if self._says_lines:
-            from ..console.status_line import StatusLine
-
             line = StatusLine(
                 self._notices, settings.log_every, settings.watch, lambda: self.verdicts.newest
             )

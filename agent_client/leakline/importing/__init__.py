@@ -8,9 +8,8 @@ are in `formats`.
 
 from __future__ import annotations
 
-from .format_detection import FORMS, form_of
 from .imported_log import ImportRefused, Log, Wishes
-from .log_reader import read_log
+from .log_reader import FORMS, form_of, read_log
 from .run_recording import Imported, recorded, write_spool
 
 __all__ = [

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ..analysis.generation_unit import UNITS_OF_TIME
+from ..analysis.generation_axis import UNITS_OF_TIME
 from ..core.run_names import readable_name
 from ..errors import SpoolError
 from ..snapshot import Batch, Event, LargeObject, ProcessIdentity, RunHeader, Snapshot

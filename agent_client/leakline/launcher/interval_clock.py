@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ..analysis.generation_unit import COUNTED_BY_SECONDS_UP_TO, UNITS_OF_TIME
+from ..analysis.generation_axis import COUNTED_BY_SECONDS_UP_TO, UNITS_OF_TIME
 from ..runtime.error_boundary import Guard
 from ..runtime.threads import OurThread
 from ..text_format import count_of

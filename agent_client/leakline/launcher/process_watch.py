@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ..console.notices import set_up
+from ..console import set_up
 from ..core.environment import command_line
 from ..core.pipeline import Chain
 from ..core.target import Subject

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ..analysis.generation_unit import UNITS_OF_TIME
+from ..analysis.generation_axis import UNITS_OF_TIME
 from ..core.exit_summary import LINE_LIMIT
 from ..errors import SpoolError
 from ..settings import Settings

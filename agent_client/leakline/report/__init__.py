@@ -26,7 +26,7 @@ from ..transport.spool_format import (
 )
 from .document import Origin, run_markdown
 from .report_data import Recording, build, examined, load, told
-from .text_report import render
+from .terminal_text import render
 
 # Reading a longer spool whole would hold up the end of a program; generation ends are enough for a verdict.
 WHOLE_UP_TO_BYTES: Final = 2**20

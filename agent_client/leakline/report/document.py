@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..analysis.assertions.words import assertion_lines
-from ..analysis.findings.verdict_sentence import check_lines, course_lines, effect_lines
+from ..analysis.assertions.declared_limits import assertion_lines
+from ..analysis.findings.verdict_summary import check_lines, course_lines, effect_lines
 from ..analysis.status import GROWING
 from ..text_format import (
     format_bytes,

@@ -1,17 +1,95 @@
 """A document as blocks, and its writers for a terminal and for Markdown.
 
-Words in blocks are in the `Style` of the writer that follows. The sentence of a headline and the lines of a list are
-plain text: the writer escapes them.
+Text that came from a training is written so that it stays text in Markdown: escaped or in a code span.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from ..console.snapshot_text import banner
-from ..text_format import worded
-from . import markup
+from ..console import banner
+from ..text_format import printable, worded
+
+NOTHING: Final = "–"
+# An underscore between letters or digits is text in every dialect of today.
+_SPECIAL: Final = re.compile(r"[\\`*\[\]#~|$]|(?<![^\W_])_|_(?![^\W_])")
+_ENTITIES: Final = {"&": "&amp;", "<": "&lt;"}
+# Where a line begins, these begin a list, a quote, a rule or a heading.
+_OPENING: Final = re.compile(r"^(?:[-+>=]|\d+(?=[.)](?:\s|$)))")
+# What GitHub and others make a link of by themselves.
+_ADDRESS: Final = re.compile(r"://|(?i:www)\.")
+# A name after this sign calls somebody, who gets a message. No escape helps: it is looked for in what is shown.
+_MENTION: Final = re.compile(r"@(?=\w)")
+# Seen nowhere, and no place to break a line.
+_WORD_JOINER: Final = "\u2060"
+# In a code span a backslash is no escape, and a bar ends a cell of a table.
+_NOT_IN_CODE: Final = re.compile(r"[`|\\]")
+
+
+def one_line(text: object) -> str:
+    """What cannot be printed, line ends and marks that turn the direction of writing too, becomes a space."""
+    return " ".join(printable(str(text)).split())
+
+
+def escape(text: object) -> str:
+    """The same text, of which no character means anything."""
+    plain = re.sub(r"[&<]", lambda found: _ENTITIES[found[0]], one_line(text))
+    plain = _SPECIAL.sub(lambda found: f"\\{found[0]}", plain)
+    plain = _ADDRESS.sub(_no_link, plain)
+    plain = _MENTION.sub(f"@{_WORD_JOINER}", plain)
+    return _OPENING.sub(_no_block, plain)
+
+
+def _no_link(found: re.Match[str]) -> str:
+    return ":&#47;&#47;" if found[0] == "://" else f"{found[0][:-1]}&#46;"
+
+
+def _no_block(found: re.Match[str]) -> str:
+    # Before a number there is nothing to escape: the sign after it is what makes the list.
+    return f"\\{found[0]}" if not found[0].isdigit() else f"{found[0]}\\"
+
+
+def code(text: object) -> str:
+    """A name as a code span; escaped where it holds what a code span cannot."""
+    plain = one_line(text)
+    if not plain:
+        return NOTHING
+    return escape(plain) if _NOT_IN_CODE.search(plain) else f"`{plain}`"
+
+
+def linked(text: object, address: str | None) -> str:
+    """A name as a code span that leads to ``address``, which is ours; without one the name alone."""
+    return code(text) if address is None else f"[{code(text)}]({address})"
+
+
+def headline(word: str, sentence: str) -> str:
+    """``**Fixed.** The sentence``; where the sentence begins with the word, that is what stands out."""
+    said = escape(sentence)
+    if said.startswith(word):
+        return f"**{word}**{said.removeprefix(word)}"
+    return f"**{word}.** {said}"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Cells are Markdown already. Heads that begin with ``#`` stand over numbers. Nothing where there is no row."""
+    body = [_row(row) for row in rows]
+    if body:
+        yield _row([head.lstrip("#") for head in heads])
+        yield _row(["--:" if head.startswith("#") else "---" for head in heads])
+        yield from body
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def bullets(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of text, those indented as points below the one before."""
+    for line in lines:
+        yield f"{'  ' if line[:1].isspace() else ''}- {escape(line)}"
+
 
 _INDENT: Final = "   "
 
@@ -25,7 +103,7 @@ class Style(NamedTuple):
     nothing: str
 
 
-MARKDOWN: Final = Style(markup.code, markup.escape, markup.linked, markup.NOTHING)
+MARKDOWN: Final = Style(code, escape, linked, NOTHING)
 TERMINAL: Final = Style(str, str, lambda text, _address: str(text), "")
 
 
@@ -84,22 +162,22 @@ def markdown_text(blocks: Iterable[Block]) -> str:
 def _markdown(block: Block) -> Iterator[str]:
     match block:
         case Headline(status, sentence):
-            yield markup.headline(status.replace("_", " ").capitalize(), sentence)
+            yield headline(status.replace("_", " ").capitalize(), sentence)
         case Heading(level, title):
             yield f"{'#' * level} {title}"
         case Sentence(text):
             yield text
         case Bullets(lines):
-            yield from markup.bullets(lines)
+            yield from bullets(lines)
         case Table(heads, rows):
-            yield from markup.table(heads, rows)
+            yield from table(heads, rows)
         case Facts(facts):
             for title, fact in facts:
                 if isinstance(fact, str):
                     yield f"- {title}: {fact}"
                 elif fact:
                     yield f"- {title}:"
-                    yield from (f"  - {markup.escape(sentence)}" for sentence in fact)
+                    yield from (f"  - {escape(sentence)}" for sentence in fact)
 
 
 def terminal_lines(blocks: Iterable[Block], *, banners: bool = False) -> Iterator[str]:

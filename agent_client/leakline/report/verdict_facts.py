@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ..analysis.generation_unit import UNITS_OF_TIME
+from ..analysis.generation_axis import UNITS_OF_TIME
 from ..analysis.status import GROWING
 from ..text_format import (
     NOT_MEASURED,

@@ -72,7 +72,7 @@ def said_at_end(verdict: Mapping[str, Any], state: str, reason: str) -> str:
     death = death_of(state, reason)
     if death is None:
         return str(verdict["summary"])
-    from ..analysis.findings.verdict_sentence import ended_summary
+    from ..analysis.findings.verdict_summary import ended_summary
 
     growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
     generations = verdict["generations"]

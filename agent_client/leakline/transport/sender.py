@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ..console.notices import Notices
+from ..console import Notices
 from ..errors import ServerBusy
 from ..runtime import gil_yield
 from ..runtime.error_boundary import Guard

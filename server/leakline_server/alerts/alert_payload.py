@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from leakline.analysis.findings.verdict_sentence import finding_sentence
+from leakline.analysis.findings.verdict_summary import finding_sentence
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.text_format import (
     capital,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from leakline.analysis.assertions.declared import KEPT_BY_GENERATION
-from leakline.analysis.generation_unit import UNITS_OF_TIME
+from leakline.analysis.assertions.declared_limits import KEPT_BY_GENERATION
+from leakline.analysis.generation_axis import UNITS_OF_TIME
 from leakline.analysis.results import Books, OomForecast, to_json
 
 from .chart_parts import PRIVATE, Axis, Band, Cone, Level, Points

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from leakline.analysis.javascript_runs import TENSOR_BYTES
+from leakline.analysis.run_history import TENSOR_BYTES
 
 Unit = Literal["bytes", "count", "seconds", "share", "number"]
 Draw = Literal["line", "bar", "area", "points"]

@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from leakline import analysis
 from leakline.analysis.comparison.comparison_results import Comparison
-from leakline.analysis.findings.priority import DEFAULTS, Priorities
+from leakline.analysis.findings.verdict_summary import DEFAULTS, Priorities
 from leakline.analysis.results import AssertionCheck, Books, SteadyCount, StoreFill, TypeGrowth
 from leakline.analysis.run_history import RunHistory
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, Final, Literal
 
 from leakline import __version__
-from leakline.analysis.findings.priority import DEFAULTS, Priorities
+from leakline.analysis.findings.verdict_summary import DEFAULTS, Priorities
 
 from .. import malloc_settings
 from ..store.engine import (

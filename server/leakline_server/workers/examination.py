@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from leakline import analysis
-from leakline.analysis.findings.priority import DEFAULTS, Priorities
+from leakline.analysis.findings.verdict_summary import DEFAULTS, Priorities
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.results import Verdict, to_json
 

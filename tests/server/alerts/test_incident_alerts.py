@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import select
 
 from leakline.analysis import RunHistory
+from leakline.analysis.generation_axis import thinned
 from leakline.analysis.run_history import ProcessHistory, Value
-from leakline.analysis.snapshot_thinning import thinned
 from leakline.snapshot import RunHeader
 from leakline_server.alerts.alert_payload import ExaminedRun
 from leakline_server.alerts.flapping import (

@@ -1,5 +1,5 @@
-"""Declared limits, accepted counts and promises of fixes: one model, one list of checks in the verdict.
+"""Declared limits, expected counts and promises of fixes: one model, one list of checks in the verdict.
 
-Imports `analysis.statistics`, `attribution`. Start reading in `checks.py` (the evaluator); `declared.py` and
-`fixes.py` read what the program or a person declared.
+Imports the modules of `analysis` and `analysis.statistics`. Start reading in `checks.py` (the evaluator);
+`declared_limits.py` and `expected_counts.py` read what the program or a person declared.
 """

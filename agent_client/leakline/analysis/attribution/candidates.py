@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ...text_format import short_name
-from ..assertions.declared_counts import Violation
-from ..javascript_runs import TENSOR as JS_TENSOR
-from ..javascript_runs import TENSOR_BYTES as JS_TENSOR_BYTES
+from ..assertions.expected_counts import Violation
 from ..memory.memory_by_phase import live_bytes_by_phase, without_give_and_take
+from ..run_history import TENSOR as JS_TENSOR
+from ..run_history import TENSOR_BYTES as JS_TENSOR_BYTES
 from ..series_facts import ARRAY, FIGURE, TENSOR, Facts, growth_of
 from ..statistics.count_evidence import CountGrowth
 from ..statistics.trend import floor_slope

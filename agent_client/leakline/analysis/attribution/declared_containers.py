@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
+from ..assertions.expected_counts import Bounded
 from ..series_facts import Facts
 from ..statistics.count_evidence import CountGrowth, count_growth
 from ..timeline import Lane
-from .declared_capacities import Bounded
 
 # Objects of one type that come with each item of a store, at most, and how exactly.
 _PER_ITEM: Final = 8

@@ -1,4 +1,4 @@
-"""Two runs, two attempts, or a run before and after a fix.
+"""Two runs, or a run before and after a fix.
 
 Imports every other package of the analysis but `forecast`. Start reading in `run_comparison.py`.
 """

@@ -12,20 +12,17 @@ from ...text_format import format_bytes, format_change, format_interval, seen_of
 from ..attribution.candidates import family_of
 from ..examination import examine
 from ..findings import gauges
-from ..findings.growth_tables import type_growth, with_verdict
-from ..findings.priority import DEFAULTS, Priorities
-from ..findings.process_growth import of_how_many
-from ..generation_ranges import Spans, union
-from ..generation_unit import passed
-from ..javascript_runs import TENSOR_BYTES, is_page
+from ..findings.growth_tables import of_how_many, type_growth, with_verdict
+from ..findings.verdict_summary import DEFAULTS, Priorities
+from ..generation_axis import passed
 from ..memory.memory_by_phase import NO_PHASE
-from ..range_window import Stretch
 from ..results import Finding, Interval, Status, TypeGrowth, Verdict, to_json
-from ..run_history import ProcessHistory, RunHistory
+from ..run_history import TENSOR_BYTES, ProcessHistory, RunHistory, Spans, is_page, union
 from ..statistics.memory_evidence import MATERIAL, Scale
 from ..status import ACTIVE, GROWING
 from ..timeline import Lane, lanes_of
 from ..timeline_analysis import LaneStudy
+from ..window import Stretch
 from .comparison_results import (
     SAME,
     Change,

@@ -12,10 +12,10 @@ from typing import Final
 
 from ...snapshot import CYCLIC_GARBAGE
 from ...text_format import format_bytes, short_name
+from ..assertions.expected_counts import tracked_names
 from ..attribution.candidates import Family, grows_larger
 from ..attribution.causes import Cause, holds
-from ..attribution.declared_capacities import tracked_names
-from ..generation_unit import UNITS_OF_TIME
+from ..generation_axis import UNITS_OF_TIME
 from ..memory.memory_kinds import idle_in_cache
 from ..results import Finding, Kind
 from ..run_history import RunHistory

@@ -16,7 +16,7 @@ from ...text_format import count_of, format_bytes, format_times, join_words, sho
 from ..results import Finding
 from ..run_history import amount_of, number_of
 from ..timeline import Lane
-from .priority import Priorities, one_worse, priority
+from .verdict_summary import Priorities, one_worse, priority
 
 # Once may be too early.
 RUNS_AT_LEAST: Final = 2

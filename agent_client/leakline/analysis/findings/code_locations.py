@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from ..assertions.fixes import declared_fixes
+from ..assertions.checks import declared_fixes
 from ..results import Finding
 from ..run_history import RunHistory
 from ..timeline import top_level

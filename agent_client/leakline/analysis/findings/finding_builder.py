@@ -18,7 +18,7 @@ from ...text_format import (
     ordinal,
     short_name,
 )
-from ..assertions.declared_counts import expected_text
+from ..assertions.expected_counts import expected_text
 from ..attribution.candidates import (
     OF_OTHERS,
     Candidate,
@@ -28,17 +28,17 @@ from ..attribution.candidates import (
     is_of_the_program,
 )
 from ..attribution.causes import SMALL, Cause, brings_some, holds
-from ..javascript_runs import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
-from ..memory.child_processes import GrowingChildren, growing_children, growing_lines
 from ..memory.memory_by_phase import NO_PHASE, executions_each, phase_slopes, without_give_and_take
+from ..memory.memory_kinds import GrowingChildren, growing_children, growing_lines
 from ..results import SEVERITY, Finding, Interval, Kind, Role, Status, Suspect, Unknown
+from ..run_history import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
 from ..statistics.trend import Slope
 from ..status import ACTIVE, Standing
 from ..timeline import Lane, top_level
 from ..timeline_analysis import Assessed, LaneStudy
 from .advice import advice_for
 from .cleanup_effects import deeper, is_deeper
-from .priority import Priorities, one_worse, priority
+from .verdict_summary import Priorities, one_worse, priority
 
 _MAX_SUSPECTS: Final = 8
 # Of the growth of the process that grows most, what another one has to grow by to be named beside it.

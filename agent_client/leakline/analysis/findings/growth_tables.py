@@ -1,4 +1,7 @@
-"""Tables beside the verdict: types and how they grow, tracked containers and their fill."""
+"""Tables next to the verdict: growth of types and of processes, tracked containers and their fill.
+
+The growth of the run is the sum of its processes; a row names the findings of its process.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from ..assertions.declared_counts import expected_text, find_violation, types_of
+from ..assertions.expected_counts import (
+    capacity_of,
+    expected_text,
+    find_violation,
+    tracked_names,
+    types_of,
+)
 from ..attribution.candidates import family_of, place_of, rate_of
 from ..attribution.causes import SMALL
-from ..attribution.declared_capacities import capacity_of, tracked_names
-from ..javascript_runs import TENSOR as JS_TENSOR
-from ..javascript_runs import TENSOR_BYTES as JS_TENSOR_BYTES
-from ..javascript_runs import TENSORS as JS_TENSORS
-from ..results import ChangeRating, Interval, StoreFill, TypeGrowth
+from ..results import ChangeRating, Finding, Interval, ProcessGrowth, StoreFill, TypeGrowth
+from ..run_history import TENSOR as JS_TENSOR
+from ..run_history import TENSOR_BYTES as JS_TENSOR_BYTES
+from ..run_history import TENSORS as JS_TENSORS
 from ..run_history import RunHistory
 from ..series_facts import Facts
 from ..statistics.count_evidence import CountGrowth, count_growth
-from ..statistics.trend import floor_slope, theil_sen
-from ..status import GROWING
+from ..statistics.trend import Slope, floor_slope, theil_sen
+from ..status import GROWING, Standing
 from ..timeline import Lane, fill_gaps, lanes_of
+from ..timeline_analysis import LaneStudy, Moment
+from .finding_builder import interval, worth_telling
 
 _WINDOW: Final = 64
 # Readings that tell a count that grows from one that rose: with fewer no growth is ever seen.
@@ -323,3 +333,59 @@ def _state(
     if now == capacity:
         return "full"
     return "filling" if speed > 0 else "steady"
+
+
+# Places of a run that are told one by one; those that a finding names and those that grow most come first.
+MAX_PROCESSES: Final = 1_024
+
+
+def of_how_many(history: RunHistory) -> str:
+    """What a sentence of the whole run ends with where not all of its processes were read; empty where all were."""
+    left_out = history.processes_left_out
+    if not left_out:
+        return ""
+    read = len(history.processes)
+    return f" (of the {read:,} largest processes; {left_out:,} more are not studied)"
+
+
+def measured(slope: Slope) -> Interval | None:
+    """None where there are too few readings for a rate: that is not zero."""
+    return interval(slope) if slope.points >= 2 else None
+
+
+def process_growth(
+    lanes: Iterable[Lane],
+    told: Iterable[tuple[LaneStudy, Moment, Sequence[Standing]]],
+    findings: Sequence[Finding],
+) -> tuple[ProcessGrowth, ...]:
+    """One for each place of the run, in the order of ``lanes``, with its newest process.
+
+    ``told``: the first of a place is what its growth is of. ``findings``: those of the verdict.
+    """
+    named_by = {f.fingerprint: f.process for f in findings if f.status in GROWING}
+    growth: dict[str, Interval | None] = {}
+    named: dict[str, list[str]] = {}
+    for study, moment, standings in told:
+        growth.setdefault(study.lane.name, measured(moment.growth))
+        own = (s.fingerprint for s in standings if worth_telling(s) and s.fingerprint in named_by)
+        named.setdefault(study.lane.name, []).extend(
+            f for f in own if study.lane.name in (named_by[f] or study.lane.name).split(", ")
+        )
+    found = [
+        ProcessGrowth(
+            lane.name,
+            lane.instance,
+            growth.get(lane.name),
+            tuple(dict.fromkeys(named.get(lane.name, ()))),
+        )
+        for lane in lanes
+    ]
+    if len(found) <= MAX_PROCESSES:
+        return tuple(found)
+    kept = {each.process for each in sorted(found, key=_weight)[:MAX_PROCESSES]}
+    return tuple(each for each in found if each.process in kept)
+
+
+def _weight(each: ProcessGrowth) -> tuple[bool, float]:
+    growth = each.growth_bytes_per_generation
+    return not each.findings, float("inf") if growth is None else -growth.estimate

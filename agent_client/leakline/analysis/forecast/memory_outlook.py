@@ -1,16 +1,28 @@
-"""How memory goes on from the newest reading: how fast it rises by now, and how far readings swing about that."""
+"""How memory continues: how fast it rises by now, how far readings swing, and from which generation on it is flat.
+
+Memory is flat (settled) once warm-up and filling are over and nothing has moved its level since.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from ..memory.memory_kinds import SHARED, Channel
-from ..statistics.onset import Start, bend_of
-from ..statistics.trend import NO_GROWTH, Slope, floor_slope, robust_spread
-from ..timeline_analysis import LaneStudy
+from ..results import Interval
+from ..statistics.memory_evidence import Scale, Start, bend_of
+from ..statistics.trend import (
+    MAX_HINGE_POINTS,
+    NO_GROWTH,
+    Slope,
+    fit_hinge,
+    floor_slope,
+    robust_spread,
+)
+from ..timeline_analysis import LaneStudy, Moment
 
 # Of the growth so far, the newest part tells the rate; the newest half of that, whether it still holds.
 _RECENT: Final = 0.6
@@ -127,3 +139,152 @@ def generations_to(amount: float, rate: float, gains: float) -> float | None:
     root = math.sqrt(rate * rate + 2 * gains * amount)
     # The form that does not take two nearly equal numbers from each other.
     return 2 * amount / (root + rate) if rate > 0 else (root - rate) / gains
+
+
+# Readings that must lie on the level before it is called one.
+MIN_FLAT: Final = 5
+# A reading so many spreads off the level is on the way to it, and no nearer than this share of the level.
+_CLEAR: Final = 4.0
+_SMALLEST: Final = 5e-4
+# A level that turns out to rise still is looked for once more behind its beginning, so often.
+_TRIES: Final = 4
+# Share of the slope before the level at which the level itself still moves on.
+_SAME_WAY: Final = 0.5
+# Of a level's newest readings, those that say where it is.
+_NEWEST_READINGS: Final = 256
+# What was off by this share of the whole way in the reading before the level came to it in one step.
+_STEP: Final = 0.5
+
+
+def settled(told: Sequence[tuple[LaneStudy, Moment]], growing: bool) -> Interval | None:
+    """The first generation from which private memory is flat, in the process that took longest.
+
+    None while one still rises or falls by what matters. ``growing``: whether a finding says that memory grows, which
+    no flat look outweighs.
+    """
+    if growing or any(m.rise.window or m.rise.visible for _, m in told):
+        return None
+    found = [_settled(study, moment) for study, moment in told if study.lane.private]
+    known = [each for each in found if each is not None]
+    if not known or len(known) < len(found):
+        return None
+    return Interval(
+        max(i.estimate for i in known), max(i.low for i in known), max(i.high for i in known)
+    )
+
+
+def _settled(study: LaneStudy, moment: Moment) -> Interval | None:
+    read = [i for i in study.lane.private_read if i < moment.upto]
+    x = [float(study.lane.generations[i]) for i in read]
+    return settling_of(x, [study.lane.private[i] for i in read], moment.scale)
+
+
+def settling_of(x: Sequence[float], y: Sequence[float], scale: Scale) -> Interval | None:
+    """Where a line that rises or falls turns into a flat one; its first x where it was flat from there on."""
+    first = 0
+    for _ in range(_TRIES):
+        if len(x) - first < MIN_FLAT:
+            return None
+        ends = _bend(x[first:], y[first:])
+        # (position of the estimate, of its low and of its high end)
+        at, low, high = (first + end for end in ends)
+        if len(x) - at < MIN_FLAT:
+            return None
+        if _is_flat(x[at:], y[at:], scale):
+            if _goes_on(x, y, at):
+                return None
+            return Interval(x[at], x[low], x[min(high, len(x) - 1)])
+        first = max(at, first + 1)
+    return None
+
+
+def _is_flat(x: Sequence[float], y: Sequence[float], scale: Scale) -> bool:
+    """Neither rising nor falling by what matters, over all of it and over its newer half."""
+    for first in (0, len(x) // 2):
+        stretch = list(x[first:]), list(y[first:])
+        if len(stretch[0]) < MIN_FLAT:
+            continue
+        up, down = floor_slope(*stretch), floor_slope(stretch[0], [-b for b in stretch[1]])
+        if any(
+            s.rises and scale.is_material(s.estimate, len(stretch[0]) * scale.spacing)
+            for s in (up, down)
+        ):
+            return False
+    # The newer half of so few readings shows no slope.
+    return len(y) >= 2 * MIN_FLAT or not _leaves(y, scale)
+
+
+def _goes_on(x: Sequence[float], y: Sequence[float], at: int) -> bool:
+    """Return True if the line behind ``at`` moves on as it did before, however slowly: then nothing has settled."""
+    for sign in (1.0, -1.0):
+        line = [sign * value for value in y]
+        after, before = floor_slope(x[at:], line[at:]), floor_slope(x[: at + 1], line[: at + 1])
+        if after.rises and before.rises and after.estimate >= _SAME_WAY * before.estimate:
+            return True
+    return False
+
+
+def _leaves(y: Sequence[float], scale: Scale) -> bool:
+    """Whether the two newest readings, one after the other, move on from all before them by what matters."""
+    *before, last, newest = y
+    moves = newest > last > max(before) or newest < last < min(before)
+    return moves and scale.is_material(
+        abs(newest - before[-1]) / 2 / scale.spacing, len(y) * scale.spacing
+    )
+
+
+def _bend(x: Sequence[float], y: Sequence[float]) -> tuple[int, int, int]:
+    """Positions of (where the flat part begins, its low end, its high end); zeros where all of it is flat."""
+    newest = y[max(len(y) // 2, len(y) - _NEWEST_READINGS) :]
+    off = _off(y, median(newest))
+    away = _behind(off, _CLEAR * robust_spread(newest))
+    if away == 0:
+        return 0, 0, 0
+    at, low, high = _end_of_way(x, y, away, 1.0 if off[away - 1] < 0 else -1.0)
+    level = y[at:][-_NEWEST_READINGS:]
+    off = _off(y, median(level))
+    away = _behind(off, max(_CLEAR * robust_spread(level), _SMALLEST * abs(level[-1])))
+    if away and abs(off[away - 1]) >= _STEP * max(map(abs, off)):
+        return away, away, away
+    # A way that slows down ends behind the bend of the straight line through it.
+    return max(at, away), low, max(high, away)
+
+
+def _off(y: Sequence[float], level: float) -> list[float]:
+    """How far from the level each reading lies, of three neighbours the middle one, so that a spike is none."""
+    return [median(y[max(0, i - 1) : i + 2]) - level if i else y[0] - level for i in range(len(y))]
+
+
+def _behind(off: Sequence[float], reach: float) -> int:
+    """The position behind the last reading that lies farther off than that."""
+    return next((i + 1 for i in range(len(off) - 1, -1, -1) if abs(off[i]) > reach), 0)
+
+
+def _end_of_way(
+    x: Sequence[float], y: Sequence[float], away: int, sign: float
+) -> tuple[int, int, int]:
+    """Where a straight way to the level ends. Fitted over as much of the level as there is of the way; of long ways
+    first to every n-th reading, then closer about what was found.
+    """
+    first, last = 0, min(len(x), max(2 * away, MAX_HINGE_POINTS))
+    while True:
+        step = -(-(last - first) // MAX_HINGE_POINTS)
+        at, low, high = _fitted(x, y, range(first, last, step), sign)
+        if step == 1:
+            return at, low, high
+        first, last = max(0, low - 2 * step), min(len(x), high + 2 * step + 1)
+        if last - first > (step - 1) * MAX_HINGE_POINTS:
+            return at, low, high
+
+
+def _fitted(
+    x: Sequence[float], y: Sequence[float], rows: Sequence[int], sign: float
+) -> tuple[int, int, int]:
+    """Mirrored in time, what rises and then stays first stays and then falls: a hinge, once its sign is turned."""
+    back = rows[::-1]
+    hinge = fit_hinge([-x[i] for i in back], [-sign * y[i] for i in back])
+    if hinge is None:
+        return rows[0], rows[0], rows[0]
+    ends = (hinge.start, hinge.high, hinge.low)
+    at, low, high = (next((i for i in rows if x[i] >= -end), rows[-1]) for end in ends)
+    return at, low, high

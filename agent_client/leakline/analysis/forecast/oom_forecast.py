@@ -11,15 +11,14 @@ from statistics import median
 from typing import Final
 
 from ...text_format import format_bytes
-from ..comparison.resume_attempts import Told
-from ..findings.priority import OF_DEVICES, Ahead
+from ..findings.verdict_summary import OF_DEVICES, Ahead
 from ..memory.memory_kinds import CHILDREN, SHARED, Channel, device_of
 from ..results import Interval, OomForecast, Risk
 from ..results import Moment as When
 from ..run_history import RunHistory
 from ..statistics.count_evidence import WINDOW
 from ..statistics.trend import NO_GROWTH, Z_90, Slope, floor_slope
-from ..status import ACTIVE, MIN_GENERATIONS, Standing
+from ..status import ACTIVE, MIN_GENERATIONS, Standing, Told
 from ..timeline_analysis import PRIVATE, LaneStudy, Limit, Moment, read_newest
 from .memory_outlook import (
     Outlook,

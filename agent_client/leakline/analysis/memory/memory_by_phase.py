@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
-from ..generation_ranges import Spans, union
 from ..results import BookLine, Books
-from ..run_history import ProcessHistory, RunHistory, Value
+from ..run_history import ProcessHistory, RunHistory, Spans, Value, union
 from ..statistics.trend import Slope, floor_slope
 from ..timeline import (
     BETWEEN,

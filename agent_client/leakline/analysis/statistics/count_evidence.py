@@ -9,8 +9,16 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Final, Literal
 
-from .growth_shape import breaks_new_ground, is_more_than_steps, keeps_rising, stands_out
-from .trend import block_minima, fit_hinge, robust_spread, theil_sen
+from .trend import (
+    block_minima,
+    breaks_new_ground,
+    fit_hinge,
+    is_more_than_steps,
+    keeps_rising,
+    robust_spread,
+    stands_out,
+    theil_sen,
+)
 
 Pattern = Literal["constant", "periodic", "irregular", "noisy"]
 

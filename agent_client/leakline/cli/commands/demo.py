@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from ...analysis.assertions.declared import GROWTH, PHASE_GROWTH
+from ...analysis.assertions.declared_limits import GROWTH, PHASE_GROWTH
 from ...errors import LeaklineError
 from ...text_format import join_words, worded
 from ..child_programs import Children, ends_by_signals, start_server, wait_for_verdict

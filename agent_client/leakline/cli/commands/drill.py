@@ -48,7 +48,7 @@ RATE_TOLERANCE: Final = 0.25
 START_TOLERANCE: Final = 2
 PLACES: Final = 3
 RAISED: Final = ("suspected", "confirmed")
-TRAINING: Final = Path(__file__).resolve().parents[2] / "drill" / "leaking_training.py"
+TRAINING: Final = Path(__file__).resolve().parents[1] / "drill_training.py"
 # How the client measures is drilled as the shell has it; where it sends and what it is called is ours to say.
 KEPT: Final = frozenset(
     {"LEAKLINE_NATIVE", "LEAKLINE_MAX_OVERHEAD", "LEAKLINE_MAX_PAUSE", "LEAKLINE_SAMPLE_SECONDS"}

@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from ...analysis import examine
-from ...analysis.generation_unit import UNITS_OF_TIME
+from ...analysis.generation_axis import UNITS_OF_TIME
 from ...analysis.results import Verdict, to_json
 from ...analysis.run_history import history_from_batches
 from ...errors import BadArgument, ServerRefused
 from ...importing import FORMS, Imported, Log, Wishes, read_log, recorded, write_spool
 from ...importing.imported_log import ImportRefused
 from ...importing.log_reader import found_in
+from ...importing.names_and_sizes import factor_of
 from ...importing.run_recording import digest_of, moved_to, run_id_of
-from ...importing.size_parser import factor_of
 from ...report.document import verdict_lines
 from ...settings import UNITS, Settings, checked_name, resolve
 from ...snapshot import DEFAULT_PROJECT

@@ -1,4 +1,35 @@
-"""Telemetry for an unmodified program: time instead of generations.
+"""The commands `leakline run` and `leakline watch`: telemetry for programs that call nothing of ours."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ...analysis.generation_axis import UNITS_OF_TIME
+from ...console import Notices, set_up
+from ...core.exit_status import end_of
+from ...core.run_names import readable_name
+from ...errors import BadArgument, LeaklineError, ServerRefused, ServerUnreachable, SpoolError
+from ...launcher.process_watch import Watch, check, wait_for_end
+from ...launcher.program_launch import Program, leave_as, plan_for
+from ...launcher.run_summary import closing_words
+from ...settings import MODES, Settings, resolve
+from ...transport.http_delivery import Delivery, not_accepted
+from ...transport.oom_inference import UNWATCHED
+from ...transport.orphan_recovery import settle
+from ...transport.spool_format import read_header
+from ...transport.spool_upload import upload
+from ..child_programs import ends_by_signals
+
+RUN_HELP: Final = """\
+Telemetry for an unmodified program: time instead of generations.
 
 What comes after -- is started as it would be without us: same terminal, signals passed on, and its exit status is ours.
 Inside Python programs a small part of Leakline starts before theirs and reads memory, types and children, interval by
@@ -13,37 +44,13 @@ example: leakline run -- python train.py --epochs 30
          leakline run --per second --mode offline -- python short.py
 """
 
-from __future__ import annotations
-
-import argparse
-import os
-import shutil
-from collections.abc import Sequence
-from contextlib import closing, suppress
-from dataclasses import replace
-from pathlib import Path
-
-from ...analysis.generation_unit import UNITS_OF_TIME
-from ...console.notices import Notices, set_up
-from ...core.exit_status import end_of
-from ...core.run_names import readable_name
-from ...errors import BadArgument, LeaklineError, ServerRefused, ServerUnreachable, SpoolError
-from ...launcher.process_watch import Watch
-from ...launcher.program_launch import Program, leave_as, plan_for
-from ...launcher.run_summary import closing_words
-from ...settings import MODES, Settings, resolve
-from ...transport.http_delivery import Delivery, not_accepted
-from ...transport.orphan_recovery import settle
-from ...transport.spool_format import read_header
-from ...transport.spool_upload import upload
-
 # A server that does not answer must not keep the exit status back: for each request after the program has ended, and
 # for all that is done then.
 ANSWER_SECONDS = 2.0
 AFTERWARDS_SECONDS = 10.0
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure_run(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
     parser.add_argument(
         "--children", action="store_true",
@@ -85,7 +92,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     return replace(settings, name=settings.name or readable_name(settings.run_id))
 
 
-def main(options: argparse.Namespace) -> int:
+def main_run(options: argparse.Namespace) -> int:
     """The exit status of the program; ended by a signal, so are we."""
     command = _command(options.program)
     settings = settings_of(options)
@@ -202,3 +209,55 @@ def _is_of(path: Path, pid: int) -> bool:
         return read_header(path)[1].pid == pid
     except SpoolError:
         return False
+
+
+WATCH_HELP: Final = """\
+Watch a process that runs already, from outside, until it ends: time instead of generations, no types.
+
+Reads what the kernel and the driver tell of it: memory by kind, children, GPU memory. How it ended is told as far as
+that can be known: whoever has not started a process never learns its exit status. Ctrl-C stops watching, and leaves
+the process alone.
+
+example: leakline watch 41723
+         leakline watch 41723 --project trading --name night-run
+"""
+
+ENDED = "it has ended; how is known to nobody but what started it"
+
+
+def configure_watch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pid", metavar="PID", type=int, help="the number of the process")
+    add_run_options(parser)
+
+
+def main_watch(options: argparse.Namespace) -> int:
+    if options.pid <= 0:
+        raise BadArgument("PID", options.pid, "must be the number of a process")
+    settings = settings_of(options)
+    check(options.pid)
+    if settings.mode == "disabled":
+        return 0
+    watch = Watch(settings, options.pid, options.per)
+    state, reason = "finished", UNWATCHED
+    try:
+        with ends_by_signals():
+            watch.begin()
+            wait_for_end(options.pid)
+        killed = watch.killed()
+        state, reason = ("killed", killed) if killed else ("finished", ENDED)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        watch.end(state, reason)
+    # Nobody waits for the end of this process as for that of a training: the verdict may take its time.
+    if not settings.quiet:
+        # How long it is watched is for whoever stopped that to say, so the program is not called short.
+        advised = "" if reason == UNWATCHED else "leakline watch"
+        print(f"leakline: {closing_words(settings, command=advised)}", file=sys.stderr)
+    return 0
+
+
+COMMANDS: Final = {
+    "run": (RUN_HELP, configure_run, main_run),
+    "watch": (WATCH_HELP, configure_watch, main_watch),
+}

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ...analysis.generation_unit import UNITS_OF_TIME
+from ...analysis.generation_axis import UNITS_OF_TIME
 from ...analysis.results import SEVERITY
 from ...report.document_blocks import columns_text
 from ...text_format import format_bytes, format_change

@@ -23,7 +23,7 @@ from typing import Any, Final, TextIO
 from urllib.parse import quote
 
 from ...errors import ServerUnreachable
-from ...report.terminal_frame import Shown, brief, frame
+from ...report.terminal_text import Shown, brief, frame
 from ..child_programs import ends_by_signals
 from ..server_queries import Asker, add_server
 

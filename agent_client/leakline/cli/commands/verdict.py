@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from ...analysis.results import SEVERITY
 from ...report.document import verdict_lines
-from ...report.terminal_frame import plain
+from ...report.terminal_text import plain
 from ...transport.oom_inference import ended_as
 from ..gates import (
     OF_A_RUN,

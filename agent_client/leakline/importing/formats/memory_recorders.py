@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import Final
 
 from ...snapshot import Number
-from ..imported_log import BY_TIME, MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
-from ..reading_thinning import taken
-from ..text_lines import lines_of
+from ..imported_log import (
+    BY_TIME,
+    MAX_MEMORY_BYTES,
+    ImportRefused,
+    Log,
+    Reading,
+    Wishes,
+    lines_of,
+    taken,
+)
 
 MIB: Final = 2**20
 PSRECORD_HEAD: Final = re.compile(r"\s*#\s*Elapsed time\s+CPU \(%\)\s+Real \(MB\)\s+Virtual \(MB\)")

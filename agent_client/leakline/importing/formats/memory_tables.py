@@ -1,6 +1,6 @@
 """A table of memory over time: CSV, with a comma, a semicolon, a tab or a bar between its cells.
 
-What a column is, is told by its head (`column_names.py`); its unit too, or by the person. Rows are taken in order; a
+What a column is, is told by its head (`names_and_sizes.py`); its unit too, or by the person. Rows are taken in order; a
 table in which time goes back, or a cell of the memory is no size, is refused whole. It is read twice, first for what
 its cells look like (`table_cells.py`), so that none of its rows are kept.
 """
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from ...snapshot import LARGEST_FLOAT, Number
-from ..column_names import BY_DEVICE, Meaning, meaning_of, meanings_of, run_and_metric
 from ..imported_log import (
     BY_READING,
     BY_TIME,
@@ -26,12 +25,21 @@ from ..imported_log import (
     Log,
     Reading,
     Wishes,
+    lines_of,
+    moment_of,
+    taken,
 )
-from ..reading_thinning import taken
-from ..size_parser import factor_of
-from ..text_lines import lines_of, moment_of
+from ..names_and_sizes import (
+    BY_DEVICE,
+    Meaning,
+    chosen_metrics,
+    factor_of,
+    meaning_of,
+    meanings_of,
+    missing,
+    run_and_metric,
+)
 from .table_cells import SIZE, Cells, is_absent, number_in
-from .tracker_metrics import chosen_metrics, missing
 
 DELIMITERS: Final = (",", ";", "\t", "|")
 # Unix time in seconds and in milliseconds; what is smaller counts from the start.

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...snapshot import LARGEST_INTEGER, Number
-from ..column_names import Meaning
 from ..imported_log import (
     BY_TIME,
     MAX_FILE_BYTES,
@@ -26,10 +25,10 @@ from ..imported_log import (
     Log,
     Reading,
     Wishes,
+    plain,
+    taken,
 )
-from ..reading_thinning import taken
-from ..text_lines import plain
-from .tracker_metrics import chosen_metrics, missing, note_of
+from ..names_and_sizes import Meaning, chosen_metrics, missing, note_of
 
 MAGIC: Final = b"SQLite format 3\x00"
 _HOST: Final = "system/system_memory_usage_megabytes"

@@ -18,10 +18,17 @@ from typing import Final
 
 from ...snapshot import LARGEST_INTEGER, Number
 from ..generation_alignment import Mark, Numbering, mark_of, numbering_of
-from ..imported_log import MAX_MEMORY_BYTES, MAX_READINGS, ImportRefused, Log, Reading, Wishes
-from ..reading_thinning import taken
-from ..size_parser import NUMBER, UNIT, note_of_open, open_size, size_in_bytes
-from ..text_lines import lines_of
+from ..imported_log import (
+    MAX_MEMORY_BYTES,
+    MAX_READINGS,
+    ImportRefused,
+    Log,
+    Reading,
+    Wishes,
+    lines_of,
+    taken,
+)
+from ..names_and_sizes import NUMBER, UNIT, note_of_open, open_size, size_in_bytes
 
 SNAPSHOT: Final = re.compile(r"MEMORY SNAPSHOT\s*[:-]\s*(?P<label>\S.{0,200})", re.IGNORECASE)
 TITLE: Final = re.compile(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from ...snapshot import Number
-from ..column_names import meaning_of
 from ..generation_alignment import COARSE_FIRST, Mark, mark_of
 from ..imported_log import (
     BY_READING,
@@ -24,10 +23,19 @@ from ..imported_log import (
     Log,
     Reading,
     Wishes,
+    lines_of,
+    moment_of,
+    taken,
 )
-from ..reading_thinning import taken
-from ..size_parser import NUMBER, UNIT, note_of_open, open_size, pointed_number, size_in_bytes
-from ..text_lines import lines_of, moment_of
+from ..names_and_sizes import (
+    NUMBER,
+    UNIT,
+    meaning_of,
+    note_of_open,
+    open_size,
+    pointed_number,
+    size_in_bytes,
+)
 
 # A letter alone is a unit behind the name of memory only: a model has 35 M parameters.
 _SIZE: Final = re.compile(rf"(?<![\w.])(?P<size>{NUMBER})\s?(?P<unit>{UNIT}|[KMGT])(?![\w/])")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ..imported_log import ImportRefused
-from ..size_parser import NUMBER, UNIT, comma_of, pointed
+from ..names_and_sizes import NUMBER, UNIT, comma_of, pointed
 
 SIZE: Final = re.compile(rf"({NUMBER})\s*({UNIT})", re.IGNORECASE)
 _ABSENT: Final = frozenset({"", "-", "na", "n/a", "nan", "null", "none"})

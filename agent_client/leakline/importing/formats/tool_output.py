@@ -22,10 +22,11 @@ from ..imported_log import (
     Log,
     Reading,
     Wishes,
+    lines_of,
+    moment_of,
+    taken,
 )
-from ..reading_thinning import taken
-from ..size_parser import factor_of
-from ..text_lines import lines_of, moment_of
+from ..names_and_sizes import factor_of
 
 _AMOUNT: Final = r"[0-9]{1,15}(?:\.[0-9]{1,6})?"
 _SIZED: Final = rf"{_AMOUNT}\s?(?:[kKMGT]i?B?|B)"

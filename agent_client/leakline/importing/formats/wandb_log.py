@@ -1,8 +1,6 @@
-"""A W&B run as it lies on the disk (`run-*.wandb`), offline or not: memory of its system metrics and of its history.
+"""A W&B run on disk (`run-*.wandb`), offline or not: memory of its system metrics and of its history.
 
-The package `wandb` does not replace this reader: 0.31 has no Python reader of its files (`wandb.sdk.internal.datastore`
-is gone), and installs 56 MB and a dozen other packages. The framing and the numbers of the protobuf fields are stable
-(`wandb_framing.py`, `protobuf.py`), and a test reads what the package writes.
+The file is a log of framed records, each a protobuf message; only the fields that are needed are decoded, by number.
 """
 
 from __future__ import annotations
@@ -10,13 +8,14 @@ from __future__ import annotations
 import json
 import math
 import re
+import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from ...snapshot import LARGEST_INTEGER, Number
-from ..column_names import Meaning, meaning_of
 from ..imported_log import (
     BY_TIME,
     MAX_FILE_BYTES,
@@ -26,12 +25,137 @@ from ..imported_log import (
     Log,
     Reading,
     Wishes,
+    plain,
+    taken,
 )
-from ..reading_thinning import taken
-from ..text_lines import plain
-from .protobuf import NotProtobuf, Value, fields_of, signed, text
-from .tracker_metrics import chosen_metrics, note_of
-from .wandb_framing import records_of
+from ..names_and_sizes import Meaning, chosen_metrics, meaning_of, note_of
+
+MAGIC: Final = b":W&B"
+FILE_HEADER: Final = struct.Struct("<4sHB")
+FRAGMENT: Final = struct.Struct("<IHB")
+BLOCK: Final = 32 * 1024
+MAX_RECORD_BYTES: Final = 8 * 2**20
+_NUMBER: Final = 0xBEE1
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+
+
+def records_of(path: Path) -> Iterator[bytes]:
+    """Raises ImportRefused, with the offset in the file where it is damaged."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(FILE_HEADER.size)
+            if len(head) < FILE_HEADER.size or FILE_HEADER.unpack(head) != (MAGIC, _NUMBER, 0):
+                raise ImportRefused(path, "is no W&B log of the version that is read here (0)")
+            yield from _joined(path, _fragments(path, file))
+    except OSError as error:
+        raise ImportRefused(path, f"cannot be read ({error.strerror})") from error
+
+
+def _joined(path: Path, fragments: Iterator[tuple[int, int, bytes]]) -> Iterator[bytes]:
+    parts: list[bytes] | None = None
+    for offset, kind, body in fragments:
+        if kind == _WHOLE:
+            parts = None
+            yield body
+        elif kind == _FIRST:
+            parts = [body]
+        elif parts is None:
+            raise ImportRefused(path, f"at byte {offset}: a record without its beginning")
+        else:
+            parts.append(body)
+            if sum(map(len, parts)) > MAX_RECORD_BYTES:
+                raise ImportRefused(path, f"at byte {offset}: a record of more than 8 MiB")
+            if kind == _LAST:
+                yield b"".join(parts)
+                parts = None
+
+
+def _fragments(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+    """(offset, type, payload) up to the end of what was written."""
+    offset = FILE_HEADER.size
+    while True:
+        left = BLOCK - offset % BLOCK
+        if left < FRAGMENT.size:
+            file.read(left)
+            offset += left
+            continue
+        head = file.read(FRAGMENT.size)
+        if len(head) < FRAGMENT.size:
+            return
+        crc, length, kind = FRAGMENT.unpack(head)
+        if (crc, length, kind) == (0, 0, 0):
+            # Room that was set aside and not written.
+            return
+        if kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST) or length > left - FRAGMENT.size:
+            raise ImportRefused(path, f"at byte {offset}: no W&B record begins here; it is damaged")
+        body = file.read(length)
+        if len(body) < length:
+            return
+        if zlib.crc32(bytes([kind]) + body) != crc:
+            raise ImportRefused(path, f"at byte {offset}: the checksum is wrong; it is damaged")
+        yield offset, kind, body
+        offset += FRAGMENT.size + length
+
+
+Value = int | float | bytes
+_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
+_LONGEST: Final = 10
+
+
+class NotProtobuf(ValueError):
+    """Where a message ends within a field, or a field is of no known kind."""
+
+
+def fields_of(message: bytes) -> Iterator[tuple[int, Value]]:
+    """(number, value) in the order of the message. Raises NotProtobuf."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        number, kind = key >> 3, key & 7
+        if kind == _VARINT:
+            value, at = _varint(message, at)
+            yield number, value
+        elif kind == _BYTES:
+            length, at = _varint(message, at)
+            yield number, _piece(message, at, length)
+            at += length
+        elif kind == _EIGHT:
+            yield number, float(struct.unpack("<d", _piece(message, at, 8))[0])
+            at += 8
+        elif kind == _FOUR:
+            yield number, float(struct.unpack("<f", _piece(message, at, 4))[0])
+            at += 4
+        else:
+            raise NotProtobuf(f"a field of kind {kind}")
+
+
+def _piece(message: bytes, at: int, length: int) -> bytes:
+    if at + length > len(message):
+        raise NotProtobuf("it ends within a field")
+    return message[at : at + length]
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for index in range(_LONGEST):
+        if at + index >= len(message):
+            raise NotProtobuf("it ends within a number")
+        byte = message[at + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, at + index + 1
+    raise NotProtobuf("a number of more than 64 bits")
+
+
+def signed(value: Value) -> int:
+    """An int64, which is encoded as if it had no sign."""
+    whole = int(value) if not isinstance(value, bytes) else 0
+    return whole - (1 << 64) if whole >= 1 << 63 else whole
+
+
+def text(value: Value) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
 
 # Fields of a Record, and of what it holds.
 _HISTORY, _STATS, _RUN = 2, 7, 17

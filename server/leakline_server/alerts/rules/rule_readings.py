@@ -15,10 +15,10 @@ from itertools import islice
 from typing import Final, TypeGuard
 
 from leakline.analysis import RunHistory
-from leakline.analysis.assertions.declared import readings_of
+from leakline.analysis.assertions.declared_limits import readings_of
+from leakline.analysis.generation_axis import generations_of
 from leakline.analysis.results import OomForecast
 from leakline.analysis.run_history import ProcessHistory, Value
-from leakline.analysis.snapshot_thinning import generations_of
 from leakline.analysis.statistics.trend import floor_slope
 from leakline.analysis.timeline import Lane, lanes_of
 

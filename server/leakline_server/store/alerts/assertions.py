@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from leakline.analysis.assertions.learned_baselines import replaces
+from leakline.analysis.assertions.expected_counts import replaces
 from leakline.analysis.run_history import Expectation
 
 from ...limits import MAX_ACCEPTED_COUNTS, MAX_PAST, MAX_RULES

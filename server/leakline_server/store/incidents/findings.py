@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Engine, insert, select, update
 
-from leakline.analysis.findings.fingerprint import goes_on_as, shares_names
-from leakline.analysis.findings.verdict_sentence import nothing_yet
+from leakline.analysis.attribution.causes import goes_on_as, shares_names
+from leakline.analysis.findings.verdict_summary import nothing_yet
 from leakline.analysis.results import Finding, Verdict, to_json
 from leakline.transport.oom_inference import said_at_end
 

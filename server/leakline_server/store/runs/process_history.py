@@ -12,9 +12,8 @@ import numpy as np
 from sqlalchemy import Connection, Row
 
 from leakline.analysis.comparison.run_comparison import RESIDENT
-from leakline.analysis.generation_ranges import Spans
-from leakline.analysis.run_history import MINUTE_SECONDS, LeftOut, ProcessHistory
-from leakline.analysis.snapshot_thinning import WHOLE, generations_to_compare, positions_to_read
+from leakline.analysis.generation_axis import WHOLE, generations_to_compare, positions_to_read
+from leakline.analysis.run_history import MINUTE_SECONDS, LeftOut, ProcessHistory, Spans
 
 from ..series.chunk_codec import Array, Column, Numbers, absent, concatenate_numbers
 from ..series.column_reader import (

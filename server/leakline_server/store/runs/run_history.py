@@ -8,14 +8,13 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Engine, Row, func, select
 
-from leakline.analysis.assertions.learned_baselines import with_accepted
-from leakline.analysis.generation_unit import in_its_unit
+from leakline.analysis.assertions.expected_counts import with_accepted
+from leakline.analysis.generation_axis import PLANS, in_its_unit
 from leakline.analysis.run_history import (
     RunHistory,
     declared_capacities,
     declared_expectations,
 )
-from leakline.analysis.snapshot_thinning import PLANS
 
 from ...limits import MAX_PROCESSES_STUDIED
 from ..alerts import assertions

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from leakline.analysis.generation_unit import UNITS_OF_TIME
+from leakline.analysis.generation_axis import UNITS_OF_TIME
 from leakline.snapshot import ProcessIdentity, RunHeader
 
 from ...limits import MAX_DECLARED_PHASES, MAX_RUN_ATTEMPTS, MAX_RUN_PROCESSES, MAX_RUN_TAGS

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Engine, Row, func, select, update
 
-from leakline.analysis.assertions.learned_baselines import with_accepted
-from leakline.analysis.findings.priority import Priority
+from leakline.analysis.assertions.expected_counts import with_accepted
+from leakline.analysis.findings.verdict_summary import Priority
 from leakline.analysis.results import SEVERITY, OomForecast, to_json
 from leakline.analysis.run_history import declared_expectations
 from leakline.analysis.status import GROWING

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from leakline.analysis.comparison.run_comparison import warm_up
 from leakline.analysis.findings.gauges import SAME_PERCENT as GAUGES_SAME
-from leakline.analysis.generation_unit import UNITS_OF_TIME
+from leakline.analysis.generation_axis import UNITS_OF_TIME
 from leakline.analysis.results import Books
 from leakline.report.verdict_facts import compared, memory_title
 from leakline.text_format import format_number, plural

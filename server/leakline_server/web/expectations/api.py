@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from leakline.analysis.assertions.declared_counts import stands_for
+from leakline.analysis.assertions.expected_counts import stands_for
 from leakline.analysis.results import AssertionCheck, SteadyCount, to_json
 from leakline.analysis.run_history import Expectation
 

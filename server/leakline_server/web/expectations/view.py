@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from leakline.analysis.assertions.declared import KEPT_BY_RUN
-from leakline.analysis.assertions.declared_counts import expected_text, stands_for
-from leakline.analysis.assertions.words import STATE_WORDS, assertion_title, writer_of
+from leakline.analysis.assertions.declared_limits import (
+    KEPT_BY_RUN,
+    STATE_WORDS,
+    assertion_title,
+    writer_of,
+)
+from leakline.analysis.assertions.expected_counts import expected_text, stands_for
 from leakline.analysis.results import BY_READING, SteadyCount
 from leakline.text_format import count_of, format_bytes
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from leakline.analysis.generation_unit import UNITS_OF_TIME
+from leakline.analysis.generation_axis import UNITS_OF_TIME
 from leakline.analysis.results import SEVERITY
 
 from ...store.engine import Engine

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from leakline.analysis.assertions.declared import GROWTH
-from leakline.analysis.assertions.words import STATE_WORDS
+from leakline.analysis.assertions.declared_limits import GROWTH, STATE_WORDS
 from leakline.analysis.run_history import RunHistory
 from leakline.text_format import worded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from leakline.analysis.findings.verdict_sentence import CHECK_WORDS, check_question
+from leakline.analysis.findings.verdict_summary import CHECK_WORDS, check_question
 
 from ..rendering.page_contexts import Tick
 

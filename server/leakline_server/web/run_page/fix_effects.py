@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from leakline.analysis.comparison.fix_effects import effect_figures, effect_title
-from leakline.analysis.findings.verdict_sentence import EFFECT_WORDS, fix_title
+from leakline.analysis.findings.verdict_summary import EFFECT_WORDS, fix_title
 
 from ..rendering.external_links import code_link
 from ..rendering.page_contexts import Cell, Section

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from leakline.analysis.memory.child_processes import PREFIX, sizes_of_children
 from leakline.analysis.memory.memory_by_phase import NO_PHASE
+from leakline.analysis.memory.memory_kinds import CHILD_PREFIX, sizes_of_children
 from leakline.analysis.results import BookLine, Books
 from leakline.report.verdict_facts import NOT_PRIVATE
 
@@ -99,7 +99,7 @@ def draw(data: RunData, palette: Palette) -> Drawn:
     }
     # The store decodes phases, kinds and generations once for each read, whatever the number of series.
     ends = data.read(
-        (*_AT_ENDS, *titles, *capacities, f"{PREFIX}*", "gauge.*", _FRAMES), None, kind
+        (*_AT_ENDS, *titles, *capacities, f"{CHILD_PREFIX}*", "gauge.*", _FRAMES), None, kind
     )
     phases = data.read((*(_TREND if by_phase else ()), PHASE_PEAK), "*", "phase_end")
     lines = [*phases, *ends]

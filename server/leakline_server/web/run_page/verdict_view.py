@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from leakline.analysis.generation_unit import UNITS_OF_TIME
+from leakline.analysis.generation_axis import UNITS_OF_TIME
 from leakline.analysis.status import CONFIRMING, GROWING, MIN_GENERATIONS
 from leakline.report.verdict_facts import (
     forecast_headline,

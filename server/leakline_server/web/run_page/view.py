@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from leakline.analysis.assertions.declared import GENERATIONS
-from leakline.analysis.findings.verdict_sentence import course_lines
-from leakline.analysis.generation_unit import UNITS_OF_TIME
+from leakline.analysis.assertions.declared_limits import GENERATIONS
+from leakline.analysis.findings.verdict_summary import course_lines
+from leakline.analysis.generation_axis import UNITS_OF_TIME
 from leakline.analysis.results import to_json
 from leakline.report.verdict_facts import NOT_PRIVATE, graph_rates, leading_finding
 from leakline.text_format import count_of, plural

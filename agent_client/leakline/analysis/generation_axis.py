@@ -1,7 +1,10 @@
-"""Which snapshots of a very long process a look reads: every one of the newest generations, of older ones fewer.
+"""The generation axis of a run: its unit, and which snapshots of a very long process are read.
 
-So a look at a run of 100,000 generations costs what one at 700 costs. What is read depends on the snapshots alone,
-never on when somebody looked, and changes only once in so many generations, so that looks can rest on earlier ones.
+A run without generations is counted by seconds while it is young and asks for them, else by minutes.
+
+Of a long process every one of the newest generations is read and fewer of older ones, so that an examination of 100,000
+generations costs what one of 700 costs. The choice depends on the snapshots alone, never on when somebody looked, and
+changes only once in so many generations, so that examinations can reuse earlier ones.
 """
 
 from __future__ import annotations
@@ -12,8 +15,79 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Final
 
-from .generation_ranges import Spans
-from .run_history import MINUTE_SECONDS, LeftOut, ProcessHistory, RunHistory, Value
+from .run_history import MINUTE_SECONDS, LeftOut, ProcessHistory, RunHistory, Spans, Value
+
+# Word -> seconds; a header with one of these is of a program that declares no generations.
+UNITS_OF_TIME: Final = {"second": 1.0, "minute": MINUTE_SECONDS}
+# A run that is counted by seconds goes on by the minute from here on: what loads and settles takes minutes.
+COUNTED_BY_SECONDS_UP_TO: Final = 600.0
+# Units of the axis for each reading from which on both are told.
+_MOSTLY_UNREPORTED: Final = 2
+
+
+def in_its_unit(history: RunHistory) -> RunHistory:
+    """The run with the unit that it is really counted by; the same object where that is what it says already.
+
+    Minutes are never told as generations, nor generations as minutes where the program declares them after all. What a
+    process was before it declared any is then no part of the axis.
+    """
+    declaring = {_place(process) for process in history.processes if _declares(process)}
+    if declaring:
+        unit = "generation" if history.unit in UNITS_OF_TIME else history.unit
+        of_none = {
+            p.instance for p in history.processes if _place(p) in declaring and not _declares(p)
+        }
+        return _told(history, unit, dict.fromkeys(of_none, 0.0))
+    young = history.unit == "second" and _is_young(history)
+    if history.unit == "second" and not young:
+        history = replace(history, began_by_seconds=True)
+    unit = "second" if young else "minute"
+    seconds = UNITS_OF_TIME[unit]
+    return _told(history, unit, dict.fromkeys((p.instance for p in history.processes), seconds))
+
+
+def passed(unit: str, seen: Spans) -> int | None:
+    """Return the units from the first of ``seen`` to the newest; None if each was seen.
+
+    Generations are counted, and a few that were lost change nothing. Of an axis of which most are never reported, as
+    steps by the hundred are, both numbers are told.
+    """
+    if seen.first is None or seen.last is None:
+        return None
+    found = seen.last - seen.first + 1
+    if unit not in UNITS_OF_TIME and found < _MOSTLY_UNREPORTED * len(seen):
+        return None
+    return None if found == len(seen) else found
+
+
+def _place(process: ProcessHistory) -> tuple[int, str]:
+    return process.rank, process.role
+
+
+def _declares(process: ProcessHistory) -> bool:
+    return any(generation is not None for generation in process.generation)
+
+
+def _is_young(history: RunHistory) -> bool:
+    return all(
+        process.monotonic[-1] - process.monotonic[0] <= COUNTED_BY_SECONDS_UP_TO
+        for process in history.processes
+        if len(process)
+    )
+
+
+def _told(history: RunHistory, unit: str, seconds: dict[str, float]) -> RunHistory:
+    processes = tuple(
+        p
+        if seconds.get(p.instance, p.unit_seconds) == p.unit_seconds
+        else replace(p, unit_seconds=seconds[p.instance])
+        for p in history.processes
+    )
+    same = all(a is b for a, b in zip(processes, history.processes, strict=True))
+    if same and unit == history.unit:
+        return history
+    return replace(history, unit=unit, processes=history.processes if same else processes)
+
 
 # What a program loads and builds up at first; baselines are taken from it.
 _FIRST: Final = 16

@@ -1,16 +1,82 @@
-"""Names that other tools give to memory, time and progress -> ours, with the unit that the name tells. Pure.
-
-A guess is said to the person, and what a name does not tell is asked for: never guessed from the size of a number.
-"""
+"""Names and sizes in logs of other tools -> our metrics and bytes: columns, metrics of trackers, printed sizes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Literal
 
-from .size_parser import factor_of
+from .imported_log import ImportRefused, Wishes
+
+_POWERS: Final = {"b": 0, "byte": 0, "bytes": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_BINARY_NAME: Final = re.compile(r"[kmgt]i?b?|b|bytes?", re.IGNORECASE)
+UNIT: Final = r"(?:[kKMGT]i?B|bytes|B)"
+# Whole, never the rest of a longer one: what is tried at each digit of a long row of them costs its square.
+NUMBER: Final = r"(?<![0-9])(?<![0-9][.,])[0-9][0-9,]{0,20}(?:\.[0-9]{1,12})?"
+_THOUSANDS: Final = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+_DECIMAL: Final = re.compile(r"[0-9]+,[0-9]+")
+_OPEN: Final = re.compile(r"[1-9][0-9]{0,2},[0-9]{3}")
+_OPEN_SIZE: Final = re.compile(rf"({NUMBER})\s?{UNIT}\b")
+
+
+def factor_of(unit: str, *, binary: bool = False) -> int | None:
+    """Bytes of one. ``binary``: MB means MiB, as many programs print it. None: no unit of size."""
+    name = unit.strip().lower()
+    if not _BINARY_NAME.fullmatch(name):
+        return None
+    power = _POWERS.get(name, _POWERS.get(name[0], 0))
+    return int((1024 if binary or "i" in name else 1000) ** power)
+
+
+Comma = Literal["none", "thousands", "decimal", "open", "neither"]
+
+
+def comma_of(number: str) -> Comma:
+    """What the commas of a number are; "open" where it may be either: "1,234"."""
+    digits = number.lstrip("+-")
+    if "," not in digits:
+        return "none"
+    if _OPEN.fullmatch(digits):
+        return "open"
+    if _THOUSANDS.fullmatch(digits):
+        return "thousands"
+    return "decimal" if _DECIMAL.fullmatch(digits) else "neither"
+
+
+def pointed(number: str) -> str | None:
+    """With a point as its decimal sign, and no other; None where it is no number. What is open counts thousands."""
+    comma = comma_of(number)
+    if comma == "neither":
+        return None
+    return number.replace(",", "." if comma == "decimal" else "")
+
+
+def pointed_number(number: str) -> float | None:
+    """Return the value of a printed number, which may have an exponent; None if it is not one."""
+    digits, exponent, power = number.lower().partition("e")
+    plain = pointed(digits)
+    return None if plain is None else float(f"{plain}{exponent}{power}")
+
+
+def open_size(text: str) -> str | None:
+    """The first size of a line whose comma may be either."""
+    if "," not in text:
+        return None
+    found = (size[0] for size in _OPEN_SIZE.finditer(text) if comma_of(size[1]) == "open")
+    return next(found, None)
+
+
+def note_of_open(line: int, size: str) -> str:
+    return f"{size} in line {line} is read with its comma as a thousands sign; write a point where it is a decimal one"
+
+
+def size_in_bytes(number: str, unit: str, *, binary: bool = False) -> float | None:
+    """Return the bytes of ``9.12`` and ``GB``, or None if one of them is not understood."""
+    factor, digits = factor_of(unit, binary=binary), pointed(number.lstrip("+"))
+    return None if factor is None or digits is None else float(digits) * factor
+
 
 Role = Literal[
     "memory", "time", "generation", "phase", "label", "device", "run", "metric", "value", "derived", "other",
@@ -194,3 +260,47 @@ def _split(name: str) -> tuple[str, str]:
 def _words(name: str) -> str:
     """``Process_Memory/RSS`` -> ``process memory rss``."""
     return " ".join(re.findall(r"[a-z0-9]+", name.lower()))
+
+
+NAMES_TOLD = 12
+
+
+def chosen_metrics(path: Path, names: Iterable[str], wishes: Wishes) -> dict[str, Meaning]:
+    """Name -> what it is, one for each series. Raises ImportRefused where a unit is missing."""
+    known = list(names)
+    if wishes.memory is not None and wishes.memory not in known:
+        raise ImportRefused(path, f"has no metric {wishes.memory!r}; it has {_listed(known)}")
+    best: dict[str, tuple[str, Meaning]] = {}
+    for name in known:
+        meaning = meaning_of(name, binary=wishes.binary)
+        if name == wishes.memory:
+            meaning = Meaning("memory", "process.rss_bytes", meaning.factor, rank=-1)
+        held = best.get(meaning.series)
+        if meaning.role == "memory" and (held is None or meaning.rank < held[1].rank):
+            best[meaning.series] = name, meaning
+    return {name: _with_unit(path, name, meaning, wishes) for name, meaning in best.values()}
+
+
+def _with_unit(path: Path, name: str, meaning: Meaning, wishes: Wishes) -> Meaning:
+    factor = meaning.factor if meaning.factor is not None else wishes.size_unit
+    if factor is None:
+        raise ImportRefused(
+            path, f"metric {name!r} does not say its unit; give it with --size-unit B, KiB, MB, MiB, GB or GiB"
+        )  # fmt: skip
+    return Meaning("memory", meaning.series, factor)
+
+
+def note_of(name: str, meaning: Meaning) -> str:
+    return f"metric {name!r} is {meaning.series}, in units of {meaning.factor or 1:,.0f} bytes"
+
+
+def missing(path: Path, names: Mapping[str, object] | Iterable[str]) -> ImportRefused:
+    known = list(names)
+    return ImportRefused(
+        path, f"none of its metrics is known as memory ({_listed(known)}); name one with --memory METRIC"
+    )  # fmt: skip
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(name[:60] for name in names[:NAMES_TOLD]) or "none"
+    return shown + (", …" if len(names) > NAMES_TOLD else "")

@@ -1,4 +1,4 @@
-"""A small training that plants one known leak: `python training.py KIND --generations N`, started by `leakline drill`.
+"""A small training with one planted leak: `python drill_training.py KIND --generations N`, for `leakline drill`.
 
 It is started as a file, so that its classes are `__main__`'s: what lies below the name `leakline` is passed over by
 every look at a program. It prints the bytes that it planted in each generation, a number on a line.

@@ -1,15 +1,81 @@
-"""The newest values of one process as text: the first part of a report, and `run.snapshot(label, show=True)`."""
+"""The few lines that people see on stderr: notices, the status line, a snapshot that is printed.
+
+They go through the logger "leakline": never to stdout, never between progress bars. The text of a snapshot is also the
+first part of a report.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..snapshot import LARGEST_INTEGER, Number, Snapshot
-from ..text_format import format_gib
-from .notices import Notices
+from .snapshot import LARGEST_INTEGER, Number, Snapshot
+from .text_format import (
+    NOT_MEASURED,
+    format_bytes,
+    format_change,
+    format_gib,
+    seen_of,
+    short_name,
+    worded,
+)
+
+if TYPE_CHECKING:
+    from .analysis.results import Verdict
+
+
+logger = logging.getLogger("leakline")
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to the stderr of the moment. A closed or broken one is no news for a program."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # OSError: broken pipe. ValueError: closed, or not encodable. RuntimeError: a signal came meanwhile.
+        with suppress(OSError, ValueError, RuntimeError):
+            _write(self.format(record))
+
+
+def _write(line: str) -> None:
+    bars = sys.modules.get("tqdm")
+    if sys.stderr is None:
+        return
+    if bars is not None and hasattr(bars, "tqdm"):
+        bars.tqdm.write(line, file=sys.stderr)
+    else:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def set_up() -> None:
+    """Make the lines visible, on stderr and nowhere else. Called by init, not at import."""
+    if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
+        logger.addHandler(_StderrHandler())
+    # The program's own logging may go to stdout, where its results are.
+    logger.propagate = False
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+
+
+class Notices:
+    """Says a line unless quiet; each ``once`` key at most once."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._said: set[str] = set()
+
+    def say(self, line: str, *, once: str | None = None) -> None:
+        if self._quiet or (once is not None and once in self._said):
+            return
+        if once is not None:
+            self._said.add(once)
+        logger.info("leakline: %s", line)
+
 
 WIDTH: Final = 78
 OBJECT_ROWS: Final = 24
@@ -166,3 +232,84 @@ def _gpu_row(title: str, series: str, value: float) -> str:
     if series.endswith("_bytes"):
         return f"   {title + ':':<36}{format_gib(value):>14}"
     return f"   {title + ':':<36}{value:>10,.0f}" if value else ""
+
+
+NO_VERDICT: Final = "no verdict yet"
+_RESIDENT: Final = "process.rss_bytes"
+_GPU: Final = ".allocated_bytes"
+
+
+class StatusLine:
+    """Told of every snapshot; speaks at generation ends. A quiet run and all ranks but the first say nothing."""
+
+    def __init__(
+        self,
+        notices: Notices,
+        every: int,
+        watch: Sequence[str],
+        verdict: Callable[[], Verdict | None] = lambda: None,
+    ) -> None:
+        """``verdict``: the newest there is. Nothing is worked out for a line."""
+        self._notices, self._every, self._watch = notices, every, tuple(watch)
+        self._verdict = verdict
+        self._ended = 0
+        # The first snapshot, and the newest generation end.
+        self._first: Snapshot | None = None
+        self._before: Snapshot | None = None
+
+    def see(self, snapshot: Snapshot) -> None:
+        if snapshot.kind == "baseline":
+            self._first = self._before = snapshot
+        if snapshot.kind != "generation_end":
+            return
+        self._ended += 1
+        if self._ended % self._every == 0:
+            parts = (status_line(snapshot, self._watch), self._growth(snapshot), self._judged())
+            self._notices.say("; ".join(parts))
+        self._before = snapshot
+
+    def _growth(self, snapshot: Snapshot) -> str:
+        """``+1.20 MiB since generation 3: end, +9.31 MiB since baseline``. Ends that were left out are seen by it."""
+        since = [self._before, self._first] if self._before is not self._first else [self._first]
+        return ", ".join(_grown(before, snapshot) for before in since if before is not None)
+
+    def _judged(self) -> str:
+        verdict = self._verdict()
+        if verdict is None:
+            return NO_VERDICT
+        seen = seen_of(verdict.generations, verdict.generations_passed, verdict.unit)
+        return f"after {seen} {worded(verdict.status, verdict.summary)}"
+
+
+def _grown(before: Snapshot, now: Snapshot) -> str:
+    then, held = before.samples.get(_RESIDENT), now.samples.get(_RESIDENT)
+    if then is None or held is None:
+        return f"growth since {before.label} {NOT_MEASURED}"
+    return f"{format_change(held - then)} since {before.label}"
+
+
+def status_line(snapshot: Snapshot, watch: Sequence[str]) -> str:
+    """``generation 4: end: RSS 4.23 GiB, GPU 0 0.15 GiB, TradingEnvironment 0, DDPGAgent 17``."""
+    return f"{snapshot.label}: {', '.join(_parts(snapshot.samples, watch))}"
+
+
+def _parts(samples: Mapping[str, Number], watch: Sequence[str]) -> Iterator[str]:
+    resident = samples.get(_RESIDENT)
+    yield f"RSS {NOT_MEASURED if resident is None else format_bytes(resident)}"
+    for name in sorted(samples):
+        if name.startswith("cuda.") and name.endswith(_GPU):
+            device = name.removeprefix("cuda.").removesuffix(_GPU)
+            yield f"GPU {device} {format_bytes(samples[name])}"
+    for name in watch:
+        count = _count(samples, name)
+        yield f"{short_name(name)} {NOT_MEASURED if count is None else f'{count:,}'}"
+
+
+def _count(samples: Mapping[str, Number], watched: str) -> Number | None:
+    """Of a class by its whole name, or of all that end with the name given."""
+    exact = samples.get(f"type.{watched}.count")
+    if exact is not None:
+        return exact
+    ending = f".{watched}.count"
+    found = [v for name, v in samples.items() if name.startswith("type.") and name.endswith(ending)]
+    return sum(found) if found else None

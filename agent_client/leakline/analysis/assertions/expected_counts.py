@@ -1,0 +1,498 @@
+"""Expected counts: declared and accepted counts of classes, capacities of containers, and learned baselines.
+
+Declared and accepted counts are exact: they need no statistics, and fire where they are violated. What a bounded
+container may hold by its declared capacity is not a leak, and is taken out before judging. A learned baseline is a
+count that was the same throughout a run: it becomes an expectation once a person accepts it.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+from ...snapshot import LARGEST_INTEGER
+from ...text_format import short_name
+from ..results import SteadyCount
+from ..run_history import Expectation, RunHistory, Value
+from ..timeline import Lane, fill_gaps, lanes_of
+
+COLLECTIONS: Final = "python.collections_full"
+_READ_AFTER: Final = ("baseline", "phase_end", "generation_end", "manual")
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """All readings an expectation applies to: row numbers and counts of one type in one lane."""
+
+    expectation: Expectation
+    type: str
+    rows: tuple[int, ...]
+    counts: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An expectation that does not hold at its newest reading.
+
+    ``proven``: the surplus outlived a full collection, or was there again at the next reading, or nothing is
+    known of collections. ``count_before`` is the last reading that held, None when none did.
+    """
+
+    expectation: Expectation
+    type: str
+    count: float
+    first_count: float
+    count_before: float | None
+    first_row: int
+    row_before: int | None
+    proven: bool
+    above: bool
+
+
+def expected_text(expectation: Expectation) -> str:
+    """``2`` or ``16 to 17``, with ``after evolve_population`` where it is limited."""
+    text = range_text(expectation)
+    return text if expectation.after is None else f"{text} after {expectation.after}"
+
+
+def range_text(expectation: Expectation) -> str:
+    """``2``, ``16 to 17``, or ``up to 567 (baseline)``; of a baseline that is not read yet ``as at the baseline``."""
+    low, high = expectation.low, expectation.high
+    if expectation.baseline:
+        return f"up to {high} (baseline)" if high < LARGEST_INTEGER else "as at the baseline"
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def matching_types(lane: Lane, declared: str) -> tuple[str, ...]:
+    """Types of the lane a declared name stands for: the full name, or the class name alone."""
+    types = types_of(lane)
+    if declared in types:
+        return (declared,)
+    return tuple(sorted(t for t in types if stands_for(declared, t)))
+
+
+def stands_for(declared: str, name: str) -> bool:
+    """Whether a declared name may mean this type."""
+    return name == declared or name.endswith("." + declared) or name == short_name(declared)
+
+
+def types_of(lane: Lane) -> set[str]:
+    return {name for series in lane.series if (name := counted_type(series)) is not None}
+
+
+def counted_type(series: str) -> str | None:
+    """The type whose instances a series counts. None of ours: what a census finds of them follows what it watches, and
+    our cost has a line of its own."""
+    if not (series.startswith("type.") and series.endswith(".count")):
+        return None
+    name = series[len("type.") : -len(".count")]
+    return None if name.startswith("leakline.") else name
+
+
+def applicable_readings(lane: Lane, expectations: Iterable[Expectation]) -> tuple[Readings, ...]:
+    found = []
+    for expectation in expectations:
+        for name in matching_types(lane, expectation.type):
+            column = lane.series[f"type.{name}.count"]
+            known = [
+                (row, float(value))
+                for row, value in enumerate(column)
+                if value is not None and applies(lane, row, expectation.after)
+            ]
+            bound = expectation
+            if expectation.baseline:
+                bound, known = _since_baseline(lane, expectation, known)
+            rows, counts = tuple(r for r, _ in known), tuple(c for _, c in known)
+            found.append(Readings(bound, name, rows, counts))
+    return tuple(found)
+
+
+def _since_baseline(
+    lane: Lane, expectation: Expectation, known: list[tuple[int, float]]
+) -> tuple[Expectation, list[tuple[int, float]]]:
+    """The bound that the newest attempt has set itself, and its readings.
+
+    What the first generation builds up stays, as gradients and the state of an optimizer do: the most there was by its
+    end is the baseline. A resumed program builds up anew.
+    """
+    if not known:
+        return expectation, known
+    newest = lane.segment[known[-1][0]]
+    known = [(row, count) for row, count in known if lane.segment[row] == newest]
+    numbered = (g for row, _ in known if (g := lane.generation[row]) is not None)
+    first = next(numbered, None)
+    by_then = [c for row, c in known if (g := lane.generation[row]) is None or g == first]
+    return replace(expectation, high=int(max(by_then))), known
+
+
+def applies(lane: Lane, row: int, after: str | None) -> bool:
+    """Whether a count that is expected there is held against this reading."""
+    if after is None:
+        return lane.kind[row] in _READ_AFTER
+    phase = lane.phase[row]
+    if lane.kind[row] != "phase_end" or phase is None:
+        return False
+    return phase == after or phase.endswith("/" + after)
+
+
+def find_violation(lane: Lane, readings: Readings, last_row: int) -> Violation | None:
+    """The violation that stands at the newest reading up to ``last_row``."""
+    upto = bisect_right(readings.rows, last_row)
+    low, high = readings.expectation.low, readings.expectation.high
+    if not upto or low <= readings.counts[upto - 1] <= high:
+        return None
+    above = readings.counts[upto - 1] > high
+    first = upto - 1
+    while first > 0 and _breaks(readings.counts[first - 1], low, high, above):
+        first -= 1
+    row = readings.rows[first]
+    repeated = upto - first >= 2
+    proven = repeated or _outlived_collection(lane, readings.type, row, last_row, high)
+    return Violation(
+        readings.expectation, readings.type, readings.counts[upto - 1], readings.counts[first],
+        readings.counts[first - 1] if first else None, row,
+        readings.rows[first - 1] if first else None, proven, above,
+    )  # fmt: skip
+
+
+def _breaks(count: float, low: int, high: int, above: bool) -> bool:
+    return count > high if above else count < low
+
+
+def _outlived_collection(lane: Lane, name: str, row: int, last_row: int, high: int) -> bool:
+    collections: Sequence[int | float | None] | None = lane.series.get(COLLECTIONS)
+    if collections is None or all(v is None for v in collections[: last_row + 1]):
+        return True
+    at_first = collections[row]
+    counts = lane.series[f"type.{name}.count"]
+    for later in range(row + 1, last_row + 1):
+        count, passed = counts[later], collections[later]
+        if count is None or passed is None or at_first is None:
+            continue
+        if count > high and passed > at_first:
+            return True
+    return False
+
+
+# A container that grew more than this share of the last generations' length counts as still filling.
+_STILL_GROWING: Final = 1e-3
+_RECENT: Final = 3
+# Memory that rose by less than this share of what a container says it holds was there before (preallocated).
+_COMMITTED: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """One container with a declared capacity, on the generation axis of its lane.
+
+    ``bytes`` is empty where its size is not measured; ``estimated`` then stands for a size taken from the
+    growth of memory while it filled.
+    """
+
+    name: str
+    length: tuple[float, ...]
+    capacity: float
+    bytes: tuple[float, ...]
+    # As bytes, but going on over a resume, where the container starts empty again, and with what the allocator kept
+    # of it when it was cleared.
+    gained: tuple[float, ...] = ()
+    estimated: bool = False
+    # Bytes of one item, where sizes are estimated.
+    each: float = 0.0
+
+    def is_filling(self, upto: int) -> bool:
+        if upto < 2 or self.length[upto - 1] >= self.capacity:
+            return False
+        first = max(0, upto - 1 - _RECENT)
+        return self.length[upto - 1] - self.length[first] > _STILL_GROWING * self.capacity
+
+    def is_over(self, upto: int) -> bool:
+        return self.length[upto - 1] > self.capacity
+
+    def growth(self, first: int, upto: int) -> float:
+        """Bytes gained between two positions, never more than the capacity allows for."""
+        return self.gained[upto - 1] - self.gained[first] if self.gained else 0.0
+
+    def fullest(self, upto: int) -> int:
+        """The newest position at which it held most; it may have been cleared since."""
+        return max(range(upto), key=lambda i: (self.length[i], i))
+
+    def overshoot(self, upto: int) -> list[float]:
+        """Items beyond the capacity, in every generation."""
+        return [max(0.0, length - self.capacity) for length in self.length[:upto]]
+
+    def remaining_bytes(self, upto: int) -> float:
+        if not self.bytes or self.length[upto - 1] <= 0:
+            return 0.0
+        each = self.bytes[upto - 1] / self.length[upto - 1]
+        return max(0.0, (self.capacity - self.length[upto - 1]) * each)
+
+    def per_generation(self, upto: int) -> float:
+        """Items added per generation lately."""
+        first = max(0, upto - 1 - _RECENT)
+        return (self.length[upto - 1] - self.length[first]) / max(1, upto - 1 - first)
+
+    def fill_rate(self, upto: int) -> float:
+        """Bytes it takes on per generation lately; 0 when it does not fill, or nothing is known of its size."""
+        if not self.is_filling(upto) or not self.bytes:
+            return 0.0
+        each = self.bytes[upto - 1] / max(self.length[upto - 1], 1.0)
+        return each * self.per_generation(upto)
+
+
+def bounded_containers(lane: Lane, capacities: Mapping[str, int | None]) -> tuple[Bounded, ...]:
+    """The containers of this lane that have a capacity, by declaration or by their own series."""
+    found = []
+    for name in sorted(tracked_names(lane)):
+        capacity = capacity_of(lane, name, capacities)
+        length = fill_gaps(lane.readings(f"tracked.{name}.length")) if lane.generations else []
+        if not capacity or not length:
+            continue
+        sizes = f"tracked.{name}.bytes"
+        size = fill_gaps(lane.readings(sizes)) if lane.has(sizes) else []
+        beside = f"tracked.{name}.device_bytes"
+        if size and lane.has(beside):
+            # What lies on devices is no memory of the process.
+            size = [
+                max(0.0, a - (b or 0)) for a, b in zip(size, lane.readings(beside), strict=True)
+            ]
+        found.append(_bounded(lane, name, length, float(capacity), size))
+    return tuple(found)
+
+
+def tracked_names(lane: Lane) -> set[str]:
+    return {
+        name[len("tracked.") : -len(".length")]
+        for name in lane.series
+        if name.startswith("tracked.") and name.endswith(".length")
+    }
+
+
+def capacity_of(lane: Lane, name: str, capacities: Mapping[str, int | None]) -> int | float | None:
+    declared = capacities.get(name)
+    if declared is not None:
+        return declared
+    column = f"tracked.{name}.capacity"
+    known = [v for v in lane.series.get(column, ()) if v is not None]
+    return known[-1] if known else None
+
+
+def _bounded(
+    lane: Lane, name: str, length: Sequence[float], capacity: float, size: Sequence[float]
+) -> Bounded:
+    if size:
+        within = _within(length, capacity, size)
+        gained = _with_kept(_going_on(lane, within), lane.private)
+        return Bounded(name, tuple(length), capacity, within, gained)
+    each = _bytes_per_item(lane, length)
+    guess = tuple(min(n, capacity) * each for n in length) if each else ()
+    gained = _with_kept(_going_on(lane, guess), lane.private)
+    return Bounded(name, tuple(length), capacity, guess, gained, estimated=True, each=each)
+
+
+def _going_on(lane: Lane, size: Sequence[float]) -> tuple[float, ...]:
+    """Sizes with the drop at a resume taken out, as it is taken out of memory."""
+    out: list[float] = []
+    shift = 0.0
+    for i, value in enumerate(size):
+        if _is_resumed(lane, i):
+            shift = out[-1] - value
+        out.append(value + shift)
+    return tuple(out)
+
+
+def _is_resumed(lane: Lane, i: int) -> bool:
+    return i > 0 and lane.segment[lane.end_rows[i]] != lane.segment[lane.end_rows[i - 1]]
+
+
+def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, ...]:
+    """Sizes with what memory did not show of a fall: the allocator keeps it for when the container fills again."""
+    if len(private) < len(size):
+        return tuple(size)
+    out = list(size[:1])
+    for i in range(1, len(size)):
+        fell = max(0.0, size[i - 1] - size[i])
+        back = min(fell, max(0.0, private[i - 1] - private[i]))
+        out.append(max(size[i], out[-1] - back))
+    return tuple(out)
+
+
+def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> tuple[float, ...]:
+    """The part of its bytes that its capacity allows for; what lies over it is not excused."""
+    return tuple(
+        s if n <= capacity else s * capacity / n for n, s in zip(length, size, strict=True)
+    )
+
+
+def _bytes_per_item(lane: Lane, length: Sequence[float]) -> float:
+    """What memory gained per item added, over the generations in which it was fuller than ever, less what memory gains
+    without a new item in it: that is somebody else's.
+
+    A container that was cleared may fill again from what the allocator kept of it.
+    """
+    private, fuller, beside, most = lane.private, [], [], -1.0
+    for i in range(min(len(length), len(private))):
+        if i and length[i] > max(most, length[i - 1]):
+            fuller.append((private[i] - private[i - 1], length[i] - length[i - 1]))
+        elif i and length[i] == length[i - 1] and not _is_resumed(lane, i):
+            beside.append(private[i] - private[i - 1])
+        most = length[i] if _is_resumed(lane, i) else max(most, length[i])
+    others = max(0.0, median(beside)) if len(beside) >= _RECENT else 0.0
+    ratios = [(gained - others) / items for gained, items in fuller]
+    return max(0.0, median(ratios)) if ratios else 0.0
+
+
+def without_bounded(
+    private: Sequence[float], containers: Sequence[Bounded], upto: int
+) -> list[float]:
+    """Private bytes per generation less what bounded containers gained since the first generation.
+
+    A container whose memory was there before it filled (preallocated and touched) is left in: taking out a
+    growth that memory never showed would hide a leak of the same size.
+    """
+    rest = list(private[:upto])
+    for container in containers:
+        full = container.fullest(upto) + 1
+        gained = container.growth(0, full)
+        if gained <= 0 or private[full - 1] - private[0] < _COMMITTED * gained:
+            continue
+        for i in range(upto):
+            rest[i] -= container.gained[i] - container.gained[0]
+    return rest
+
+
+def declared_bounds(history: RunHistory, lane: Lane) -> tuple[Bounded, ...]:
+    return bounded_containers(lane, history.capacities)
+
+
+# As many as the verdict wants before it says more than "learning".
+GENERATIONS: Final = 8
+
+# Phase (None: at every reading) -> the count that it ends with.
+_Counts = Mapping[str | None, int]
+
+
+def with_accepted(
+    declared: Sequence[Expectation], accepted: Iterable[Expectation]
+) -> tuple[Expectation, ...]:
+    """Both; of a type that the program speaks of itself, what it says alone, wherever it says it."""
+    return (*declared, *(a for a in accepted if not is_declared(a.type, declared)))
+
+
+def is_declared(name: str, expectations: Iterable[Expectation]) -> bool:
+    return any(not e.accepted and stands_for(e.type, name) for e in expectations)
+
+
+def steady_counts(history: RunHistory) -> tuple[SteadyCount, ...]:
+    """Counts that were the same in each of the last GENERATIONS generations and that nobody expects yet.
+
+    First what was accepted otherwise, then the smallest, as those that people mean. At every reading where that holds,
+    else at the end of each phase for which it does. Not of builtins and the standard library, of which everything makes
+    some, nor of types that the program declares itself.
+    """
+    views = _views(history)
+    if not any(len(view.generations) >= GENERATIONS for view in views):
+        return ()
+    expected = history.expectations
+    found: list[SteadyCount] = []
+    for name in sorted(
+        {name for view in views for name in types_of(view.lane) if _is_of_a_program(name)}
+    ):
+        accepted = [e for e in expected if e.accepted and e.type == name]
+        if is_declared(name, expected):
+            continue
+        for after, count in _agreed(views, name):
+            if not _is_expected(accepted, after, count):
+                replaced = [expected_text(e) for e in accepted if replaces(after, e.after)]
+                found.append(
+                    SteadyCount(name, count, after, GENERATIONS, "; ".join(replaced) or None)
+                )
+    return tuple(sorted(found, key=_order))
+
+
+def _is_of_a_program(name: str) -> bool:
+    module, _, rest = name.partition(".")
+    return bool(rest) and module not in sys.stdlib_module_names
+
+
+def _order(each: SteadyCount) -> tuple[bool, bool, int, str, str]:
+    return each.instead_of is None, each.count == 0, each.count, each.type, each.after or ""
+
+
+def replaces(new: str | None, old: str | None) -> bool:
+    """Whether a count that is accepted for one place ends the one accepted for another: the same, or all of them."""
+    return new == old or new is None or old is None
+
+
+def _is_expected(accepted: Sequence[Expectation], after: str | None, count: int) -> bool:
+    meant = [e for e in accepted if after is None or e.after == after]
+    return bool(meant) and all(e.low <= count <= e.high for e in meant)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The last generations of a process: rows by where a count may be expected."""
+
+    lane: Lane
+    generations: frozenset[int]
+    rows: Mapping[str | None, Sequence[int]]
+
+
+def _views(history: RunHistory) -> list[_View]:
+    """Of the processes that are there in the last generations."""
+    lanes = [lane for lane in lanes_of(history) if lane.generations]
+    newest = max((lane.generations[-1] for lane in lanes), default=0)
+    return [_view(lane) for lane in lanes if lane.generations[-1] > newest - GENERATIONS]
+
+
+def _view(lane: Lane) -> _View:
+    generations = lane.generations[-GENERATIONS:]
+    whole = len(lane.generations) > len(generations)
+    first = lane.end_rows[-len(generations) - 1] + 1 if whole else 0
+    # What was there before the first generation is no generation's.
+    among = [row for row in range(first, len(lane.kind)) if lane.kind[row] != "baseline"]
+    phases = {lane.phase[row] for row in among if lane.kind[row] == "phase_end"}
+    places = [None, *sorted(phase for phase in phases if phase is not None)]
+    rows = {place: [row for row in among if applies(lane, row, place)] for place in places}
+    return _View(lane, frozenset(generations), rows)
+
+
+def _agreed(views: Sequence[_View], name: str) -> Iterator[tuple[str | None, int]]:
+    """Where, and how many: the same in every process that counts the type."""
+    of_each = [counts for view in views if (counts := _steady(view, name)) is not None]
+    if not of_each:
+        return
+    same = {
+        place: count
+        for place, count in of_each[0].items()
+        if all(counts.get(place) == count for counts in of_each)
+    }
+    yield from [(None, same[None])] if None in same else same.items()
+
+
+def _steady(view: _View, name: str) -> _Counts | None:
+    """None: the process has not counted the type in these generations."""
+    column = view.lane.series.get(f"type.{name}.count")
+    if column is None or all(column[row] is None for row in view.rows[None]):
+        return None
+    found = {
+        place: count
+        for place, rows in view.rows.items()
+        if (count := _only(view, column, rows)) is not None
+    }
+    return {None: found[None]} if None in found else found
+
+
+def _only(view: _View, column: Sequence[Value], rows: Sequence[int]) -> int | None:
+    """The one count that was read, in each of the generations; unknown in one of them is unknown."""
+    counts = {column[row] for row in rows} - {None}
+    if len(counts) != 1:
+        return None
+    read_in = {view.lane.generation[row] for row in rows if column[row] is not None}
+    count = counts.pop()
+    whole = count is not None and count == int(count) and view.generations <= read_in
+    return int(count) if whole and count is not None else None

@@ -1,0 +1,110 @@
+"""The commands that read recordings (spools) without a server or upload them: `leakline report`, `leakline sync`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from ... import __version__
+from ...errors import ServerRefused, SpoolError
+from ...report import report_items, report_markdown, report_text, spools_by_run
+from ...report.document import Origin
+from ...settings import resolve
+from ...text_format import format_utc
+from ...transport.http_delivery import Delivery
+from ...transport.orphan_recovery import settle, told
+from ...transport.spool_upload import upload
+
+REPORT_HELP: Final = """\
+The text report of a recorded run, without any server: snapshot, trend, growth, large objects, verdict.
+
+PATH is a spool (*.spool), the folder of one run, or a folder of runs such as .leakline.
+
+example: leakline report .leakline
+         leakline report .leakline/1a1f9383687f60fa84567 --since "Debug checkpoint 1"
+         leakline report .leakline --markdown > report.md
+         leakline report .leakline --json
+"""
+
+
+def configure_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, metavar="PATH", help="a spool or a folder with spools")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--since", metavar="LABEL", help="compare with this snapshot, not the first")
+    form.add_argument(
+        "--markdown", action="store_true",
+        help="verdict, books and types in Markdown, to go with an issue",
+    )  # fmt: skip
+    form.add_argument("--json", action="store_true", help="the same for programs, a run an item")
+
+
+def main_report(options: argparse.Namespace) -> int:
+    if options.json:
+        print(json.dumps({"items": report_items(options.path)}, indent=2))
+    elif options.markdown:
+        origin = Origin(format_utc(time.time()), __version__)
+        print(report_markdown(options.path, origin), end="")
+    else:
+        print(report_text(options.path, options.since))
+    return 0
+
+
+SYNC_HELP: Final = """\
+Upload recorded runs: what the server has not got. Doing it twice is the same as once.
+
+PATH is a spool (*.spool), the folder of one run, or a folder of runs such as .leakline. What cannot be read in it or is
+refused is counted, and the exit status is 1 then.
+
+example: leakline sync .leakline
+         leakline sync .leakline --server http://10.0.0.5:8765
+"""
+
+TIMEOUT_SECONDS = 30.0
+
+
+def configure_sync(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, metavar="PATH", help="a spool or a folder with spools")
+    parser.add_argument("--server", help="default: LEAKLINE_SERVER, else http://127.0.0.1:8765")
+    parser.add_argument("--again", action="store_true", help="send also what was accepted before")
+    parser.add_argument(
+        "--allow-damage", action="store_true", help="exit status 0 also where a part cannot be read"
+    )
+
+
+def main_sync(options: argparse.Namespace) -> int:
+    settings = resolve(server=options.server)
+    delivery = Delivery(settings.server, settings.token, TIMEOUT_SECONDS, ca_file=settings.ca_file)
+    failed = 0
+    for spools in spools_by_run(options.path):
+        for path in spools:
+            try:
+                settle(path)
+                done = upload(path, delivery, again=options.again)
+            except SpoolError as error:
+                # One broken file must not keep the others from being uploaded.
+                print(f"{os.path.relpath(path)}: skipped, {error}")
+                failed = 1
+                continue
+            except ServerRefused as error:
+                # Nor one that this server does not want.
+                print(
+                    f"{os.path.relpath(path)}: refused by {settings.server} ({error.status}: {error})"
+                )
+                failed = 1
+                continue
+            print(f"{done.name}: {told(done)} {settings.server}/runs/{done.run}")
+            is_whole = options.allow_damage or done.held is None or done.held.is_whole
+            if done.refused or not is_whole:
+                failed = 1
+    delivery.close()
+    return failed
+
+
+COMMANDS: Final = {
+    "report": (REPORT_HELP, configure_report, main_report),
+    "sync": (SYNC_HELP, configure_sync, main_sync),
+}
