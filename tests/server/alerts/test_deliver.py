@@ -23,8 +23,7 @@ from standardwebhooks import WebhookVerificationError
 from tests.server.access.people import Clock
 
 from leakline_server.alerts.sending.address_check import networks
-from leakline_server.alerts.sending.http_post import TryAgain
-from leakline_server.alerts.sending.retry_schedule import next_wait
+from leakline_server.alerts.sending.http_post import TryAgain, next_wait
 from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.config import Config
 from leakline_server.store.alerts import deliveries, webhook_changes, webhooks

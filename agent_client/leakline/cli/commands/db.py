@@ -49,9 +49,9 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _upgrade(_options: argparse.Namespace, config: Any) -> int:
-    from leakline_server.admin import backup_commands
+    from leakline_server import admin
 
-    done = backup_commands.bring_up_to_date(config)
+    done = admin.bring_up_to_date(config)
     if done.before == done.after:
         print(f"the database is at schema {done.after} already")
     else:
@@ -60,17 +60,17 @@ def _upgrade(_options: argparse.Namespace, config: Any) -> int:
 
 
 def _backup(options: argparse.Namespace, config: Any) -> int:
-    from leakline_server.admin import backup_commands
+    from leakline_server import admin
 
-    done = backup_commands.back_up(config, options.file)
+    done = admin.back_up(config, options.file)
     print(f"{options.file}: {format_bytes(done.bytes)}, whole, at schema {done.schema or 'none'}")
     return 0
 
 
 def _restore(options: argparse.Namespace, config: Any) -> int:
-    from leakline_server.admin import backup_commands
+    from leakline_server import admin
 
-    done, kept = backup_commands.put_back(config, options.file)
+    done, kept = admin.put_back(config, options.file)
     print(f"restored {options.file}: {format_bytes(done.bytes)}, at schema {done.schema}")
     if kept is not None:
         print(f"what was there is kept as {kept}")

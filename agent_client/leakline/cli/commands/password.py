@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     try:
-        from leakline_server.admin import database_commands
+        from leakline_server import admin
         from leakline_server.security.credentials import check_password, hash_password
         from leakline_server.store.access import sign_ins
     except ImportError as error:
@@ -39,7 +39,7 @@ def main(options: argparse.Namespace) -> int:
             hashed = hash_password(check_password(_asked(options.stdin)))
         except ValueError as error:
             raise BadArgument("password", "...", str(error)) from None
-    with database_commands.opened_at(options.database_url, new=not options.remove) as engine:
+    with admin.opened_at(options.database_url, new=not options.remove) as engine:
         was_there = sign_ins.set_password(engine, hashed)
     if options.remove:
         print("the password is removed" if was_there else "there was no password")

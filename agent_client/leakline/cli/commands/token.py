@@ -56,14 +56,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     try:
-        from leakline_server.admin import database_commands
+        from leakline_server import admin
         from leakline_server.errors import RequestRefused
     except ImportError as error:
         raise LeaklineError(
             f"the server is not installed ({error.name} is missing): pip install 'leakline[server]'"
         ) from None
     wish = _wish(options) if options.action == "create" else None
-    with database_commands.opened_at(options.database_url, new=wish is not None) as engine:
+    with admin.opened_at(options.database_url, new=wish is not None) as engine:
         try:
             return int(options.run_action(options, engine, wish))
         except RequestRefused as error:

@@ -24,8 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Exit status 0 when the receiver accepted the message, 1 when it did not, 2 for wrong settings."""
     try:
-        from leakline_server.admin.database_commands import at
-        from leakline_server.admin.webhook_check import check_webhook
+        from leakline_server.admin import at, check_webhook
         from leakline_server.alerts.sending.http_post import Delivered
     except ImportError as error:
         raise LeaklineError(
