@@ -23,11 +23,11 @@ from .alerts.sending.signing import make_secret
 from .config import DEFAULT_DATABASE_URL, Config, from_environment
 from .paths import MIGRATIONS
 from .store.alerts import webhooks
-from .store.coordination.sqlite_lock import AlreadyServed, alone_on
 from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, Engine, open_engine, without_content
 from .store.maintenance import disk_space, sqlite_backup
 from .store.maintenance.sqlite_backup import CannotBackUp, Checked
 from .store.migrate import FORMER_VIEWS, NewerDatabase, current, refuse_newer, revisions, upgrade
+from .store.sqlite_lock import AlreadyServed, alone_on
 
 
 class OlderDatabase(Exception):

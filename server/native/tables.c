@@ -1,6 +1,6 @@
 /* Sealing in one pass over each number: the batches of a process into a table of series, and its rows as chunks.
 
-   `store/series/batch_assembly.py` and `store/series/chunk_codec.py` say what each of these is, and do the same in numpy where this module was
+   `store/series/sealing.py` and `store/series/chunk_codec.py` say what each of these is, and do the same in numpy where this module was
    not built. Every length is looked at before anything is read or written; numbers are copied, so no buffer needs to
    be aligned. Differences wrap around as those of numpy do. */
 

@@ -19,10 +19,15 @@ from tests.server.stored import LATER, R1, engine_of, seal_all
 from leakline_server.store import native_module
 from leakline_server.store.downsampling import summary_records
 from leakline_server.store.downsampling.summary_records import Cut
-from leakline_server.store.ingest.batch_columns import NOT_THERE, BatchColumns, Rows
-from leakline_server.store.ingest.batch_frame import Body, pack, unpack
+from leakline_server.store.ingest.batch_columns import (
+    NOT_THERE,
+    BatchColumns,
+    Body,
+    Rows,
+    pack,
+    unpack,
+)
 from leakline_server.store.series import compaction, sealing
-from leakline_server.store.series.batch_assembly import chunks_of, encode_rows
 from leakline_server.store.series.chunk_codec import (
     Array,
     Chunk,
@@ -38,6 +43,7 @@ from leakline_server.store.series.chunk_codec import (
     numbers,
     texts,
 )
+from leakline_server.store.series.sealing import chunks_of, encode_rows
 
 integers = st.integers(-(2**53), 2**53)
 floats = st.floats(allow_nan=False, allow_infinity=False)

@@ -13,7 +13,7 @@ from sqlalchemy import insert
 from starlette.testclient import TestClient
 from tests.server.stored import LATER, R1, engine_of, seal_all
 
-from leakline_server.store.downsampling import buckets, chart_points, summary_records
+from leakline_server.store.downsampling import chart_points, summary_records
 from leakline_server.store.downsampling.chart_points import downsample
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.schema import chunks
@@ -169,7 +169,7 @@ def test_no_more_items_are_made_than_an_answer_holds(
         names.append(
             len(api.get(f"/api/v1/runs/many{number}of{ratio}/series?name=*").json()["items"])
         )
-    for module, name in ((chart_points, "downsample"), (buckets, "points_of")):
+    for module, name in ((chart_points, "downsample"), (chart_points, "points_of")):
         plain = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, plain=plain: made.append(0) or plain(*a))
     monkeypatch.setattr(chart_points, "MAX_ITEMS", names[0] + 2)

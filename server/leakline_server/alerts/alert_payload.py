@@ -1,4 +1,4 @@
-"""The names of events, the facts of an alert, and the sentences about them. Pure; all formats are made from these facts.
+"""The names of events, the facts of an alert, and sentences about them. Pure; all formats are made from these facts.
 
 Names in here come from training scripts: they are cut and stripped of control characters, and stay plain text.
 Links are paths until a message is sent, because only the sender knows the address people use.

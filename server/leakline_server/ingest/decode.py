@@ -41,7 +41,7 @@ from ..limits import (
     MAX_WINDOW_BYTES,
 )
 from ..store import native_module
-from ..store.details.details import LINES_KEPT
+from ..store.details import LINES_KEPT
 from ..store.ingest import wire_types
 from ..store.ingest.batch_columns import NOT_THERE, BatchColumns, Rows, of_lists, of_rows, series_of
 from ..store.ingest.incoming_batch import DetailKind, Incoming

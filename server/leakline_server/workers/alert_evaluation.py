@@ -30,7 +30,7 @@ from ..store.alerts.alert_rows import Alert, Told
 from ..store.engine import Connection
 from ..store.incidents import acknowledgements, findings
 from ..store.incidents.findings import IncidentChange
-from ..store.maintenance import soft_delete
+from ..store.maintenance import run_deletion
 from ..store.runs import runs
 from ..store.runs.lifecycle import Concluded
 
@@ -57,7 +57,7 @@ def alerts_of(
 
     Of a deleted run nothing is told, nor later what it would have been.
     """
-    if soft_delete.is_deleted(connection, examined.id):
+    if run_deletion.is_deleted(connection, examined.id):
         return []
     told = alert_rows.told(connection, examined.id)
     return [
@@ -72,10 +72,10 @@ def alerts_of_silence(connection: Connection, concluded: Concluded, now: float) 
     found = [
         _of_silent_run(connection, run_id, now)
         for run_id in concluded.runs
-        if not soft_delete.is_deleted(connection, run_id)
+        if not run_deletion.is_deleted(connection, run_id)
     ]
     for vanished in concluded.processes:
-        if soft_delete.is_deleted(connection, vanished.run_id):
+        if run_deletion.is_deleted(connection, vanished.run_id):
             continue
         examined = _examined_last(connection, vanished.run_id, now)
         found.append(vanished_alert(examined, vanished.rank, vanished.reason))

@@ -28,7 +28,7 @@ def main(options: argparse.Namespace) -> int:
     try:
         from leakline_server import admin
         from leakline_server.security.credentials import check_password, hash_password
-        from leakline_server.store.access import sign_ins
+        from leakline_server.store import access
     except ImportError as error:
         raise LeaklineError(
             f"the server is not installed ({error.name} is missing): pip install 'leakline[server]'"
@@ -40,7 +40,7 @@ def main(options: argparse.Namespace) -> int:
         except ValueError as error:
             raise BadArgument("password", "...", str(error)) from None
     with admin.opened_at(options.database_url, new=not options.remove) as engine:
-        was_there = sign_ins.set_password(engine, hashed)
+        was_there = access.set_password(engine, hashed)
     if options.remove:
         print("the password is removed" if was_there else "there was no password")
     else:

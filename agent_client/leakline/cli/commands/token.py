@@ -109,9 +109,9 @@ def _create(options: argparse.Namespace, engine: Engine, wish: Wish) -> int:
 
 def _list(options: argparse.Namespace, engine: Engine, _: None) -> int:
     from leakline_server.security import token_issuing
-    from leakline_server.store.access import tokens
+    from leakline_server.store import access
 
-    items = [token_issuing.to_json(token) for token in tokens.list_tokens(engine)]
+    items = [token_issuing.to_json(token) for token in access.list_tokens(engine)]
     if options.json:
         print(json.dumps({"items": items, "next": None}, indent=2))
     elif not items:

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 
 from ...limits import MAX_PAST
-from ..row_limits import keep_newest
+from ..engine import keep_newest
 from ..schema import acknowledgements, attempts, incidents, runs
 
 Kind = Literal["acknowledged", "ignored", "closed"]

@@ -16,8 +16,8 @@ from leakline.analysis.results import Finding, Verdict, to_json
 from leakline.transport.oom_inference import said_at_end
 
 from ...limits import MAX_RUN_INCIDENTS
+from ..engine import keep_newest
 from ..maintenance import corruption
-from ..row_limits import keep_newest
 from ..runs.run_order import sorted_by
 from ..runs.runs import iso
 from ..schema import incidents, runs

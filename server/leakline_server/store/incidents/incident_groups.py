@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 
 from ...limits import MAX_PAGE
-from ..maintenance.soft_delete import IS_DELETED
+from ..maintenance.run_deletion import IS_DELETED
 from ..runs.runs import BadCursor, iso, iso_or_none
 from ..schema import acknowledgements, attempts, incidents, runs
 from ..series.column_reader import reading

@@ -28,7 +28,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -411,3 +411,18 @@ def _checksum(count: int, stats: _Stats, width: int, payload: bytes) -> bytes:
     except struct.error as error:
         raise CorruptChunk("a number of a stored chunk is beyond its range") from error
     return zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little")
+
+
+BLOCK: Final = 4_096
+
+
+def edge(sequence: int) -> int:
+    """The first sequence number of the next block."""
+    return (sequence // BLOCK + 1) * BLOCK
+
+
+def divided(low: int, high: int) -> Iterator[tuple[int, int]]:
+    """The numbers from ``low`` to ``high``, block by block: the first and the last of each."""
+    while low <= high:
+        yield low, min(high, edge(low) - 1)
+        low = edge(low)

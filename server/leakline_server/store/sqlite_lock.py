@@ -15,7 +15,7 @@ from typing import IO, Final
 
 from sqlalchemy.engine import make_url
 
-from ..engine import make_folder
+from .engine import make_folder
 
 # Beside the file rather than the file: on some network file systems these locks are the very ones SQLite takes.
 SUFFIX: Final = "-served"
