@@ -22,12 +22,12 @@ from .alerts.sending.send_message import send, trial
 from .alerts.sending.signing import make_secret
 from .config import DEFAULT_DATABASE_URL, Config, from_environment
 from .paths import MIGRATIONS
+from .store import sqlite_file
 from .store.alerts import webhooks
 from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, Engine, open_engine, without_content
-from .store.maintenance import disk_space, sqlite_backup
-from .store.maintenance.sqlite_backup import CannotBackUp, Checked
+from .store.maintenance import disk_space
 from .store.migrate import FORMER_VIEWS, NewerDatabase, current, refuse_newer, revisions, upgrade
-from .store.sqlite_lock import AlreadyServed, alone_on
+from .store.sqlite_file import AlreadyServed, CannotBackUp, Checked, alone_on
 
 
 class OlderDatabase(Exception):
@@ -116,7 +116,7 @@ def back_up(config: Config, target: Path) -> Checked:
             f"there is no database at {database}; name it with --database-url or LEAKLINE_DATABASE_URL"
         )
     with _told():
-        return sqlite_backup.back_up(database, target)
+        return sqlite_file.back_up(database, target)
 
 
 def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
@@ -126,13 +126,13 @@ def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
     with _told():
         if source.exists() and database.exists() and source.samefile(database):
             raise CannotBackUp(f"{source} is the database itself; name a backup")
-        checked = sqlite_backup.check(source)
+        checked = sqlite_file.check(source)
         if checked.schema is None:
             raise CannotBackUp(f"{source} is no database of Leakline; name a file of db backup")
         refuse_newer(checked.schema, MIGRATIONS, str(source))
         _refuse_what_is_not_ours(source, checked.schema)
         with alone_on(config.database_url):
-            return checked, sqlite_backup.restore(source, database)
+            return checked, sqlite_file.restore(source, database)
 
 
 def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
@@ -144,8 +144,8 @@ def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
             upgrade(engine, MIGRATIONS, schema)
         finally:
             engine.dispose()
-        ours = sqlite_backup.objects_of(fresh)
-    found = sqlite_backup.objects_of(source)
+        ours = sqlite_file.objects_of(fresh)
+    found = sqlite_file.objects_of(source)
     # The upgrade drops them before it reads anything.
     is_old = schema != revisions(MIGRATIONS)[-1]
     dropped = {("view", name) for name in FORMER_VIEWS} if is_old else set()

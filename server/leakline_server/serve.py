@@ -45,7 +45,7 @@ from .store.engine import (
 )
 from .store.maintenance import disk_space
 from .store.migrate import NewerDatabase
-from .store.sqlite_lock import AlreadyServed, alone_on
+from .store.sqlite_file import AlreadyServed, alone_on
 from .web.services import Services
 
 # As nginx does. Most trainings send every few seconds, and a connection costs as much as a snapshot.

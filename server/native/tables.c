@@ -14,7 +14,7 @@
 #error "leakline_server._native packs numbers as they lie in memory, which must be little endian"
 #endif
 
-/* As batch_columns.NOT_THERE; codec.MAX_DECIMALS and codec.MAX_EXACT. */
+/* As incoming_batch.NOT_THERE; codec.MAX_DECIMALS and codec.MAX_EXACT. */
 #define NOT_THERE INT64_MIN
 #define MAX_EXACT 9007199254740992.0
 
@@ -22,7 +22,7 @@ enum {
     NUMBER = 8, /* bytes */
     NAME = 4,   /* bytes of the number of a series */
     MAX_DECIMALS = 9,
-    /* Of a piece: present, first, last, min, max, as summary_records.py has them. */
+    /* Of a piece: present, first, last, min, max, as summary_tree.py has them. */
     NUMBERS_OF_A_PIECE = 5,
 };
 

@@ -20,10 +20,9 @@ from leakline_server import limits
 from leakline_server.app import create_app
 from leakline_server.config import Config, from_environment
 from leakline_server.security import credentials
-from leakline_server.store import request_rows, schema
+from leakline_server.store import findings, request_rows, schema
 from leakline_server.store.alerts import alert_rows
 from leakline_server.store.engine import Engine, keep_newest, writing
-from leakline_server.store.incidents import findings
 from leakline_server.store.maintenance.retention_policy import PerProject
 from leakline_server.workers.examination_worker import Examiner
 
@@ -426,7 +425,7 @@ def begun(asking_api: TestClient, admin: Any) -> None:
 def test_what_people_said_of_a_leak_is_bounded(
     asking_api: TestClient, engine: Engine, admin: Any, begun: None, patch: Any
 ) -> None:
-    patch("store.incidents.acknowledgements.MAX_PAST", 3)
+    patch("store.incident_groups.MAX_PAST", 3)
     examine(engine, ["f1"], time.time())
     for word in ["close"] + ["ignore", "acknowledge"] * 6:
         body = {"project": "p", "reason": word}
@@ -442,7 +441,7 @@ def test_what_people_said_of_a_leak_is_bounded(
 def test_incidents_of_a_run_that_are_over_are_bounded(
     engine: Engine, begun: None, patch: Any
 ) -> None:
-    patch("store.incidents.findings.MAX_RUN_INCIDENTS", 4)
+    patch("store.findings.MAX_RUN_INCIDENTS", 4)
     for number in range(10):
         examine(engine, ["stays", f"f{number}"], 1e9 + number)
     names = select(schema.incidents.c.fingerprint).order_by(schema.incidents.c.fingerprint)

@@ -26,12 +26,11 @@ from leakline.snapshot import ProcessIdentity, RunHeader
 from leakline_server.alerts.sending.http_post import Delivered
 from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.config import Config
-from leakline_server.store import leases
+from leakline_server.store import findings, leases
 from leakline_server.store.alerts import alert_rows as alerts
 from leakline_server.store.alerts import webhooks
 from leakline_server.store.alerts.alert_rows import Alert
 from leakline_server.store.engine import Engine, open_engine, writing
-from leakline_server.store.incidents import findings
 from leakline_server.store.runs import run_registration, runs
 from leakline_server.store.runs.run_history import revision
 from leakline_server.store.schema import alerts as alert_rows

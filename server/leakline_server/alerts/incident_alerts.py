@@ -34,8 +34,8 @@ from math import inf, nextafter
 from typing import Any, Final
 
 from ..store.alerts.alert_rows import DIGEST, Alert, Told
-from ..store.incidents.acknowledgements import Acknowledgement
-from ..store.incidents.findings import IncidentChange
+from ..store.findings import IncidentChange
+from ..store.incident_groups import Acknowledgement
 from .alert_payload import (
     CERTAIN,
     CONFIRMED,

@@ -67,7 +67,7 @@ class Examined:
 
 
 def has_other_servers(engine: Engine) -> bool:
-    """Whether others may serve the same database; an SQLite file has one server (`sqlite_lock.py`)."""
+    """Whether others may serve the same database; an SQLite file has one server (`sqlite_file.py`)."""
     return engine.dialect.name != "sqlite"
 
 

@@ -185,7 +185,7 @@ batches = Table(
     Column("count", Integer, nullable=False),
     Column("revision", BigInteger, nullable=False),
     Column("received_at", Double, nullable=False),
-    # As batch_columns.py describes.
+    # As incoming_batch.py describes.
     Column("body", LargeBinary, nullable=False),
     # Live pages: what came after revision N.
     Index("ix_batches_run_id", "run_id", "revision"),
@@ -233,7 +233,7 @@ chunks = Table(
     Column("max", Double),
     Column("width", SmallInteger, nullable=False),
     Column("blob", LargeBinary, nullable=False),
-    # Of a compacted chunk of numbers, the same of each of its pieces (summary_records.py).
+    # Of a compacted chunk of numbers, the same of each of its pieces (summary_tree.py).
     Column("pieces", LargeBinary),
 )
 

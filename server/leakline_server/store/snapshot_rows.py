@@ -17,10 +17,10 @@ import msgspec
 from sqlalchemy import Connection, Engine, Row, func, select
 
 from ..limits import MAX_PROCESSES_READ
-from .downsampling.chart_points import matching
 from .runs.run_history import NoSuchRun
 from .runs.runs import LIVED, BadCursor, row_of
 from .schema import batches, chunks, processes, runs, segments
+from .series.chart_points import matching
 from .series.chunk_codec import Column, Numbers
 from .series.column_reader import (
     COLUMN_NAMES,

@@ -21,10 +21,9 @@ from typing import Any, Final
 from leakline.analysis.results import Verdict
 
 from ..alerts.rules.rule_alerts import SaidMeanwhile
-from ..store import leases
+from ..store import findings, leases
 from ..store.alerts import alert_rows
 from ..store.engine import DATABASE_ERRORS, Engine, without_content, writing
-from ..store.incidents import findings
 from ..store.leases import has_other_servers
 from ..store.maintenance import disk_space, quarantine
 from ..store.runs import lifecycle, runs

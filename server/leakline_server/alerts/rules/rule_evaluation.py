@@ -29,7 +29,7 @@ from leakline.analysis.statistics.trend import floor_slope
 from leakline.analysis.timeline import Lane, lanes_of
 
 from ...store.alerts.assertions import State, Terms
-from ...store.downsampling.chart_points import matching
+from ...store.series.chart_points import matching
 from .rule_facts import Crossing
 
 # Beside those that hold and grace ask for: what a rate is measured over.

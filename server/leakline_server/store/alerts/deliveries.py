@@ -10,6 +10,8 @@ it any more: its time has passed, or there is a newer state of the same thing.
     failed      will not be tried again
     expired     was of no use any more before it arrived
     superseded  a newer state goes out in its place
+
+People see deliveries as a list: which, where, what came of each attempt; and may send one again by hand.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The addresses alerts go to: the one of the environment, which comes and goes with it, and those people made.
 
-`webhook_changes.py` holds what people change.
+People make, name and remove webhooks, point them elsewhere, rotate their secrets, disable, enable and test them. A
+webhook of the environment keeps its address, format and secret, which it has from there.
 """
 
 from __future__ import annotations

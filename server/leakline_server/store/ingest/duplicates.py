@@ -9,8 +9,7 @@ from sqlalchemy import Connection
 
 from ..series.column_reader import COLUMN_NAMES, SEQUENCE, Key, read_between, series_ids
 from . import clock_skew
-from .batch_columns import BatchColumns
-from .incoming_batch import Contradiction, Incoming
+from .incoming_batch import BatchColumns, Contradiction, Incoming
 from .ingest_cache import ProcessState, RunState
 
 # Batches of a transaction that is not written yet: (first sequence number, columns).

@@ -47,12 +47,12 @@ from ..schema import batches, details, processes, runs, series
 from ..series.chunk_codec import BLOCK, compress, divided
 from ..series.column_reader import Key
 from ..series.sealing import MIN_SNAPSHOTS, enough
-from . import batch_columns, clock_skew, wire_types
-from .batch_columns import BatchColumns
+from . import clock_skew, incoming_batch, wire_types
 from .cardinality import fold
 from .duplicates import contradiction
 from .incoming_batch import (
     Accepted,
+    BatchColumns,
     Incoming,
     OtherIdentity,
     Outcome,
@@ -293,7 +293,7 @@ def _plan_rows(
             "count": len(columns),
             "revision": run.revision + 1,
             "received_at": batch.received_at,
-            "body": batch_columns.pack(columns, run.names),
+            "body": incoming_batch.pack(columns, run.names),
         }
     )
     plan.bodies.setdefault(Key(run.id, process.id), []).append((low, columns))

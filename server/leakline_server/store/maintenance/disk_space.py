@@ -1,9 +1,13 @@
-"""The space a database takes, and giving back what it keeps free.
+"""The space a database takes, giving back what it keeps free, and a full disk.
 
 SQLite reuses the pages of deleted rows, and its file never becomes smaller by itself. A file that is made here keeps
 the map that lets it shrink from its end (``auto_vacuum=incremental``), a few pages at a time beside ingest. Postgres
 has a process of its own for this (autovacuum): it makes the space usable again and gives back only what lies at the
 end of a table.
+
+Every writer meets a full disk again and again, and the log may be on it, too: it is logged once for all. Trainings
+are what matters, so it is over when a batch is written, or a new run. What is small may find room where that does
+not.
 """
 
 from __future__ import annotations

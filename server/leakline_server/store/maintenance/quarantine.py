@@ -29,7 +29,7 @@ from leakline.analysis.results import SEVERITY, Finding, Interval, Kind, Verdict
 from leakline.snapshot import LARGEST_INTEGER
 
 from ...limits import MAX_DAMAGED
-from .. import access, leases, schema
+from .. import access, incident_groups, leases, schema
 from ..alerts import assertions, webhooks
 from ..alerts.deliveries import STATES as DELIVERY_STATES
 from ..engine import (
@@ -43,8 +43,7 @@ from ..engine import (
     without_content,
     writing,
 )
-from ..incidents import acknowledgements
-from ..incidents.findings import RESOLVED
+from ..findings import RESOLVED
 from ..runs.runs import STATES, Sparkline
 from ..schema import alerts, attempts, deliveries, incidents, metadata, processes, runs, settings
 from ..series.chunk_codec import CorruptChunk
@@ -80,7 +79,7 @@ _KNOWN: Final[Mapping[Column[Any], Sequence[str]]] = {
     incidents.c.kind: get_args(Kind), deliveries.c.state: DELIVERY_STATES,
     processes.c.end_state: STATES[1:], schema.assertions.c.origin: get_args(assertions.Origin),
     schema.assertions.c.measure: get_args(assertions.Measure),
-    schema.acknowledgements.c.kind: get_args(acknowledgements.Kind),
+    schema.acknowledgements.c.kind: get_args(incident_groups.Kind),
 }  # fmt: skip
 _TIMES: Final = ("_at", "_until", "_since")
 # Of years 1 to 9999.

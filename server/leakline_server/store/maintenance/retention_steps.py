@@ -3,6 +3,15 @@
 A decision may be old when its turn comes, so each step looks at the run again: what was tagged or heard of meanwhile
 stays. What a step could not do, because somebody else had the rows or the database failed, is found again by the end
 of the run, or by the next decision.
+
+Thinning is for what is sealed: of a run that ended long ago, the snapshots that tell the story stay. Of each sealed
+stretch these stay: its first and its last snapshot, every generation end (of a program without generations, the last
+of each minute), and for each series the snapshots where it is first and last there, lowest and highest. So the
+numbers of a chunk row (first, last, minimum, maximum) are the same before and after, and every curve keeps its
+spikes. Events, censuses, holders and large objects are not touched.
+
+A thinned stretch counts as stored from its first to its last number: what is sent of it again is taken for known. So
+one with gaps, where snapshots never came, becomes several without; one with very many gaps stays as it is.
 """
 
 from __future__ import annotations

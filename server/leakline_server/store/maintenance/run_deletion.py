@@ -1,4 +1,14 @@
-"""Deletion of runs: hidden at once, removed when the time to undo it is over, and purged a few rows at a time."""
+"""Deletion of runs: hidden at once, removed when the time to undo it is over, and purged a few rows at a time.
+
+A deleted run is left out of lists and can still be read by its id; what its training sends is stored, and the training
+is told nothing. It is removed when it was deleted GRACE_SECONDS ago and does not run any more: the next
+batch of a live one would begin it anew, and it would be back.
+
+The row of the run goes at once, and with it what hangs on it by foreign keys. Batches, segments, chunks and
+details have none; `sweep` deletes them in steps so short that ingest beside them hardly waits. Until it is done, a row
+of `removals` says which process numbers are to go. A run with the same id that begins anew numbers its processes above
+them (`known.next_process`), so nothing old is ever read as new, whenever and wherever the sweeping is broken off.
+"""
 
 from __future__ import annotations
 

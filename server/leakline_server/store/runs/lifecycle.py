@@ -2,6 +2,8 @@
 
 A run ends with the last process of its newest attempt, as the one that ended worst. What a process did not say itself
 is presumed: a word of it takes that back. Whoever changes an end locks the run first, then the rows of its processes.
+
+Why a process vanished is inferred from its last readings and those of the other processes.
 """
 
 from __future__ import annotations

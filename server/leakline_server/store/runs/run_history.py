@@ -1,4 +1,7 @@
-"""A run's history as the analysis reads it: all columns of all processes, with the declarations made on the way."""
+"""A run's history as the analysis reads it: all columns of all processes, with the declarations made on the way.
+
+A process is read entirely; of a very long one, a selection that says as much.
+"""
 
 from __future__ import annotations
 

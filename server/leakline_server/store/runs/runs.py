@@ -1,4 +1,7 @@
-"""Runs: changed, ended, listed. What the pages and the API show of a run comes from here."""
+"""Runs: changed, ended, listed. What the pages and the API show of a run comes from here.
+
+A run's memory is kept in its row, in at most 64 numbers, so that the list of runs opens nothing else.
+"""
 
 from __future__ import annotations
 

@@ -21,6 +21,11 @@ Integers are at most 2**53 in size, so ``first``, ``min`` and ``max`` are exact 
 of count, width, the four numbers and the payload: a flipped bit anywhere in the row is noticed, and reading says so.
 Memory moves in pages and allocator granules: shifting out the common power of two makes the differences narrow.
 The widths from 21 on are for compacted chunks: finding them costs more than a segment is worth that is read again soon.
+
+The sequence numbers of a process are cut at multiples of BLOCK. No batch row, no full segment and no packed row of
+details reaches across such a number, so that charts of any width find whole segments, and a full block becomes a
+compacted segment in one step. Databases of older versions hold batches that do; what they are sealed into is cut by
+compaction.
 """
 
 from __future__ import annotations

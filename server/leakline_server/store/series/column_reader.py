@@ -3,6 +3,10 @@
 Whether a snapshot is sealed makes no difference to what is read. A column is asked for by number: a series id, or
 one of the numbers below zero for what every snapshot has. What is damaged is left out (corruption.py) and named beside
 it.
+
+Within a transaction that writes on Postgres, each statement has a view of its own, and between two of them the same
+snapshots may be sealed or compacted by another server. So batches are read first, since sealing moves them to where
+is read after it, and segments together with their chunks in one statement.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from sqlalchemy import (
     select,
 )
 
-from ..ingest.batch_columns import Body, unpack
+from ..ingest.incoming_batch import Body, unpack
 from ..maintenance import corruption
 from ..schema import batches, chunks, segments, series
 from .chunk_codec import (
@@ -360,7 +364,7 @@ def chunk_row(
     key: Key, number: int, first_sequence: int, chunk: Chunk, pieces: bytes | None = None
 ) -> dict[str, Any]:
     """Return the row of a column in the segment that begins here; ``pieces``: of a compacted segment
-    (summary_records.py)."""
+    (summary_tree.py)."""
     return {
         "run_id": key.run_id, "process_id": key.process_id, "series_id": number, "first_sequence": first_sequence,
         "count": chunk.count, "present": chunk.present, "first": chunk.first, "last": chunk.last, "min": chunk.min,

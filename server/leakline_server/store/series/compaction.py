@@ -31,7 +31,6 @@ from sqlalchemy import (
 )
 
 from .. import details
-from ..downsampling.summary_records import Cut, pack_column
 from ..engine import Many, writing
 from ..runs.runs import ENDED
 from ..schema import chunks, processes, runs, segments
@@ -50,6 +49,7 @@ from .column_reader import (
     reading,
     series_ids,
 )
+from .summary_tree import Cut, pack_column
 
 # Of a run that goes on, so many stay in the segments they were sealed into: live pages ask for what is new by segment.
 NEWEST: Final = 2_560

@@ -5,6 +5,10 @@ the rest of a block (chunk_codec.py), because each costs a row a series; or less
 come in so many batches that reading those would take long. What is most of a block is made as compaction would make it,
 which then has nothing to do. A process that paused is sealed when it has enough to be worth rows of its own, and a
 small run stays in the inbox for good.
+
+The batches of a process are put together as one table of whole numbers, one of floats, and what every snapshot has.
+Filled batch by batch, all series of a batch at once: by series, a hundred thousand small steps would cost more than
+everything else that sealing does.
 """
 
 from __future__ import annotations
@@ -32,9 +36,8 @@ from sqlalchemy import (
 )
 
 from .. import details
-from ..downsampling.summary_records import Cut, checked, pack_column
 from ..engine import Many, writing
-from ..ingest.batch_columns import NOT_THERE, Body, unpack
+from ..ingest.incoming_batch import NOT_THERE, Body, unpack
 from ..maintenance import corruption
 from ..native_module import native
 from ..runs.runs import STATES
@@ -66,6 +69,7 @@ from .column_reader import (
     reading,
     series_ids,
 )
+from .summary_tree import Cut, checked, pack_column
 
 # Of a run with thousands of series, the table of all of them would be larger than everything else.
 SERIES_AT_ONCE: Final = 128

@@ -13,11 +13,11 @@ from starlette.responses import Response
 from ...charts.chart_parts import Points
 from ...errors import InvalidField, run_not_found
 from ...limits import MAX_RUNS_OVERLAID
-from ...store.downsampling import chart_points
-from ...store.downsampling.chart_points import first_generations
-from ...store.incidents import findings
+from ...store import findings
 from ...store.maintenance import run_deletion
 from ...store.runs import runs
+from ...store.series import chart_points
+from ...store.series.chart_points import first_generations
 from ..axis_zoom import read_stretch
 from ..json_response import json_response
 from ..rendering.templating import render

@@ -2,8 +2,13 @@
 
 A peak of one snapshot is visible at every zoom: a point never hides its minimum and maximum. Up to CHUNK_RATIO
 snapshots a point, snapshots are read one by one and joined to points of equally many; above it, chunks are not opened
-(py), but where a phase or kind is chosen. Which of the two depends on what is asked for and on nothing
+(`points_of`), but where a phase or kind is chosen. Which of the two depends on what is asked for and on nothing
 else, so whether a run is compacted makes no difference to any answer.
+
+Where a point begins depends on the sequence numbers alone, multiples of 512 times a power of two. So the points of
+a run stay where they are while it grows, and are the same whether it is compacted or not.
+
+Where a series begins on the axis of generations is found in the first snapshots that have it, whatever follows.
 """
 
 from __future__ import annotations
@@ -20,8 +25,8 @@ from ..maintenance.corruption import Damaged
 from ..runs.run_history import NoSuchRun
 from ..runs.runs import LIVED
 from ..schema import chunks, processes, runs
-from ..series.chunk_codec import Array
-from ..series.column_reader import (
+from .chunk_codec import Array
+from .column_reader import (
     GENERATION,
     KIND,
     PHASE,
@@ -36,8 +41,19 @@ from ..series.column_reader import (
     series_ids,
     stretches,
 )
-from .summary_records import FIRST, LAST, MAX, MIN, PIECE, PRESENT
-from .summary_tree import Nodes, Span, Stored, of_block, together
+from .summary_tree import (
+    FIRST,
+    LAST,
+    MAX,
+    MIN,
+    PIECE,
+    PRESENT,
+    Nodes,
+    Span,
+    Stored,
+    of_block,
+    together,
+)
 
 Shown = dict[str, list[Any]]
 
