@@ -23,10 +23,10 @@ from .live_updates import Live
 from .paths import MIGRATIONS, STATIC
 from .run_requests import Requests
 from .security.credentials import hash_password, is_password
-from .store.access import sign_ins
+from .store import access
 from .store.alerts.assertions import take_file
 from .store.engine import DATABASE_ERRORS, Engine, open_engine
-from .store.maintenance import corruption_scan, disk_full, quarantine
+from .store.maintenance import corruption_scan, disk_space, quarantine
 from .store.migrate import upgrade
 from .store.series.column_reader import Key
 from .web import errors, openapi
@@ -90,7 +90,7 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     quarantine.set_aside(engine)
     corruption_scan.inspect(engine)
     _take_rules(engine, config)
-    sign_ins.take_password(engine, config.admin_password, hash_password, is_password)
+    access.take_password(engine, config.admin_password, hash_password, is_password)
     rooms = _Rooms(config, engine, looks_apart)
     app = _Application(
         title="Leakline",
@@ -170,7 +170,7 @@ def _take_rules(engine: Engine, config: Config) -> None:
     try:
         take_file(engine, config.rules, time.time())
     except DATABASE_ERRORS as error:
-        if not disk_full.is_told(engine, error):
+        if not disk_space.is_told(engine, error):
             raise
         log.warning("LEAKLINE_RULES is not taken over, for want of room; the rules of before hold")
 

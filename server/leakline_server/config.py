@@ -21,7 +21,7 @@ from leakline.settings import read_secret
 from leakline.text_format import size_bytes
 
 from .alerts.formats import FORMATS
-from .alerts.rules.rules_file import read_rules
+from .alerts.rules.rule_fields import read_rules
 from .alerts.sending.address_check import parse as parse_webhook_url
 from .alerts.sending.signing import check_secret
 from .limits import BYTES_PER_DAY, MAX_INTEGER, RUNS_PER_DAY

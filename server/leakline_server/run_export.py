@@ -16,13 +16,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from .store.details import details
+from .store import details, snapshot_rows
 from .store.engine import Engine
-from .store.maintenance import snapshot_export
-from .store.maintenance.snapshot_export import FIXED, Part
 from .store.runs import runs
 from .store.series.chunk_codec import Column, Texts
 from .store.series.column_reader import take
+from .store.snapshot_rows import FIXED, Part
 
 FORMATS: Final = ("json", "csv", "parquet")
 # Where a spreadsheet would find a formula: at the beginning of a text, or after what separates cells where commas do
@@ -40,7 +39,7 @@ class ParquetMissing(Exception):
 
 def export(engine: Engine, run_id: str, form: str) -> Iterator[bytes]:
     """The pieces of the file. Raises NoSuchRun and ParquetMissing before the first, Gone and CorruptChunk after it."""
-    names = snapshot_export.names(engine, run_id)
+    names = snapshot_rows.names(engine, run_id)
     write = _WRITERS[form](engine, run_id, names)
     # The first step may find that it cannot be done, which must be known before anything is answered.
     first = next(write)
@@ -56,7 +55,7 @@ def _json(engine: Engine, run_id: str, names: list[str]) -> Iterator[bytes]:
     head = {"format": "leakline-export", "version": 1, "run": runs.get_run(engine, run_id)}
     yield msgspec.json.encode(head)[:-1] + b',"snapshots":[\n'
     between = b""
-    for part in snapshot_export.parts(engine, run_id, names):
+    for part in snapshot_rows.parts(engine, run_id, names):
         for rows in _json_rows(part):
             yield between + b",\n".join(rows)
             between = b",\n"
@@ -95,7 +94,7 @@ def _csv(engine: Engine, run_id: str, names: list[str]) -> Iterator[bytes]:
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow([*_OF_PROCESS, *FIXED, *(_neutral(_title(name)) for name in names)])
     yield _taken(text)
-    for part in snapshot_export.parts(engine, run_id, names):
+    for part in snapshot_rows.parts(engine, run_id, names):
         of_process = [_neutral(part.instance), part.rank, part.attempt]
         columns = [*part.fixed.values(), *(part.series.get(name) for name in names)]
         for lists in _slices(part, columns):
@@ -154,7 +153,7 @@ def _parquet(engine: Engine, run_id: str, names: list[str]) -> Iterator[bytes]:
     sink = _Sink()
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         yield sink.taken()
-        for part in snapshot_export.parts(engine, run_id, names):
+        for part in snapshot_rows.parts(engine, run_id, names):
             writer.write_table(_table(pa, schema, part))
             yield sink.taken()
     yield sink.taken()

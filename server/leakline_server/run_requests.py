@@ -20,9 +20,9 @@ from leakline.analysis.run_history import TENSOR as JS_TENSOR
 
 from .errors import TooBusy
 from .limits import MAX_REQUESTS
-from .store.coordination import request_rows as stored
-from .store.coordination.request_rows import EXPIRE_SECONDS, Request, TooManyWait, Wanted
+from .store import request_rows as stored
 from .store.engine import Engine
+from .store.request_rows import EXPIRE_SECONDS, Request, TooManyWait, Wanted
 from .store.runs.run_history import NoSuchRun
 
 # What the examiner asked for is remembered for this many types; of the others the table is asked again.
@@ -34,7 +34,7 @@ AGAIN_AFTER: Final = 8
 # Kinds of finding whose holders can be looked for.
 SEARCHED: Final = frozenset({"objects", "tensors", "arrays"})
 
-# As requests are numbered (`store/coordination/request_rows.py`).
+# As requests are numbered (`store/request_rows.py`).
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _RANK: Final = re.compile(r"rank (\d+)")
 

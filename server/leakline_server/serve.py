@@ -31,9 +31,8 @@ from .app import create_app
 from .client_connections import Connection
 from .config import Config, Network, is_loopback, misspelt
 from .limits import MAX_CONNECTIONS
-from .store.access import sign_ins
+from .store import access
 from .store.alerts.assertions import TooManyRules
-from .store.coordination.sqlite_lock import AlreadyServed, alone_on
 from .store.engine import (
     DATABASE_ERRORS,
     BadDatabaseUrl,
@@ -46,6 +45,7 @@ from .store.engine import (
 )
 from .store.maintenance import disk_space
 from .store.migrate import NewerDatabase
+from .store.sqlite_file import AlreadyServed, alone_on
 from .web.services import Services
 
 # As nginx does. Most trainings send every few seconds, and a connection costs as much as a snapshot.
@@ -303,7 +303,7 @@ def _can_sign_in(config: Config) -> bool:
     try:
         engine = open_engine(config.database_url)
         try:
-            return sign_ins.can_sign_in(engine, time.time())
+            return access.can_sign_in(engine, time.time())
         finally:
             engine.dispose()
     except BadDatabaseUrl as error:

@@ -17,7 +17,7 @@
 #error "leakline_server._native needs the interpreter lock"
 #endif
 
-/* As wire.MAX_INTEGER, limits.MAX_FLOAT, batch_columns.NOT_THERE and wire.MAX_NAME_LENGTH. */
+/* As wire.MAX_INTEGER, limits.MAX_FLOAT, incoming_batch.NOT_THERE and wire.MAX_NAME_LENGTH. */
 #define MAX_INTEGER (INT64_C(1) << 53)
 #define MAX_FLOAT 1e15
 #define NOT_THERE INT64_MIN

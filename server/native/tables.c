@@ -1,6 +1,6 @@
 /* Sealing in one pass over each number: the batches of a process into a table of series, and its rows as chunks.
 
-   `store/series/batch_assembly.py` and `store/series/chunk_codec.py` say what each of these is, and do the same in numpy where this module was
+   `store/series/sealing.py` and `store/series/chunk_codec.py` say what each of these is, and do the same in numpy where this module was
    not built. Every length is looked at before anything is read or written; numbers are copied, so no buffer needs to
    be aligned. Differences wrap around as those of numpy do. */
 
@@ -14,7 +14,7 @@
 #error "leakline_server._native packs numbers as they lie in memory, which must be little endian"
 #endif
 
-/* As batch_columns.NOT_THERE; codec.MAX_DECIMALS and codec.MAX_EXACT. */
+/* As incoming_batch.NOT_THERE; codec.MAX_DECIMALS and codec.MAX_EXACT. */
 #define NOT_THERE INT64_MIN
 #define MAX_EXACT 9007199254740992.0
 
@@ -22,7 +22,7 @@ enum {
     NUMBER = 8, /* bytes */
     NAME = 4,   /* bytes of the number of a series */
     MAX_DECIMALS = 9,
-    /* Of a piece: present, first, last, min, max, as summary_records.py has them. */
+    /* Of a piece: present, first, last, min, max, as summary_tree.py has them. */
     NUMBERS_OF_A_PIECE = 5,
 };
 

@@ -14,7 +14,7 @@ import pytest
 
 from leakline_server.paths import MIGRATIONS
 from leakline_server.security.credentials import digest_of, is_password
-from leakline_server.store.access import sign_ins, tokens
+from leakline_server.store import access
 from leakline_server.store.engine import open_engine
 from leakline_server.store.migrate import current, downgrade, revisions, upgrade
 
@@ -60,7 +60,7 @@ def test_the_database_of_an_older_server_is_left_as_it_is(leakline: Any, url: st
     assert said.status == 1
     assert before in said.error and "leakline serve" in said.error
     assert current(engine) == before
-    assert not sign_ins.can_sign_in(engine, 0.0)
+    assert not access.can_sign_in(engine, 0.0)
     engine.dispose()
 
 
@@ -69,7 +69,7 @@ def test_the_database_of_an_older_server_is_left_as_it_is(leakline: Any, url: st
 
 def stored(address: str, secret: str) -> Any:
     engine = open_engine(address)
-    found = tokens.find(engine, digest_of(secret))
+    found = access.find_token(engine, digest_of(secret))
     engine.dispose()
     return found
 
@@ -127,13 +127,13 @@ def test_a_password_is_read_set_and_removed(
     monkeypatch.setattr("sys.stdin", io.StringIO("correct horse\n"))
     assert leakline("password", "--stdin").status == 0
     engine = open_engine(url)
-    hashed = sign_ins.password_hash(engine)
+    hashed = access.password_hash(engine)
     assert hashed is not None and hashed.startswith("$argon2id$")
     assert is_password(hashed, "correct horse")
-    assert sign_ins.can_sign_in(engine, 0.0)
+    assert access.can_sign_in(engine, 0.0)
     assert "removed" in leakline("password", "--remove").output
     assert "there was no password" in leakline("password", "--remove").output
-    assert not sign_ins.can_sign_in(engine, 0.0)
+    assert not access.can_sign_in(engine, 0.0)
     engine.dispose()
 
 

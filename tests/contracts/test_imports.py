@@ -288,7 +288,6 @@ IN_MANY_FOLDERS = {"__init__", "api", "pages", "view", "errors"}
 # Packages that give what people import from them; any other __init__ is a docstring.
 FACADES = {
     "leakline", "leakline.analysis", "leakline.cli", "leakline.importing", "leakline.report",
-    "leakline_server.alerts.formats",
 }  # fmt: skip
 
 

@@ -25,8 +25,8 @@ from leakline.analysis.results import Finding, Interval, Verdict, to_json
 from leakline_server.app import create_app
 from leakline_server.client_connections import Connection
 from leakline_server.config import Config
+from leakline_server.store import findings
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.incidents import findings
 from leakline_server.store.schema import batches, runs
 from leakline_server.store.series import compaction, sealing
 from leakline_server.store.series.column_reader import Key

@@ -22,8 +22,8 @@ from tests.server.stored import serving
 
 from leakline.cli import main
 from leakline_server.paths import MIGRATIONS
+from leakline_server.store import sqlite_file
 from leakline_server.store.engine import Engine, open_engine
-from leakline_server.store.maintenance import sqlite_backup
 from leakline_server.store.migrate import current, downgrade, revisions, upgrade
 from leakline_server.store.runs import runs
 
@@ -47,7 +47,7 @@ def file(place: Path, make_run: Any) -> Path:
 @pytest.fixture
 def saved(file: Path, tmp_path: Path) -> Path:
     """Its backup."""
-    sqlite_backup.back_up(file, tmp_path / "b.db")
+    sqlite_file.back_up(file, tmp_path / "b.db")
     return tmp_path / "b.db"
 
 
@@ -105,17 +105,17 @@ def test_what_appears_while_it_is_copied_is_not_written_over_either(
 ) -> None:
     if not links:
         monkeypatch.setattr(os, "link", without_links)
-    sqlite_backup.back_up(file, tmp_path / "a.db")
+    sqlite_file.back_up(file, tmp_path / "a.db")
     assert runs_of(tmp_path / "a.db") == ["r1"]
-    settle = sqlite_backup._settle
+    settle = sqlite_file._settle
 
     def meanwhile(path: Path) -> None:
         settle(path)
         (tmp_path / "b.db").write_text("precious")
 
-    monkeypatch.setattr(sqlite_backup, "_settle", meanwhile)
-    with pytest.raises(sqlite_backup.CannotBackUp, match=r"b\.db is there already"):
-        sqlite_backup.back_up(file, tmp_path / "b.db")
+    monkeypatch.setattr(sqlite_file, "_settle", meanwhile)
+    with pytest.raises(sqlite_file.CannotBackUp, match=r"b\.db is there already"):
+        sqlite_file.back_up(file, tmp_path / "b.db")
     assert (tmp_path / "b.db").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "b.db", "there"]
 
@@ -130,8 +130,8 @@ def test_of_two_backups_into_one_file_at_once_one_is_made(file: Path, tmp_path: 
     def one(_: int) -> str:
         both.wait(20)
         try:
-            sqlite_backup.back_up(file, tmp_path / "b.db")
-        except sqlite_backup.CannotBackUp as error:
+            sqlite_file.back_up(file, tmp_path / "b.db")
+        except sqlite_file.CannotBackUp as error:
             return str(error)
         return "made"
 
@@ -338,10 +338,10 @@ def test_a_copy_that_breaks_off_changes_nothing(
     def full(_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sqlite_backup, "_settle", full)
+    monkeypatch.setattr(sqlite_file, "_settle", full)
     for step in (
-        lambda: sqlite_backup.back_up(file, tmp_path / "c.db"),
-        lambda: sqlite_backup.restore(saved, file),
+        lambda: sqlite_file.back_up(file, tmp_path / "c.db"),
+        lambda: sqlite_file.restore(saved, file),
     ):
         with pytest.raises(OSError, match="No space left"):
             step()
@@ -454,18 +454,18 @@ def test_what_a_killed_backup_left_is_removed_by_the_next(file: Path, tmp_path: 
         assert killed.poll() is None
         pause.wait(0.001)
     killed.send_signal(signal.SIGSTOP)
-    sqlite_backup.back_up(file, tmp_path / "beside.db")
+    sqlite_file.back_up(file, tmp_path / "beside.db")
     assert len(list(tmp_path.glob("a.db.*.part"))) == 1
     killed.kill()
     assert killed.wait(10) == -signal.SIGKILL
     (left,) = tmp_path.glob("a.db.*.part")
-    of_another = left.with_name(left.name.replace(f".{sqlite_backup._host()}.", ".another."))
-    of_long_ago = left.with_name(left.name.replace(f".{sqlite_backup._host()}.", ".old."))
+    of_another = left.with_name(left.name.replace(f".{sqlite_file._host()}.", ".another."))
+    of_long_ago = left.with_name(left.name.replace(f".{sqlite_file._host()}.", ".old."))
     (tmp_path / "mine.of.2.12345678.part").write_text("precious")
     for each in (of_another, of_long_ago, tmp_path / "report.v1.part"):
         each.write_text("x")
     os.utime(of_long_ago, (1.0, 1.0))
-    sqlite_backup.back_up(file, tmp_path / "b.db")
+    sqlite_file.back_up(file, tmp_path / "b.db")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         ["b.db", "beside.db", "mine.of.2.12345678.part", of_another.name, "report.v1.part", "there"]
     )

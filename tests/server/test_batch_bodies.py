@@ -20,8 +20,8 @@ from leakline_server.errors import RequestRefused
 from leakline_server.ingest import decode
 from leakline_server.ingest.decode import SeriesRead, read_series
 from leakline_server.store import native_module
-from leakline_server.store.ingest import batch_frame, wire_types
-from leakline_server.store.ingest.batch_columns import NOT_THERE, BatchColumns, of_lists
+from leakline_server.store.ingest import incoming_batch, wire_types
+from leakline_server.store.ingest.incoming_batch import NOT_THERE, BatchColumns, of_lists
 from leakline_server.store.series.chunk_codec import CorruptChunk, Numbers, compress, decompress
 
 without_native = pytest.mark.skipif(
@@ -376,7 +376,7 @@ def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) 
 def test_a_body_is_read_back_as_it_was_packed(table: dict[str, list[Any]]) -> None:
     columns = decode.check("r", body_of(table), 1.0).columns
     numbered = {name: 70_000 + i for i, name in enumerate(table)}
-    body = batch_frame.unpack(batch_frame.pack(columns, numbered), dict)
+    body = incoming_batch.unpack(incoming_batch.pack(columns, numbered), dict)
     for name, number in numbered.items():
         column = body.series(number)
         assert column is not None
@@ -393,23 +393,23 @@ def test_a_second_clock_that_says_the_same_takes_no_room() -> None:
     columns = decode.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
     numbered = {"gauge.a": 1}
     columns.monotonic[:] = columns.time
-    body = batch_frame.pack(columns, numbered)
+    body = incoming_batch.pack(columns, numbered)
     form = msgspec.msgpack.decode(decompress(body))
     assert (len(form[2]), len(form[3])) == (8 * 60, 0)
-    assert batch_frame.unpack(body, dict).monotonic.tolist() == columns.time.tolist()
+    assert incoming_batch.unpack(body, dict).monotonic.tolist() == columns.time.tolist()
     columns.monotonic[7] += 0.5
-    read = batch_frame.unpack(batch_frame.pack(columns, numbered), dict)
+    read = incoming_batch.unpack(incoming_batch.pack(columns, numbered), dict)
     assert read.monotonic.tolist() == columns.monotonic.tolist()
 
 
 def test_a_flipped_bit_in_a_body_is_noticed() -> None:
     columns = decode.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
-    body = batch_frame.pack(columns, {"gauge.a": 1})
+    body = incoming_batch.pack(columns, {"gauge.a": 1})
     noticed = 0
     for at in range(len(body)):
         broken = body[:at] + bytes((body[at] ^ 4,)) + body[at + 1 :]
         try:
-            read = batch_frame.unpack(broken, dict)
+            read = incoming_batch.unpack(broken, dict)
         except CorruptChunk:
             noticed += 1
             continue
@@ -423,7 +423,7 @@ def test_a_flipped_bit_in_a_body_is_noticed() -> None:
 
 def test_a_body_of_an_older_version_is_read() -> None:
     sent = body_of({"gauge.a": [1, None, 3], "gauge.b": [1.5, 2, None], "gauge.gone": [1, 1, 1]})
-    body = batch_frame.unpack(compress(sent), lambda: {"gauge.a": 4, "gauge.b": 9})
+    body = incoming_batch.unpack(compress(sent), lambda: {"gauge.a": 4, "gauge.b": 9})
     found = {number: body.series(number) for number in (4, 9, 1)}
     assert isinstance(found[4], Numbers)
     assert isinstance(found[9], Numbers)
@@ -437,17 +437,17 @@ def test_a_body_of_an_older_version_is_read() -> None:
 
 def test_a_body_of_a_later_form_is_not_guessed_at() -> None:
     columns = of_lists(wire_types.Columns([1.0], [1.0], [None], [None], [None], ["manual"], {}))
-    form = msgspec.msgpack.decode(decompress(batch_frame.pack(columns, {})))
+    form = msgspec.msgpack.decode(decompress(incoming_batch.pack(columns, {})))
     form[0] = 2
     with pytest.raises(CorruptChunk, match="its form is 2"):
-        batch_frame.unpack(compress(msgspec.msgpack.encode(form)), dict)
+        incoming_batch.unpack(compress(msgspec.msgpack.encode(form)), dict)
 
 
 def test_arrays_of_a_batch_are_contiguous() -> None:
     """What is packed is their bytes."""
     columns = decode.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
     part = columns.slice(7, 20)
-    body = batch_frame.unpack(batch_frame.pack(part, {"gauge.a": 1}), dict)
+    body = incoming_batch.unpack(incoming_batch.pack(part, {"gauge.a": 1}), dict)
     column = body.series(1)
     assert column is not None
     np.testing.assert_array_equal(column.values, np.arange(7, 20))

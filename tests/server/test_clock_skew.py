@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from tests.server.conftest import StartServer
 
 from leakline_server import limits
-from leakline_server.store.timestamps import iso
+from leakline_server.store.runs.process_list import iso
 
 BATCHES = "/api/v1/runs/r1/batches"
 HOURS = 3 * 3_600.0

@@ -17,12 +17,15 @@ from starlette.testclient import TestClient
 from tests.server.stored import LATER, R1, engine_of, seal_all
 
 from leakline_server.store import native_module
-from leakline_server.store.downsampling import summary_records
-from leakline_server.store.downsampling.summary_records import Cut
-from leakline_server.store.ingest.batch_columns import NOT_THERE, BatchColumns, Rows
-from leakline_server.store.ingest.batch_frame import Body, pack, unpack
-from leakline_server.store.series import compaction, sealing
-from leakline_server.store.series.batch_assembly import chunks_of, encode_rows
+from leakline_server.store.ingest.incoming_batch import (
+    NOT_THERE,
+    BatchColumns,
+    Body,
+    Rows,
+    pack,
+    unpack,
+)
+from leakline_server.store.series import compaction, sealing, summary_tree
 from leakline_server.store.series.chunk_codec import (
     Array,
     Chunk,
@@ -38,6 +41,8 @@ from leakline_server.store.series.chunk_codec import (
     numbers,
     texts,
 )
+from leakline_server.store.series.sealing import chunks_of, encode_rows
+from leakline_server.store.series.summary_tree import Cut
 
 integers = st.integers(-(2**53), 2**53)
 floats = st.floats(allow_nan=False, allow_infinity=False)
@@ -110,10 +115,8 @@ def test_pieces_tell_the_same_as_the_entries_under_them(values: list[Any], step:
     column = numbers(values)
     starts = np.arange(0, len(values), step)
     counts = np.diff(np.append(starts, len(values)))
-    found = summary_records.spread(
-        summary_records.unpack(
-            summary_records.pack(summary_records.summed(column, starts), counts)
-        ),
+    found = summary_tree.spread(
+        summary_tree.unpack(summary_tree.pack(summary_tree.summed(column, starts), counts)),
         counts,
     )
     for record, start in zip(found.tolist(), starts, strict=True):
@@ -127,12 +130,10 @@ def test_pieces_tell_the_same_as_the_entries_under_them(values: list[Any], step:
 @given(st.binary(max_size=200), st.integers(0, 8 * 84 - 1))
 def test_damaged_pieces_are_noticed(garbage: bytes, bit: int) -> None:
     column = numbers([1, 5, 9, 2])
-    packed = summary_records.pack(
-        summary_records.summed(column, np.array([0, 2])), np.array([2, 2])
-    )
+    packed = summary_tree.pack(summary_tree.summed(column, np.array([0, 2])), np.array([2, 2]))
     for damaged in (flipped(packed, bit), garbage, flipped(packed, bit)[:-3]):
         with pytest.raises(CorruptChunk):
-            summary_records.unpack(damaged)
+            summary_tree.unpack(damaged)
 
 
 @given(st.lists(st.one_of(st.text(max_size=20), st.none()), min_size=1, max_size=80))

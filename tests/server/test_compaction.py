@@ -17,8 +17,7 @@ from tests.server.stored import LATER, count_of
 
 from leakline.snapshot import RunHeader
 from leakline_server.ingest.decode import check
-from leakline_server.store.details import details, snapshot_rows
-from leakline_server.store.downsampling import buckets, chart_points, summary_records, summary_tree
+from leakline_server.store import details, snapshot_rows
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.ingest.incoming_batch import Accepted
@@ -26,7 +25,13 @@ from leakline_server.store.runs.run_history import load_history
 from leakline_server.store.runs.run_registration import join_run
 from leakline_server.store.schema import batches, chunks, runs, segments
 from leakline_server.store.schema import details as detail_rows
-from leakline_server.store.series import block_layout, compaction, sealing
+from leakline_server.store.series import (
+    chart_points,
+    chunk_codec,
+    compaction,
+    sealing,
+    summary_tree,
+)
 from leakline_server.store.series.column_reader import TIME, Key
 from leakline_server.workers.sealing_worker import LOOK_SECONDS, Compactor
 
@@ -37,11 +42,11 @@ BLOCK, PIECE = 64, 8
 @pytest.fixture(scope="module", autouse=True)
 def small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_layout, "BLOCK", BLOCK)
-        for module in (summary_records, buckets):
+        patch.setattr(chunk_codec, "BLOCK", BLOCK)
+        for module in (summary_tree, chart_points):
             patch.setattr(module, "PIECE", PIECE)
         # It remembers records of pieces of another length.
-        summary_records.of_numbers.cache_clear()
+        summary_tree.of_numbers.cache_clear()
         patch.setattr(summary_tree, "GROUP", BLOCK)
         patch.setattr(compaction, "NEWEST", 16)
         patch.setattr(chart_points, "CHUNK_RATIO", 4)
@@ -49,7 +54,7 @@ def small() -> Iterator[None]:
         patch.setattr(sealing, "ENOUGH_BATCHES", 1)
         patch.setattr(sealing, "MIN_SNAPSHOTS_IDLE", 2)
         yield
-    summary_records.of_numbers.cache_clear()
+    summary_tree.of_numbers.cache_clear()
 
 
 def seal_all(engine: Engine, run_id: str) -> None:

@@ -15,7 +15,7 @@ from leakline.analysis.comparison import run_comparison
 from leakline.analysis.generation_axis import WHOLE, generations_to_compare, positions_to_read
 from leakline.analysis.results import to_json
 from leakline_server.store.engine import Engine
-from leakline_server.store.runs import process_history, run_history
+from leakline_server.store.runs import run_history
 from leakline_server.web.compare.view import _changes
 from leakline_server.web.run_page.verdict_view import status_of, verdict_view
 
@@ -79,7 +79,7 @@ def test_runs_that_are_not_very_long_are_compared_by_all_they_have(two: TestClie
 def test_a_part_says_what_the_whole_says(two: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(two)
     whole = compared(engine)
-    monkeypatch.setattr(process_history, "COMPARED_WHOLE", 1_000)
+    monkeypatch.setattr(run_history, "COMPARED_WHOLE", 1_000)
     (before, _), (after, _) = run_history.load_to_compare(engine, "r0", "r1")
     assert sum(map(len, before.processes)) < 2 * GENERATIONS
     part = compared(engine)
@@ -102,7 +102,7 @@ def test_a_long_run_of_few_generations_is_compared_by_all_of_them(
     shared_api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what the other run has, nothing of it is left out."""
-    monkeypatch.setattr(process_history, "COMPARED_WHOLE", 1_000)
+    monkeypatch.setattr(run_history, "COMPARED_WHOLE", 1_000)
     for name, generations in (("few", 800), ("half", 400)):
         make_run(id=name, instance=name).begin(shared_api, 3 * generations)
     (few, _), (half, _) = run_history.load_to_compare(engine_of(shared_api), "few", "half")

@@ -26,7 +26,7 @@ from tests.server.stored import (
 from leakline_server.store.alerts.alert_rows import list_alerts
 from leakline_server.store.alerts.deliveries import claim
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.maintenance import purge
+from leakline_server.store.maintenance import run_deletion
 from leakline_server.store.maintenance.quarantine import PACKED, set_aside
 from leakline_server.store.schema import (
     acknowledgements,
@@ -503,6 +503,6 @@ def test_a_damaged_run_says_so_and_can_be_exported_in_part_and_deleted(
 
     assert api.delete("/api/v1/runs/r1").status_code in (200, 202, 204)
     assert [run["id"] for run in api.get("/api/v1/runs").json()["items"]] == ["r2"]
-    while purge.sweep(two_runs, LATER):
+    while run_deletion.sweep(two_runs, LATER):
         continue
     assert api.get("/api/v1/runs/r1").status_code == 404

@@ -12,7 +12,7 @@ from tests.server.stored import engine_of
 from leakline import analysis
 from leakline.analysis.generation_axis import thinned
 from leakline.analysis.results import to_json
-from leakline_server.store.runs import process_history, run_history
+from leakline_server.store.runs import run_history
 from leakline_server.web import derived_analysis
 
 
@@ -179,9 +179,9 @@ def test_a_long_run_is_the_same_read_in_blocks(
     for first, last in ((0, 900), (930, 3_000), (900, 930)):
         run.send(shared_api, first, last - first)
     engine = engine_of(shared_api)
-    monkeypatch.setattr(process_history, "SNAPSHOTS_AT_ONCE", 10**9)
+    monkeypatch.setattr(run_history, "SNAPSHOTS_AT_ONCE", 10**9)
     whole = to_json(load(engine, id_)[0].processes)
-    monkeypatch.setattr(process_history, "SNAPSHOTS_AT_ONCE", 150)
+    monkeypatch.setattr(run_history, "SNAPSHOTS_AT_ONCE", 150)
     assert to_json(load(engine, id_)[0].processes) == whole
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 from tests.server.stored import engine_of, serving
 
 from leakline.errors import LeaklineError
-from leakline_server.admin.database_commands import opened_at
+from leakline_server.admin import opened_at
 from leakline_server.ingest import writer
 from leakline_server.store.engine import DatabaseMoved, Engine, open_engine, ping, writing
 

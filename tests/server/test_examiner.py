@@ -14,8 +14,8 @@ from tests.server.stored import count_of, engine_of
 from leakline import analysis
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
+from leakline_server.store import findings
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.incidents import findings
 from leakline_server.store.runs import lifecycle, run_history, run_registration, runs
 from leakline_server.store.runs.run_history import NoSuchRun
 from leakline_server.store.schema import alerts, incidents

@@ -15,7 +15,8 @@ from tests.browser.hostile_labels import LABELS
 from tests.server.stored import engine_of, seal
 
 from leakline_server import run_export as exporting_room
-from leakline_server.store.maintenance import purge, snapshot_export
+from leakline_server.store import snapshot_rows
+from leakline_server.store.maintenance import run_deletion
 from leakline_server.text_cleaning import without_control
 
 
@@ -207,11 +208,11 @@ def test_steps_are_small_and_lose_nothing_while_rows_move_between_them(
     api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits is sealed in the middle of the export."""
-    monkeypatch.setattr(snapshot_export, "ROWS_PER_STEP", 60)
+    monkeypatch.setattr(snapshot_rows, "ROWS_PER_STEP", 60)
     make_run().begin(api, 300, size=20)
     engine = engine_of(api)
     found: list[int] = []
-    for part in snapshot_export.parts(engine, "r1", snapshot_export.names(engine, "r1")):
+    for part in snapshot_rows.parts(engine, "r1", snapshot_rows.names(engine, "r1")):
         found += part.fixed["sequence"].to_list()  # type: ignore[arg-type]
         if len(found) == 120:
             seal(engine)
@@ -221,14 +222,14 @@ def test_steps_are_small_and_lose_nothing_while_rows_move_between_them(
 def test_a_run_that_is_removed_meanwhile_breaks_the_export_off(
     api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_export, "ROWS_PER_STEP", 60)
+    monkeypatch.setattr(snapshot_rows, "ROWS_PER_STEP", 60)
     make_run().begin(api, 300, size=20)
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
     engine = engine_of(api)
     pieces = exporting_room.export(engine, "r1", "csv")
     next(pieces), next(pieces)
-    purge.remove(engine, "r1", 1.0)
-    with pytest.raises(snapshot_export.Gone):
+    run_deletion.remove(engine, "r1", 1.0)
+    with pytest.raises(snapshot_rows.Gone):
         list(pieces)
 
 
@@ -236,7 +237,7 @@ def test_no_step_holds_more_than_a_step_and_a_stretch(
     api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So an export takes as much memory at the end of a long run as of a short one."""
-    monkeypatch.setattr(snapshot_export, "ROWS_PER_STEP", 100)
+    monkeypatch.setattr(snapshot_rows, "ROWS_PER_STEP", 100)
     run = make_run()
     run.create(api)
     engine = engine_of(api)
@@ -245,8 +246,7 @@ def test_no_step_holds_more_than_a_step_and_a_stretch(
         seal(engine)
     run.send(api, 1_000, 300, size=50)
     steps = [
-        len(part)
-        for part in snapshot_export.parts(engine, "r1", snapshot_export.names(engine, "r1"))
+        len(part) for part in snapshot_rows.parts(engine, "r1", snapshot_rows.names(engine, "r1"))
     ]
     assert sum(steps) == 1_300
     assert max(steps) <= 100 + 512

@@ -34,7 +34,7 @@ from leakline_server.store.engine import (
     open_engine,
     writing,
 )
-from leakline_server.store.maintenance import disk_full, disk_space, purge, storage_sizes
+from leakline_server.store.maintenance import disk_space, run_deletion, storage_sizes
 from leakline_server.store.migrate import upgrade
 from leakline_server.store.schema import batches, runs
 from leakline_server.store.series import sealing
@@ -188,7 +188,7 @@ def test_new_runs_that_find_no_room_are_told_each_time_the_disk_is_full(
     tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000.0]
-    monkeypatch.setattr(disk_full, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(disk_space, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with serving(f"sqlite:///{tmp_path}/x.db") as api:
         make_run().create(api)
 
@@ -209,7 +209,7 @@ def test_new_runs_that_find_no_room_are_told_each_time_the_disk_is_full(
             disk.end()
             assert api.post("/api/v1/runs", json=many).status_code == 201
             assert not is_full()
-            now[0] += disk_full.SENT_AGAIN_SECONDS
+            now[0] += disk_space.SENT_AGAIN_SECONDS
     told = [r.getMessage() for r in caplog.records if " disk " in r.getMessage()]
     full, room = "the disk of the database is full", "there is room on the disk again"
     assert [line[: line.index(":")] for line in told] == [full, room] * 2
@@ -401,8 +401,8 @@ def test_what_a_removed_run_took_is_given_back_in_small_steps(
     fill(engine, "new", 2)
     assert not disk_space.give_back(engine)
     before = size(file)
-    purge.remove(engine, "old", 1.0)
-    while purge.sweep(engine, 1.0):
+    run_deletion.remove(engine, "old", 1.0)
+    while run_deletion.sweep(engine, 1.0):
         continue
     free = disk_space.space(engine).free
     assert free > 8 * MIB

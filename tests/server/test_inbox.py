@@ -27,12 +27,12 @@ from leakline.core.output_tail import LINES_KEPT as SENT_AT_ONCE
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot, batch_to_wire
 from leakline_server.ingest import decode
 from leakline_server.ingest.decode import MAX_LINE_LENGTH
-from leakline_server.store.details.details import LINES_KEPT
+from leakline_server.store.details import LINES_KEPT
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.ingest.incoming_batch import Accepted, Incoming
 from leakline_server.store.maintenance import corruption
-from leakline_server.store.runs import oom_inference
+from leakline_server.store.runs import lifecycle
 from leakline_server.store.runs.run_registration import join_run
 from leakline_server.store.schema import batches, chunks, details, processes, runs, series
 from leakline_server.store.series import compaction, sealing
@@ -660,9 +660,9 @@ def test_last_readings_that_are_moved_while_they_are_read_are_read_once(
     with engine.connect() as connection:
         mine = select(processes).where(processes.c.run_id == moving.run_id)
         process = connection.execute(mine).one()
-        expected = oom_inference._readings(connection, process)
+        expected = lifecycle._readings(connection, process)
     with meanwhile(engine, moving.do, "batches", "segments"), engine.connect() as connection:
-        found = oom_inference._readings(connection, process)
+        found = lifecycle._readings(connection, process)
     assert max(moving.moved) > 0
     assert [at for at, _ in found] == sorted({at for at, _ in found})
     assert found[-100:] == expected[-100:]

@@ -13,9 +13,9 @@ from tests.server.stored import engine_of
 
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.snapshot import RunHeader
+from leakline_server.store import findings, incident_groups
 from leakline_server.store.engine import writing
-from leakline_server.store.incidents import findings, incident_groups
-from leakline_server.store.incidents.incident_groups import MAX_RUNS
+from leakline_server.store.incident_groups import MAX_RUNS
 from leakline_server.store.runs import run_registration
 from leakline_server.web.incidents import api as incidents_api
 from leakline_server.web.rendering.external_links import with_links

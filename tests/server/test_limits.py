@@ -20,13 +20,10 @@ from leakline_server import limits
 from leakline_server.app import create_app
 from leakline_server.config import Config, from_environment
 from leakline_server.security import credentials
-from leakline_server.store import schema
+from leakline_server.store import findings, request_rows, schema
 from leakline_server.store.alerts import alert_rows
-from leakline_server.store.coordination import request_rows
-from leakline_server.store.engine import Engine, writing
-from leakline_server.store.incidents import findings
+from leakline_server.store.engine import Engine, keep_newest, writing
 from leakline_server.store.maintenance.retention_policy import PerProject
-from leakline_server.store.row_limits import keep_newest
 from leakline_server.workers.examination_worker import Examiner
 
 BATCHES = "/api/v1/runs/r1/batches"
@@ -257,7 +254,7 @@ def test_bounds_are_on_and_one_project_may_have_another() -> None:
 
 # -- answers
 def test_lists_without_pages_end(api: TestClient, run: Any, patch: Any) -> None:
-    patch("store.details.details.MAX_LISTED", 2)
+    patch("store.details.MAX_LISTED", 2)
     wire = run.wire(0, 3)
     of = [{"sequence": 2, "type": f"T{i}"} for i in range(9)]
     wire["large_objects"] = [
@@ -350,7 +347,7 @@ def test_the_keys_of_settings_are_few(asking_api: TestClient, engine: Engine, ad
 def test_one_token_makes_few_sessions_and_ends_none_of_others(
     asking_api: TestClient, engine: Engine, patch: Any
 ) -> None:
-    patch("store.access.sign_ins.MAX_SESSIONS_OF_ONE", 5)
+    patch("store.access.MAX_SESSIONS_OF_ONE", 5)
     other, own = token(engine, "read"), token(engine, "read")
     assert sign_in(asking_api, other[1]).status_code == sign_in(asking_api).status_code == 303
     for _ in range(12):
@@ -367,7 +364,7 @@ def test_one_token_makes_few_sessions_and_ends_none_of_others(
 
 
 def test_all_sessions_are_bounded(asking_api: TestClient, engine: Engine, patch: Any) -> None:
-    patch("store.access.sign_ins.MAX_SESSIONS", 4)
+    patch("store.access.MAX_SESSIONS", 4)
     for _ in range(3):
         for secret in [token(engine, "read")[1] for _ in range(3)]:
             assert sign_in(asking_api, secret).status_code == 303
@@ -377,7 +374,7 @@ def test_all_sessions_are_bounded(asking_api: TestClient, engine: Engine, patch:
 def test_revoked_tokens_are_bounded(
     asking_api: TestClient, engine: Engine, admin: Any, patch: Any
 ) -> None:
-    patch("store.access.tokens.MAX_PAST", 3)
+    patch("store.access.MAX_PAST", 3)
     kept = token(engine, "read")[0]
     for _ in range(9):
         made = asking_api.post("/api/v1/tokens", json={"scope": "read"}, headers=admin)
@@ -428,7 +425,7 @@ def begun(asking_api: TestClient, admin: Any) -> None:
 def test_what_people_said_of_a_leak_is_bounded(
     asking_api: TestClient, engine: Engine, admin: Any, begun: None, patch: Any
 ) -> None:
-    patch("store.incidents.acknowledgements.MAX_PAST", 3)
+    patch("store.incident_groups.MAX_PAST", 3)
     examine(engine, ["f1"], time.time())
     for word in ["close"] + ["ignore", "acknowledge"] * 6:
         body = {"project": "p", "reason": word}
@@ -444,7 +441,7 @@ def test_what_people_said_of_a_leak_is_bounded(
 def test_incidents_of_a_run_that_are_over_are_bounded(
     engine: Engine, begun: None, patch: Any
 ) -> None:
-    patch("store.incidents.findings.MAX_RUN_INCIDENTS", 4)
+    patch("store.findings.MAX_RUN_INCIDENTS", 4)
     for number in range(10):
         examine(engine, ["stays", f"f{number}"], 1e9 + number)
     names = select(schema.incidents.c.fingerprint).order_by(schema.incidents.c.fingerprint)
@@ -464,7 +461,7 @@ def test_alerts_of_a_run_are_bounded(engine: Engine, begun: None, patch: Any) ->
 
 
 def test_answered_requests_of_a_run_are_bounded(engine: Engine, begun: None, patch: Any) -> None:
-    patch("store.coordination.request_rows.MAX_PAST", 3)
+    patch("store.request_rows.MAX_PAST", 3)
     for number in range(9):
         wanted = request_rows.Wanted("find_holders", f"app.Class{number}")
         asked = request_rows.ask(engine, "r1", wanted, 1e9 + number)

@@ -149,7 +149,7 @@ def a_server_that_asks(client: Client, *who: str, **more: Any) -> Iterator[Clien
     sends = {}
     if who:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("leakline_server.store.access.tokens.MAX_TOKENS", limits.MAX_TOKENS)
+            patched.setattr("leakline_server.store.access.MAX_TOKENS", limits.MAX_TOKENS)
             sends = {"authorization": f"Bearer {token(client.services.engine, *who, **more)[1]}"}
     client.services.callers.asked = True
     try:
@@ -315,11 +315,11 @@ REFUSED: dict[str, Way] = {
     "MAX_SNOOZE_SECONDS": Way(422, sends("POST", "/api/v1/incidents/f1/acknowledge", {
         "project": "p", "expires_in_seconds": limits.MAX_SNOOZE_SECONDS + 1})),
     "MAX_TOKENS": Way(409, asking(sends("POST", "/api/v1/tokens", {"project": "p"})),
-        {"store.access.tokens.MAX_TOKENS": 0}),
+        {"store.access.MAX_TOKENS": 0}),
     "MAX_TOKEN_DAYS": Way(422, sends("POST", "/api/v1/tokens", {"expires_in_days": limits.MAX_TOKEN_DAYS + 1})),
     "MAX_REQUESTS": Way(
         429, sends("POST", "/api/v1/runs/stored/requests", {"kind": "census"}),
-        {"store.coordination.request_rows.MAX_REQUESTS": 0}),
+        {"store.request_rows.MAX_REQUESTS": 0}),
     "MAX_ACCEPTED_COUNTS": Way(
         409, sends("POST", "/api/v1/runs/stored/expectations", {"type": "app.Env", "low": 2, "high": 2}),
         {"store.alerts.assertions.MAX_ACCEPTED_COUNTS": 0}),
@@ -328,7 +328,7 @@ REFUSED: dict[str, Way] = {
         {"store.alerts.assertions.MAX_RULES": 0}),
     "MAX_WEBHOOKS": Way(
         409, sends("POST", "/api/v1/webhooks", {"url": "http://127.0.0.1:9/"}),
-        {"store.alerts.webhook_changes.MAX_WEBHOOKS": 0}),
+        {"store.alerts.webhooks.MAX_WEBHOOKS": 0}),
     # An answer
     "MAX_NAMES_ASKED": Way(422, sends(
         "GET", "/api/v1/runs/stored/series?" + urlencode([("name", "x")] * (limits.MAX_NAMES_ASKED + 1)))),

@@ -30,9 +30,9 @@ from leakline.analysis.results import AssertionCheck
 from leakline.analysis.run_history import Expectation
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store.alerts import assertions
-from leakline_server.store.alerts.webhook_changes import BY_HAND
+from leakline_server.store.alerts.webhooks import BY_HAND
 from leakline_server.store.engine import Engine, open_engine, writing
-from leakline_server.store.incidents.findings import current_verdict, first_verdict
+from leakline_server.store.findings import current_verdict, first_verdict
 from leakline_server.store.maintenance.quarantine import set_aside
 from leakline_server.store.migrate import NewerDatabase, current, downgrade, revisions, upgrade
 from leakline_server.store.schema import (

@@ -33,10 +33,8 @@ from leakline.snapshot import (
     batch_to_wire,
     header_to_wire,
 )
-from leakline_server.alerts.alert_payload import ExaminedRun, incident_facts
-from leakline_server.alerts.event_names import CONFIRMED
-from leakline_server.alerts.formats import FORMATS
-from leakline_server.alerts.formats.message import Message
+from leakline_server.alerts.alert_payload import CONFIRMED, ExaminedRun, incident_facts
+from leakline_server.alerts.formats import FORMATS, Message
 
 GENERATIONS = 24
 _SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}

@@ -14,7 +14,7 @@ from leakline.analysis.comparison.comparison_results import Comparison
 from leakline.analysis.results import Books, Verdict
 from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.errors import RequestRefused
-from leakline_server.store.alerts import webhook_changes
+from leakline_server.store.alerts import webhooks
 from leakline_server.store.ingest.wire_types import Batch
 from leakline_server.web import api_schemas
 from leakline_server.web.ingest.api import PATH
@@ -29,7 +29,7 @@ def api(shared_api: TestClient, make_run: Any) -> TestClient:
         make_run(id=name).begin(shared_api, 60)
     engine = shared_api.app.state.services.engine  # type: ignore[attr-defined]
     shared_api.post("/api/v1/rules", json={"series": "gauge.queue", "above": 5})
-    webhook_changes.make(engine, "chat", "http://127.0.0.1:9/", "standard", make_secret(), 0.0)
+    webhooks.make(engine, "chat", "http://127.0.0.1:9/", "standard", make_secret(), 0.0)
     return shared_api
 
 

@@ -142,7 +142,7 @@ def test_attempts_are_one_line_and_other_ranks_none(api: TestClient, make_run: A
 def test_a_run_of_many_ranks_leaves_room_for_the_runs_after_it(
     api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.downsampling.chart_points.MAX_ITEMS", 8)
+    monkeypatch.setattr("leakline_server.store.series.chart_points.MAX_ITEMS", 8)
     for run_id, ranks in (("wide", 12), ("narrow", 1)):
         for rank in range(ranks):
             run = make_run(id=run_id, instance=f"{run_id}-{rank}", rank=rank)

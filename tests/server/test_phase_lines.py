@@ -9,9 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 from tests.server.stored import LATER, engine_of, make_idle
 
-from leakline_server.store.downsampling import chart_points, summary_tree
 from leakline_server.store.engine import Engine
-from leakline_server.store.series import compaction, sealing
+from leakline_server.store.series import chart_points, compaction, sealing, summary_tree
 from leakline_server.store.series.column_reader import Key
 
 pytestmark = pytest.mark.long

@@ -15,11 +15,11 @@ from sqlalchemy import Table, insert, select, update
 from starlette.testclient import TestClient
 from tests.server.stored import count_of, engine_of, seal
 
-from leakline_server.store.coordination import leases
+from leakline_server.store import leases
 from leakline_server.store.engine import Engine, open_engine, writing
-from leakline_server.store.maintenance import purge, soft_delete
+from leakline_server.store.maintenance import run_deletion
 from leakline_server.store.maintenance.retention_policy import Limits
-from leakline_server.store.maintenance.soft_delete import GRACE_SECONDS
+from leakline_server.store.maintenance.run_deletion import GRACE_SECONDS
 from leakline_server.store.schema import (
     alerts,
     attempts,
@@ -43,10 +43,10 @@ def rows(engine: Engine, run_id: str, tables: tuple[Table, ...] = OF_A_RUN) -> d
     return {name: count for name, count in found.items() if count}
 
 
-def sweep(engine: Engine, now: float, rows_per_step: int = purge.ROWS_PER_STEP) -> int:
+def sweep(engine: Engine, now: float, rows_per_step: int = run_deletion.ROWS_PER_STEP) -> int:
     """All that there is to sweep at this moment; how many steps it took."""
     steps = 0
-    while purge.sweep(engine, now, rows_per_step):
+    while run_deletion.sweep(engine, now, rows_per_step):
         steps += 1
     return steps
 
@@ -121,7 +121,7 @@ def test_its_rows_go_in_short_steps_and_nothing_of_others(
     engine = engine_of(api)
     seal(engine)
     before = rows(engine, "r10")
-    purge.remove(engine, "r1", 1_000.0)
+    run_deletion.remove(engine, "r1", 1_000.0)
     left = sum(rows(engine, "r1").values())
     steps = sweep(engine, 1_000.0, rows_per_step=3)
     assert left / 3 <= steps <= left / 3 + 8
@@ -137,14 +137,14 @@ def test_what_was_on_its_way_in_that_moment_is_found_by_a_second_look(
     with engine.connect() as connection:
         late = connection.execute(select(segments).where(segments.c.run_id == "r1")).first()
     assert late is not None
-    purge.remove(engine, "r1", 1_000.0)
+    run_deletion.remove(engine, "r1", 1_000.0)
     sweep(engine, 1_000.0)
     with writing(engine) as connection:
         connection.execute(insert(segments).values(**late._mapping))
     assert sweep(engine, 1_001.0) == 0
     assert rows(engine, "r1") == {"segments": 1}
-    assert purge.waiting(engine) == 0
-    sweep(engine, 1_000.0 + purge.SETTLED_SECONDS)
+    assert run_deletion.waiting(engine) == 0
+    sweep(engine, 1_000.0 + run_deletion.SETTLED_SECONDS)
     assert rows(engine, "r1", (*OF_A_RUN, removals)) == {}
 
 
@@ -173,7 +173,7 @@ def test_the_same_id_begins_anew_while_the_rows_of_its_first_life_lie_there(
     assert [(p["instance"], p["stored"]) for p in found["processes"]] == [("p1", 20)]
     points = api.get("/api/v1/runs/r1/series?name=process.rss_bytes&x=sequence").json()["items"]
     sweep(engine, time.time())
-    sweep(engine, time.time() + 2 * purge.SETTLED_SECONDS)
+    sweep(engine, time.time() + 2 * run_deletion.SETTLED_SECONDS)
     assert (
         api.get("/api/v1/runs/r1/series?name=process.rss_bytes&x=sequence").json()["items"]
         == points
@@ -187,16 +187,16 @@ def test_removed_twice_before_its_rows_were_gone_nothing_is_left(
     api: TestClient, run: Any, make_run: Any
 ) -> None:
     engine = engine_of(api)
-    purge.remove(engine, "r1", 1_000.0)
-    sweep_once = purge.sweep(engine, 1_000.0, 2)
+    run_deletion.remove(engine, "r1", 1_000.0)
+    sweep_once = run_deletion.sweep(engine, 1_000.0, 2)
     anew = make_run()
     anew.create(api)
     anew.send(api, 0, 20)
     end(api)
     assert sweep_once
-    assert purge.remove(engine, "r1", 1_001.0) == "removed"
+    assert run_deletion.remove(engine, "r1", 1_001.0) == "removed"
     sweep(engine, 1_001.0)
-    sweep(engine, 1_001.0 + purge.SETTLED_SECONDS)
+    sweep(engine, 1_001.0 + run_deletion.SETTLED_SECONDS)
     assert rows(engine, "r1", (*OF_A_RUN, removals)) == {}
 
 
@@ -204,13 +204,13 @@ def test_a_run_that_somebody_else_removed_is_not_remembered(
     api: TestClient, run: Any, make_run: Any, others: list[Engine]
 ) -> None:
     """As another server does."""
-    purge.remove(others[0], "r1", time.time())
+    run_deletion.remove(others[0], "r1", time.time())
     answer = api.post("/api/v1/runs/r1/batches", json=run.wire(500, 3))
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found")
     run.create(api)
     assert run.send(api, 0, 10) == 10
     end(api)
-    purge.remove(others[0], "r1", time.time())
+    run_deletion.remove(others[0], "r1", time.time())
     anew = make_run()
     anew.create(api)
     assert anew.send(api, 0, 10) == 10
@@ -221,7 +221,7 @@ def test_servers_that_sweep_at_once_delete_everything_once(
     api: TestClient, run: Any, others: list[Engine]
 ) -> None:
     engine = engine_of(api)
-    purge.remove(engine, "r1", 1_000.0)
+    run_deletion.remove(engine, "r1", 1_000.0)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda other: sweep(other, 1_000.0, 2), others))
     sweep(engine, 1_000.0)
@@ -231,7 +231,7 @@ def test_servers_that_sweep_at_once_delete_everything_once(
 def test_alerts_and_everything_else_of_a_run_go_with_it(api: TestClient, run: Any) -> None:
     engine = engine_of(api)
     api.patch("/api/v1/runs/r1", json={"notes": [{"text": "see"}]})
-    purge.remove(engine, "r1", 1_000.0)
+    run_deletion.remove(engine, "r1", 1_000.0)
     for table in runs.metadata.sorted_tables:
         by_run = [fk.parent for fk in table.foreign_keys if fk.column.table is runs]
         assert not [column for column in by_run if count_of(engine, table, column == "r1")]
@@ -298,10 +298,10 @@ def test_of_several_servers_one_removes_at_a_time(
         with writing(engine) as connection:
             connection.execute(insert(removals).values(run_id="r2", processes=1, requested_at=1.0))
         assert second.once() == IDLE_SECONDS
-        assert purge.waiting(engine) == 1
+        assert run_deletion.waiting(engine) == 1
         clock[0] += LEASE_SECONDS
         second.once()
-        assert purge.waiting(engine) == 0
+        assert run_deletion.waiting(engine) == 0
         engine.dispose()
 
 
@@ -365,7 +365,7 @@ def in_api(api: TestClient, query: str = "") -> list[str]:
 
 def retain(engine: Engine, now: float) -> None:
     """What the worker does at this moment, until there is nothing left to do."""
-    while soft_delete.remove_next(engine, now) or purge.sweep(engine, now):
+    while run_deletion.remove_next(engine, now) or run_deletion.sweep(engine, now):
         pass
 
 
@@ -378,7 +378,7 @@ def test_what_was_not_picked_or_is_not_there_is_not_deleted(two: TestClient) -> 
     assert "pick at least one run" in answer.text
     answer = delete(two, "nobody", "x\x00")
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
-    assert soft_delete.mark(engine_of(two), ["r\x001", "nobody"], NOW) == 0
+    assert run_deletion.mark(engine_of(two), ["r\x001", "nobody"], NOW) == 0
     assert listed(two) == ["r1", "r2"]
     assert two.post("/deletions/undo", data={"run": "r1"}).status_code == 404
     assert two.post("/deletions/undo", data={"deleted": "soon"}).status_code == 422
@@ -441,20 +441,20 @@ def test_what_is_deleted_can_be_listed_while_it_can_be_brought_back(two: TestCli
 
 def test_deleting_again_gives_no_more_time(two: TestClient) -> None:
     engine = engine_of(two)
-    assert soft_delete.mark(engine, ["r1"], NOW) == 1
-    assert soft_delete.mark(engine, ["r1", "r2"], NOW + 300) == 1
-    found = {each.run_id: each.removed_at for each in soft_delete.among(engine, ["r1", "r2", "x"])}
+    assert run_deletion.mark(engine, ["r1"], NOW) == 1
+    assert run_deletion.mark(engine, ["r1", "r2"], NOW + 300) == 1
+    found = {each.run_id: each.removed_at for each in run_deletion.among(engine, ["r1", "r2", "x"])}
     assert found == {"r1": NOW + GRACE_SECONDS, "r2": NOW + 300 + GRACE_SECONDS}
 
 
 def test_it_is_removed_when_its_time_is_over_and_not_before(two: TestClient) -> None:
     engine = engine_of(two)
-    soft_delete.mark(engine, ["r1"], NOW)
+    run_deletion.mark(engine, ["r1"], NOW)
     retain(engine, NOW + GRACE_SECONDS - 1)
-    assert soft_delete.find(engine, "r1") is not None
+    assert run_deletion.find(engine, "r1") is not None
     retain(engine, NOW + GRACE_SECONDS)
-    retain(engine, NOW + GRACE_SECONDS + purge.SETTLED_SECONDS)
-    assert soft_delete.find(engine, "r1") is None
+    retain(engine, NOW + GRACE_SECONDS + run_deletion.SETTLED_SECONDS)
+    assert run_deletion.find(engine, "r1") is None
     assert two.get("/runs/r1").status_code == two.get("/api/v1/runs/r1").status_code == 404
     assert two.post("/deletions/undo", data={"run": "r1"}).status_code == 404
     assert rows(engine, "r1", (batches, chunks, deletions)) == {}
@@ -463,8 +463,8 @@ def test_it_is_removed_when_its_time_is_over_and_not_before(two: TestClient) -> 
 
 def test_what_was_brought_back_is_not_removed(two: TestClient) -> None:
     engine = engine_of(two)
-    soft_delete.mark(engine, ["r1"], NOW)
-    assert soft_delete.undo(engine, ["r1"]) == 1
+    run_deletion.mark(engine, ["r1"], NOW)
+    assert run_deletion.undo(engine, ["r1"]) == 1
     retain(engine, NOW + 2 * GRACE_SECONDS)
     assert listed(two) == ["r1", "r2"]
 
@@ -473,7 +473,7 @@ def test_a_training_that_goes_on_is_stored_and_told_nothing(two: TestClient, mak
     run = make_run(id="r2", instance="r2-1")
     before = two.post("/api/v1/runs/r2/batches", json=run.wire(12, 3)).json()
     engine = engine_of(two)
-    soft_delete.mark(engine, ["r2"], NOW)
+    run_deletion.mark(engine, ["r2"], NOW)
     after = two.post("/api/v1/runs/r2/batches", json=run.wire(15, 3))
     assert (after.status_code, after.json()) == (200, before)
     assert two.post("/api/v1/runs", json=run.header).status_code == 200
@@ -482,7 +482,7 @@ def test_a_training_that_goes_on_is_stored_and_told_nothing(two: TestClient, mak
     # As long as it runs: its next batch would begin it anew, and it would be back in the list.
     retain(engine, NOW + 2 * GRACE_SECONDS)
     assert two.post("/api/v1/runs/r2/batches", json=run.wire(18, 3)).status_code == 200
-    soft_delete.undo(engine, ["r2"])
+    run_deletion.undo(engine, ["r2"])
     found = two.get("/api/v1/runs/r2/snapshots?limit=200").json()["items"]
     assert sorted(row["sequence"] for row in found) == list(range(21))
 
@@ -491,7 +491,7 @@ def test_it_goes_when_it_has_ended_and_then_all_is_as_it_was(
     two: TestClient, make_run: Any
 ) -> None:
     engine = engine_of(two)
-    soft_delete.mark(engine, ["r2"], NOW)
+    run_deletion.mark(engine, ["r2"], NOW)
     two.patch("/api/v1/runs/r2", json={"state": "finished"})
     retain(engine, NOW + GRACE_SECONDS)
     run = make_run(id="r2", instance="r2-1")
@@ -506,7 +506,7 @@ def test_the_api_removes_at_once_also_what_is_deleted(two: TestClient) -> None:
     delete(two, "r1")
     assert two.delete("/api/v1/runs/r1").status_code == 204
     assert two.get("/runs/r1").status_code == 404
-    assert soft_delete.count(engine_of(two)) == 0
+    assert run_deletion.count(engine_of(two)) == 0
 
 
 def test_a_run_is_brought_back_or_removed_and_never_both(
@@ -514,25 +514,27 @@ def test_a_run_is_brought_back_or_removed_and_never_both(
 ) -> None:
     """Whoever is first, the other finds nothing to do."""
     for _ in range(8):
-        soft_delete.mark(others[0], ["r1"], NOW)
+        run_deletion.mark(others[0], ["r1"], NOW)
         with ThreadPoolExecutor(4) as pool:
-            undone = [pool.submit(soft_delete.undo, other, ["r1"]) for other in others[:2]]
+            undone = [pool.submit(run_deletion.undo, other, ["r1"]) for other in others[:2]]
             due = NOW + GRACE_SECONDS
-            removed = [pool.submit(soft_delete.remove_next, other, due) for other in others[2:]]
+            removed = [pool.submit(run_deletion.remove_next, other, due) for other in others[2:]]
         brought_back = sum(each.result() for each in undone)
         assert brought_back + sum(each.result() is not None for each in removed) == 1
         if two.get("/api/v1/runs/r1").status_code == 404:
             break
-        assert soft_delete.find(others[0], "r1") is None
+        assert run_deletion.find(others[0], "r1") is None
 
 
 def test_two_who_delete_the_same_run_at_once_both_find_it_deleted(
     two: TestClient, others: list[Engine]
 ) -> None:
     with ThreadPoolExecutor(4) as pool:
-        numbers = pool.map(lambda other: soft_delete.mark(other, ["r2", "r1"], time.time()), others)
+        numbers = pool.map(
+            lambda other: run_deletion.mark(other, ["r2", "r1"], time.time()), others
+        )
     assert sum(numbers) == 2
-    assert soft_delete.count(others[0]) == 2
+    assert run_deletion.count(others[0]) == 2
 
 
 def test_its_leaks_are_among_the_incidents_only_while_it_is_there(
@@ -570,7 +572,7 @@ def test_a_server_removes_it_by_itself(serve: Any, make_run: Any, eventually: An
     with writing(engine) as connection:
         connection.execute(update(deletions).values(deleted_at=time.time() - GRACE_SECONDS))
     eventually(lambda: server.request("GET", "/api/v1/runs/r1")[0] == 404)
-    eventually(lambda: not any(rows(engine, "r1").values()) and purge.waiting(engine) == 0)
+    eventually(lambda: not any(rows(engine, "r1").values()) and run_deletion.waiting(engine) == 0)
     engine.dispose()
     assert "removed run r1" in server.interrupt()[1]
 
@@ -592,7 +594,7 @@ def test_one_that_may_only_have_lost_its_network_is_not_removed(two: TestClient)
         connection.execute(
             update(runs).where(runs.c.id == "r2").values(state="silent", last_seen_at=heard)
         )
-    retain(engine, heard + soft_delete.SILENT_SECONDS - 1)
-    assert soft_delete.find(engine, "r2")
-    retain(engine, heard + soft_delete.SILENT_SECONDS + 1)
+    retain(engine, heard + run_deletion.SILENT_SECONDS - 1)
+    assert run_deletion.find(engine, "r2")
+    retain(engine, heard + run_deletion.SILENT_SECONDS + 1)
     assert two.get("/api/v1/runs/r2").status_code == 404

@@ -21,7 +21,12 @@ from tests.server.stored import compact_all, count_of, engine_of, put_run, seal,
 from leakline import analysis
 from leakline_server.config import from_environment
 from leakline_server.store.engine import DATABASE_ERRORS, Engine, writing
-from leakline_server.store.maintenance import purge, retention_policy, run_thinning, storage_sizes
+from leakline_server.store.maintenance import (
+    retention_policy,
+    retention_steps,
+    run_deletion,
+    storage_sizes,
+)
 from leakline_server.store.maintenance.retention_policy import (
     DAY_SECONDS,
     FOREVER,
@@ -212,7 +217,7 @@ def test_the_worker_removes_what_is_too_old_and_says_so(
     assert told == ["old"]
     assert retainer.figures.removed_runs == 1
     assert "removed run old (old, project erl): older than LEAKLINE_KEEP_DAYS" in caplog.text
-    assert purge.waiting(engine) == 0
+    assert run_deletion.waiting(engine) == 0
 
 
 def change(engine: Engine, name: str, **values: Any) -> None:
@@ -249,7 +254,7 @@ def test_what_people_tagged_or_heard_of_since_the_decision_stays(engine: Engine)
     # It came back, and has ended once more by now.
     change(engine, "again", last_seen_at=NOW - 1)
     change(engine, "live", state="running")
-    assert purge.remove(engine, "gone", NOW) == "removed"
+    assert run_deletion.remove(engine, "gone", NOW) == "removed"
     assert outcomes(keeping) == {
         "again": "kept", "gone": "unknown", "live": "live", "old": "removed", "tagged": "kept",
     }  # fmt: skip
@@ -260,8 +265,8 @@ def test_a_project_that_people_made_small_meanwhile_loses_no_more(engine: Engine
     for days in range(1, 6):
         put(engine, f"r{days}", days=days, size=10 * MIB)
     keeping = keeping_of(engine, Limits(keep_bytes=PerProject(25 * MIB)))
-    assert purge.remove(engine, "r1", NOW) == "removed"
-    assert purge.remove(engine, "r2", NOW) == "removed"
+    assert run_deletion.remove(engine, "r1", NOW) == "removed"
+    assert run_deletion.remove(engine, "r2", NOW) == "removed"
     assert outcomes(keeping) == {"r5": "removed", "r4": "kept", "r3": "kept"}
 
 
@@ -279,14 +284,14 @@ def sealed(engine: Engine, name: str, *firsts: int) -> None:
 def thin_by(monkeypatch: pytest.MonkeyPatch, engine: Engine, thin: Callable[[int], None]) -> None:
     """Instead of thinning: what comes of it is up to the test."""
 
-    def step(of: Engine, key: Key, first: int) -> run_thinning.Thinned:
+    def step(of: Engine, key: Key, first: int) -> retention_steps.Thinned:
         thin(first)
         with writing(engine) as connection:
             this = segments.c.first_sequence == first
             connection.execute(update(segments).where(this).values(thinned=True))
-        return run_thinning.Thinned(1, 1)
+        return retention_steps.Thinned(1, 1)
 
-    monkeypatch.setattr(run_thinning, "thin", step)
+    monkeypatch.setattr(retention_steps, "thin", step)
 
 
 def thin_all(keeping: Keeping) -> int:
@@ -333,7 +338,7 @@ def test_a_stretch_that_a_compaction_moved_is_found_where_it_is_now(
 ) -> None:
     thin_by(monkeypatch, old, lambda first: sealed(old, "old", 3) if first == 1 else None)
     thin_all(keeping_of(old, THIN))
-    assert run_thinning.whole(old, "old") == []
+    assert retention_steps.whole(old, "old") == []
 
 
 def test_a_run_whose_thinning_fails_each_time_is_tried_again_at_the_next_decision(
@@ -352,7 +357,7 @@ def test_a_run_that_is_tagged_while_it_is_thinned_keeps_the_rest(
 ) -> None:
     thin_by(monkeypatch, old, lambda first: change(old, "old", tags='["keep"]'))
     thin_all(keeping_of(old, THIN))
-    assert [first for _, first in run_thinning.whole(old, "old")] == [2]
+    assert [first for _, first in retention_steps.whole(old, "old")] == [2]
 
 
 def test_the_settings_name_projects() -> None:
@@ -371,8 +376,8 @@ def test_the_settings_name_projects() -> None:
 
 def thin(engine: Engine, run_id: str = "r1") -> int:
     return sum(
-        run_thinning.thin(engine, key, first).snapshots
-        for key, first in run_thinning.whole(engine, run_id)
+        retention_steps.thin(engine, key, first).snapshots
+        for key, first in retention_steps.whole(engine, run_id)
     )
 
 
@@ -555,14 +560,14 @@ def test_a_stretch_that_somebody_changes_meanwhile_is_left_to_the_next_time(
 ) -> None:
     finish(api)
     engine = engine_of(api)
-    real = run_thinning.kept
+    real = retention_steps.kept
 
     def slow(block: Block) -> Any:
         with writing(engine) as connection:
             connection.execute(update(segments).values(revision=segments.c.revision + 1))
         return real(block)
 
-    monkeypatch.setattr(run_thinning, "kept", slow)
+    monkeypatch.setattr(retention_steps, "kept", slow)
     assert thin(engine) == 0
     assert len(points(api, "gauge.spike")) == 600
     monkeypatch.undo()
@@ -589,7 +594,7 @@ def test_what_is_old_is_thinned_once_and_again_when_more_came(api: TestClient, r
     assert retention_policy.to_thin(engine, limits, now) == []
     ((run_id, revision),) = retention_policy.to_thin(engine, limits, now + 1)
     thin(engine)
-    run_thinning.mark_done(engine, run_id, revision)
+    retention_steps.mark_done(engine, run_id, revision)
     assert retention_policy.to_thin(engine, limits, now + 1) == []
     assert storage_sizes.measure(engine, now) == 1
     assert retention_policy.to_thin(engine, limits, now + 1) == []
@@ -630,7 +635,7 @@ def test_the_numbers_of_every_chunk_stay_whatever_is_in_it(
         2: numbers([None if row[1] is None else row[1] / 2 for row in rows]),
     }
     block = Block(columns)
-    keep = run_thinning.kept(block)
+    keep = retention_steps.kept(block)
     left = block.take(keep)
     for number in (SEQUENCE, 1, 2):
         assert _told(block.numbers(number)) == _told(left.numbers(number))
@@ -741,11 +746,11 @@ def test_batches_are_acknowledged_while_old_runs_are_removed_and_thinned(
     working = Worker("test-retain", retainer.once)
     with Sending(api, make_run(id="live")) as beside:
         eventually(lambda: beside.acknowledged)
-        assert purge.remove(engine, "removed", time.time()) == "removed"
+        assert run_deletion.remove(engine, "removed", time.time()) == "removed"
         before = beside.acknowledged
         working.start()
         eventually(lambda: chunks_left(engine, "removed") == 0, 60.0)
-        eventually(lambda: not run_thinning.whole(engine, "thinned"), 60.0)
+        eventually(lambda: not retention_steps.whole(engine, "thinned"), 60.0)
         assert beside.acknowledged > before
     working.stop()
     # A batch waits for a step of the retainer, never for all its work.

@@ -19,7 +19,7 @@ from leakline.analysis.results import Interval, Moment, OomForecast, Verdict
 from leakline.analysis.run_history import ProcessHistory, RunHistory
 from leakline.analysis.timeline import Lane, lanes_of
 from leakline_server.alerts.alert_payload import ExaminedRun
-from leakline_server.alerts.rules import rule_readings
+from leakline_server.alerts.rules import rule_evaluation
 from leakline_server.alerts.rules.rule_alerts import Looks, SaidMeanwhile, alerts_of_rules, looks_at
 from leakline_server.alerts.rules.rule_presets import PRESETS, SETS
 from leakline_server.store.alerts import alert_rows as alerts
@@ -178,7 +178,7 @@ def test_others_write_while_a_rule_is_held_against_a_run(
         wrote.append(done.wait(10))
         return lanes_of(history)
 
-    monkeypatch.setattr(rule_readings, "lanes_of", slowly)
+    monkeypatch.setattr(rule_evaluation, "lanes_of", slowly)
     monkeypatch.setattr(
         examination, "load_for_examination", lambda *_: (history_of([1.0, 60.0]), 0)
     )

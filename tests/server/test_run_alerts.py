@@ -11,9 +11,9 @@ from tests.server.access.people import Clock
 
 from leakline.analysis.results import Finding, Interval, Moment, OomForecast, Suspect, Verdict
 from leakline.snapshot import RunHeader
+from leakline_server.store import incident_groups
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.incidents import acknowledgements, incident_groups
-from leakline_server.store.incidents.acknowledgements import Acknowledgement
+from leakline_server.store.incident_groups import Acknowledgement
 from leakline_server.store.runs import run_registration, runs
 from leakline_server.store.schema import alerts, deliveries, webhooks
 from leakline_server.store.schema import runs as runs_table
@@ -78,11 +78,11 @@ class Server:
         at = self.clock.now if at is None else at
         said = Acknowledgement(kind, "known", status, more.pop("priority", "minor"), at, **more)
         with writing(self.engine) as connection:
-            acknowledgements.say(connection, "erl", "f1", said)
+            incident_groups.say(connection, "erl", "f1", said)
 
     def unignore(self, fingerprint: str = "f1") -> None:
         with writing(self.engine) as connection:
-            assert acknowledgements.end(connection, "erl", fingerprint, "ignored", self.clock.now)
+            assert incident_groups.end(connection, "erl", fingerprint, "ignored", self.clock.now)
 
     def rows(self) -> list[Any]:
         with self.engine.connect() as connection:

@@ -16,12 +16,12 @@ from tests.server.stored import engine_of
 from leakline import analysis
 from leakline.analysis.results import TypeGrowth, Verdict, to_json
 from leakline.transport.snapshot_accounting import DROPPED, THINNED
-from leakline_server.store.details import details, snapshot_rows
-from leakline_server.store.downsampling import chart_points
+from leakline_server.store import details, snapshot_rows
 from leakline_server.store.engine import writing
 from leakline_server.store.ingest.ingest_cache import load_run
 from leakline_server.store.runs import run_history
 from leakline_server.store.schema import runs
+from leakline_server.store.series import chart_points
 from leakline_server.web.rendering.page_contexts import Cell, Section
 from leakline_server.web.run_page import inventory_tables, process_endings
 from leakline_server.web.run_page.run_data import first_shown, own_verdict

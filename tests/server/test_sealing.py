@@ -28,17 +28,16 @@ from leakline.analysis.run_history import history_from_batches
 from leakline.snapshot import RunHeader, header_from_wire
 from leakline_server.ingest import decode
 from leakline_server.ingest.writer import MAX_GROUP, Writer
-from leakline_server.store.downsampling import series_starts
-from leakline_server.store.downsampling.series_starts import first_generations
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.runs.run_history import load_for_examination, load_history
 from leakline_server.store.runs.run_registration import join_run
 from leakline_server.store.schema import batches, chunks, runs, segments
-from leakline_server.store.series import column_reader, sealing
-from leakline_server.store.series.batch_assembly import encode_rows
+from leakline_server.store.series import chart_points, column_reader, sealing
+from leakline_server.store.series.chart_points import first_generations
 from leakline_server.store.series.chunk_codec import Array, Chunk, Numbers, encode
 from leakline_server.store.series.column_reader import Key
+from leakline_server.store.series.sealing import encode_rows
 from leakline_server.worker_thread import Worker
 from leakline_server.workers.sealing_worker import LOOK_SECONDS, Sealer
 
@@ -479,7 +478,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(block))
         return block
 
-    monkeypatch.setattr(series_starts, "read", counted)
+    monkeypatch.setattr(chart_points, "read", counted)
     return counts
 
 

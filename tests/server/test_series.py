@@ -13,11 +13,10 @@ from sqlalchemy import insert
 from starlette.testclient import TestClient
 from tests.server.stored import LATER, R1, engine_of, seal_all
 
-from leakline_server.store.downsampling import buckets, chart_points, summary_records
-from leakline_server.store.downsampling.chart_points import downsample
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.schema import chunks
-from leakline_server.store.series import compaction
+from leakline_server.store.series import chart_points, compaction, summary_tree
+from leakline_server.store.series.chart_points import downsample
 from leakline_server.store.series.chunk_codec import CorruptChunk
 from leakline_server.store.series.column_reader import ChunkRows, Key
 
@@ -169,7 +168,7 @@ def test_no_more_items_are_made_than_an_answer_holds(
         names.append(
             len(api.get(f"/api/v1/runs/many{number}of{ratio}/series?name=*").json()["items"])
         )
-    for module, name in ((chart_points, "downsample"), (buckets, "points_of")):
+    for module, name in ((chart_points, "downsample"), (chart_points, "points_of")):
         plain = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, plain=plain: made.append(0) or plain(*a))
     monkeypatch.setattr(chart_points, "MAX_ITEMS", names[0] + 2)
@@ -233,16 +232,16 @@ def test_what_lies_between_stretches_far_apart_is_not_read(engine: Engine) -> No
     [lambda one: one[:-1], lambda one: one[:4], lambda one: one[:-1] + b"\x01", lambda one: b""],
 )
 def test_a_damaged_record_is_found(harm: Callable[[bytes], bytes]) -> None:
-    packed = summary_records.pack(np.array([[2, 1, 2, 1, 2]] * 3, float), np.array([2.0] * 3))
-    assert len(summary_records.unpack(packed)) == 3
+    packed = summary_tree.pack(np.array([[2, 1, 2, 1, 2]] * 3, float), np.array([2.0] * 3))
+    assert len(summary_tree.unpack(packed)) == 3
     with pytest.raises(CorruptChunk):
-        summary_records.unpack(harm(packed))
+        summary_tree.unpack(harm(packed))
 
 
 def test_records_of_other_pieces_are_damage() -> None:
     counts = np.array([2.0] * 4)
     with pytest.raises(CorruptChunk):
-        summary_records.spread(np.array([[2, 1, 2, 1, 2]] * 3, float), counts)
+        summary_tree.spread(np.array([[2, 1, 2, 1, 2]] * 3, float), counts)
 
 
 @pytest.fixture(scope="module")

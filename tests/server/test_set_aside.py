@@ -26,9 +26,8 @@ from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.security.credentials import hash_password
 from leakline_server.serve import CannotServe, open_app
-from leakline_server.store.access import sign_ins
-from leakline_server.store.alerts import webhook_changes, webhooks
-from leakline_server.store.coordination import leases
+from leakline_server.store import access, leases
+from leakline_server.store.alerts import webhooks
 from leakline_server.store.engine import Engine
 from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.maintenance import quarantine
@@ -58,9 +57,9 @@ def test_nothing_of_a_whole_database_is_set_aside(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     hashed = hash_password("a long password")
-    sign_ins.set_password(engine, hashed)
-    assert sign_ins.begin(engine, "digest", hashed, 1.0, 10.0)
-    webhook_changes.note_trial(engine, 1, webhook_changes.Trial(1.0, 0.1, None, "no answer"))
+    access.set_password(engine, hashed)
+    assert access.begin(engine, "digest", hashed, 1.0, 10.0)
+    webhooks.note_trial(engine, 1, webhooks.Trial(1.0, 0.1, None, "no answer"))
     assert leases.take(engine, "retain", "me", 1.0, 10.0)
     webhooks.stored_secret(engine, lambda: "made")
     assert quarantine.set_aside(engine) == 0
@@ -199,7 +198,7 @@ def _columns(table: str) -> list[str]:
 
 @pytest.mark.usefixtures("standing_back")
 def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
-    sign_ins.set_password(engine, hash_password("a long password"))
+    access.set_password(engine, hash_password("a long password"))
     with engine.begin() as connection:
         row = {
             "name": "t", "scope": "ingest", "browser": False, "begins": "b", "digest": "d", "created_at": 1.0,
@@ -208,7 +207,7 @@ def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
     change_file(engine, f"UPDATE settings SET value = {NOT_UTF8} WHERE key = 'password'")
     change_file(engine, f"UPDATE tokens SET project = {NOT_UTF8}")
     assert quarantine.set_aside(engine) == 2
-    assert sign_ins.password_hash(engine) == ""
+    assert access.password_hash(engine) == ""
     with engine.connect() as connection:
         assert connection.execute(select(tokens)).all() == []
         assert connection.execute(select(settings.c.key)).scalars().all().count("password") == 1
@@ -221,10 +220,10 @@ def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
      f"key = X'70', value = {NOT_UTF8}"],
 )  # fmt: skip
 def test_a_password_whose_key_is_damaged_stays_closed(engine: Engine, change_to: str) -> None:
-    sign_ins.set_password(engine, hash_password("a long password"))
+    access.set_password(engine, hash_password("a long password"))
     change_file(engine, f"UPDATE settings SET {change_to} WHERE key = 'password'")
     assert quarantine.set_aside(engine) == 1
-    assert sign_ins.password_hash(engine) == ""
+    assert access.password_hash(engine) == ""
     assert quarantine.set_aside(engine) == 0
 
 
@@ -234,8 +233,8 @@ def test_a_setting_that_cannot_be_read_goes(engine: Engine, key: str) -> None:
     change_file(engine, f"INSERT INTO settings (key, value) VALUES ('{key}', '{{}}')")
     assert quarantine.set_aside(engine) == 1
     assert leases.take(engine, "retain", "me", 1.0, 10.0)
-    assert webhook_changes.last_trials(engine) == {}
-    assert sign_ins.password_hash(engine) is None
+    assert webhooks.last_trials(engine) == {}
+    assert access.password_hash(engine) is None
 
 
 @pytest.mark.usefixtures("standing_back")
@@ -246,7 +245,7 @@ def test_a_setting_of_a_newer_version_stays_and_one_that_cannot_be_a_password_cl
     assert leases.take(engine, "retain", "me", 1.0, 10.0)
     change_file(engine, f"UPDATE settings SET key = {NOT_UTF8} WHERE key = 'lease.retain'")
     assert quarantine.set_aside(engine) == 1
-    assert sign_ins.password_hash(engine) is None
+    assert access.password_hash(engine) is None
     with engine.connect() as connection:
         assert "theme" in connection.execute(select(settings.c.key)).scalars().all()
 

@@ -26,11 +26,11 @@ from leakline.snapshot import ProcessIdentity, RunHeader
 from leakline_server.alerts.sending.http_post import Delivered
 from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.config import Config
+from leakline_server.store import findings, leases
 from leakline_server.store.alerts import alert_rows as alerts
 from leakline_server.store.alerts import webhooks
 from leakline_server.store.alerts.alert_rows import Alert
 from leakline_server.store.engine import Engine, open_engine, writing
-from leakline_server.store.incidents import examination_claims, findings
 from leakline_server.store.runs import run_registration, runs
 from leakline_server.store.runs.run_history import revision
 from leakline_server.store.schema import alerts as alert_rows
@@ -222,13 +222,13 @@ def test_one_server_at_a_time_examines_a_run(engines: tuple[Engine, Engine]) -> 
     one, two = engines
     join(one)
     join(one, "r2")
-    with examination_claims.alone(one, "r1") as ours:
+    with leases.alone(one, "r1") as ours:
         assert ours
-        with examination_claims.alone(two, "r1") as theirs:
+        with leases.alone(two, "r1") as theirs:
             assert not theirs
-        with examination_claims.alone(two, "r2") as other:
+        with leases.alone(two, "r2") as other:
             assert other
-    with examination_claims.alone(two, "r1") as later:
+    with leases.alone(two, "r1") as later:
         assert later
 
 
@@ -239,7 +239,7 @@ def test_a_server_that_dies_while_it_examines_keeps_nobody_out(
     join(one)
     with (
         pytest.raises(Exception, match=r"terminat|closed"),
-        examination_claims.alone(one, "r1") as ours,
+        leases.alone(one, "r1") as ours,
     ):
         assert ours
         with two.connect() as connection:
@@ -247,7 +247,7 @@ def test_a_server_that_dies_while_it_examines_keeps_nobody_out(
                 "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
             )
         one.dispose()
-    with examination_claims.alone(two, "r1") as theirs:
+    with leases.alone(two, "r1") as theirs:
         assert theirs
 
 
@@ -275,7 +275,7 @@ def test_a_run_that_another_server_looks_at_is_tried_again(engines: tuple[Engine
     woken: list[str] = []
     examiner = examiner_of(engines[1], woken)
     examiner.news("r1")
-    with examination_claims.alone(engines[0], "r1"):
+    with leases.alone(engines[0], "r1"):
         assert examiner.once() == 0.0
         assert 0.0 < examiner.once() <= 0.1
     deadline = time.monotonic() + 10
@@ -291,14 +291,14 @@ def test_a_verdict_on_less_never_replaces_one_on_more(engines: tuple[Engine, Eng
     seen = revision(one, "r1")
     runs.change_run(one, "r1", runs.Changes(tags=("x",)), NOW)
     with writing(two) as connection:
-        later = examination_claims.begin_saving(connection, "r1", seen + 1)
+        later = leases.begin_saving(connection, "r1", seen + 1)
         assert later is not None
-        assert examination_claims.saved(connection, "r1", seen + 1, later) == seen + 1
+        assert leases.saved(connection, "r1", seen + 1, later) == seen + 1
     with writing(one) as connection:
-        assert examination_claims.begin_saving(connection, "r1", seen) is None
-        assert examination_claims.begin_saving(connection, "nobody", seen) is None
-    found = examination_claims.examined(one, "r1")
-    assert found == examination_claims.Examined(seen + 1, seen + 1)
+        assert leases.begin_saving(connection, "r1", seen) is None
+        assert leases.begin_saving(connection, "nobody", seen) is None
+    found = leases.examined(one, "r1")
+    assert found == leases.Examined(seen + 1, seen + 1)
 
 
 def test_an_incident_that_two_servers_find_in_the_same_moment_is_told_once(
@@ -311,10 +311,10 @@ def test_an_incident_that_two_servers_find_in_the_same_moment_is_told_once(
     def save(engine: Engine, said: Verdict) -> Callable[[], int]:
         def call() -> int:
             with writing(engine) as connection:
-                before = examination_claims.begin_saving(connection, "r1", 10**6)
+                before = leases.begin_saving(connection, "r1", 10**6)
                 assert before is not None
                 changes = findings.save(connection, said, to_json(said), NOW)
-                examination_claims.saved(connection, "r1", 10**6, before)
+                leases.saved(connection, "r1", 10**6, before)
                 return len(changes)
 
         return call

@@ -1,4 +1,4 @@
-"""The facts of an alert, and the sentences about them. Pure; every format is made from these facts.
+"""The names of events, the facts of an alert, and sentences about them. Pure; all formats are made from these facts.
 
 Names in here come from training scripts: they are cut and stripped of control characters, and stay plain text.
 Links are paths until a message is sent, because only the sender knows the address people use.
@@ -25,6 +25,22 @@ from leakline.text_format import (
     join_processes,
     printable,
 )
+
+# The events that are sent, by the names that the contract uses.
+SUSPECTED: Final = "incident.suspected"
+CONFIRMED: Final = "incident.confirmed"
+RECOVERED: Final = "incident.recovered"
+RESOLVED: Final = "incident.resolved"
+VIOLATED: Final = "contract.violated"
+OOM_RISK: Final = "oom.risk"
+SILENT: Final = "run.silent"
+KILLED: Final = "run.killed"
+FINISHED: Final = "run.finished"
+FIRED: Final = "rule.fired"
+
+# After these an incident is open, and as certain as it becomes.
+OPEN: Final = frozenset({SUSPECTED, CONFIRMED, VIOLATED})
+CERTAIN: Final = frozenset({CONFIRMED, VIOLATED})
 
 # What declared a bound that is broken: run.expect, run.budget, a rule, or a person who accepted a count.
 Origin = Literal["expect", "budget", "rule", "accepted"]

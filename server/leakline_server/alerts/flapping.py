@@ -24,8 +24,7 @@ from leakline.text_format import count_of, format_times
 
 from ..store.alerts.alert_rows import Telling, Told
 from ..store.runs.runs import ENDED
-from .alert_payload import ExaminedRun
-from .event_names import CERTAIN, OPEN
+from .alert_payload import CERTAIN, OPEN, ExaminedRun
 
 HOUR_SECONDS: Final = 3600.0
 MAX_TURNS: Final = 4

@@ -25,8 +25,7 @@ from leakline.text_format import count_of, format_change, format_silence, seen_o
 from leakline.transport.oom_inference import INTERRUPTED, UNWATCHED, said_at_end
 
 from ..store.alerts.alert_rows import Alert, Telling, Told
-from .alert_payload import ExaminedRun, noted, run_facts
-from .event_names import FINISHED, KILLED, OOM_RISK, SILENT
+from .alert_payload import FINISHED, KILLED, OOM_RISK, SILENT, ExaminedRun, noted, run_facts
 from .flapping import HOUR_SECONDS
 from .incident_alerts import alert_id
 

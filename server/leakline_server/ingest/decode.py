@@ -41,10 +41,18 @@ from ..limits import (
     MAX_WINDOW_BYTES,
 )
 from ..store import native_module
-from ..store.details.details import LINES_KEPT
+from ..store.details import LINES_KEPT
 from ..store.ingest import wire_types
-from ..store.ingest.batch_columns import NOT_THERE, BatchColumns, Rows, of_lists, of_rows, series_of
-from ..store.ingest.incoming_batch import DetailKind, Incoming
+from ..store.ingest.incoming_batch import (
+    NOT_THERE,
+    BatchColumns,
+    DetailKind,
+    Incoming,
+    Rows,
+    of_lists,
+    of_rows,
+    series_of,
+)
 from ..text_cleaning import all_without_control, may_steer
 
 # Below it, checking whether a series is constant costs more than reading it.

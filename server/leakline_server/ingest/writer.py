@@ -37,7 +37,7 @@ from ..store.engine import (
 )
 from ..store.ingest.inbox import Inbox
 from ..store.ingest.incoming_batch import Accepted, Incoming, Outcome
-from ..store.maintenance import disk_full as full_disk
+from ..store.maintenance import disk_space as full_disk
 from ..store.maintenance import quarantine
 from ..store.maintenance.retention_policy import FOREVER, PerProject
 from ..store.series.chunk_codec import CorruptChunk

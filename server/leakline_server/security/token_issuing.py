@@ -10,8 +10,8 @@ from leakline.snapshot import DEFAULT_PROJECT
 
 from ..errors import Conflict, InvalidField, NotFound
 from ..limits import MAX_LABEL_LENGTH, MAX_TOKEN_DAYS, MAX_TOKENS
-from ..store.access import tokens
-from ..store.access.tokens import NewToken, Token, TooManyTokens
+from ..store import access
+from ..store.access import NewToken, Token, TooManyTokens
 from ..store.engine import Engine
 from ..store.runs.runs import iso, iso_or_none
 from .credentials import SCOPES, Scope, beginning_of, digest_of, make_token
@@ -56,7 +56,7 @@ def issue(engine: Engine, wish: Wish, now: float) -> tuple[Token, str]:
         expires_at=None if wish.days is None else now + wish.days * _DAY_SECONDS,
     )
     try:
-        return tokens.make(engine, new, now), secret
+        return access.make(engine, new, now), secret
     except TooManyTokens as error:
         raise Conflict(
             "too_many_tokens", f"there are {MAX_TOKENS} tokens already; revoke one first"
@@ -65,7 +65,7 @@ def issue(engine: Engine, wish: Wish, now: float) -> tuple[Token, str]:
 
 def revoke(engine: Engine, token_id: int, now: float) -> Token:
     """Raises NotFound. A server that is asked meanwhile lets it in for a few seconds more."""
-    found = tokens.revoke(engine, token_id, now)
+    found = access.revoke(engine, token_id, now)
     if found is None:
         raise NotFound(
             "token_not_found",

@@ -17,7 +17,19 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import Connection, Delete, Engine, Insert, Table, Update, create_engine, event
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    Engine,
+    Insert,
+    Table,
+    Update,
+    create_engine,
+    delete,
+    event,
+    select,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -416,3 +428,15 @@ def _on_connect(engine: Engine, statements: list[str]) -> None:
         cursor.close()
         if engine.dialect.name == "postgresql":
             connection.commit()
+
+
+def keep_newest(
+    connection: Connection,
+    key: ColumnElement[Any],
+    newest: ColumnElement[Any],
+    most: int,
+    *which: ColumnElement[bool],
+) -> None:
+    """Delete all but ``most`` of the rows ``which``, by ``newest``; the caller commits. ``key`` is unique in them."""
+    kept = select(key).where(*which).order_by(newest.desc(), key.desc()).limit(most)
+    connection.execute(delete(key.table).where(*which, key.not_in(kept)))

@@ -24,7 +24,7 @@ interleaved and would leave such a table's pages half empty.
 Everything that grows with a run begins its key with the run, and what is numbered in it (processes, series) is
 numbered within the run: so a database may keep the rows of one run together, on a partition or on a machine. Every
 question about them names the run. Batches, segments, chunks and details name their process without a foreign
-key, which would be looked up for each row; a run is deleted by `purge.py`, a few rows at a time.
+key, which would be looked up for each row; a run is deleted by `run_deletion.py`, a few rows at a time.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ batches = Table(
     Column("count", Integer, nullable=False),
     Column("revision", BigInteger, nullable=False),
     Column("received_at", Double, nullable=False),
-    # As batch_frame.py describes.
+    # As incoming_batch.py describes.
     Column("body", LargeBinary, nullable=False),
     # Live pages: what came after revision N.
     Index("ix_batches_run_id", "run_id", "revision"),
@@ -233,7 +233,7 @@ chunks = Table(
     Column("max", Double),
     Column("width", SmallInteger, nullable=False),
     Column("blob", LargeBinary, nullable=False),
-    # Of a compacted chunk of numbers, the same of each of its pieces (summary_records.py).
+    # Of a compacted chunk of numbers, the same of each of its pieces (summary_tree.py).
     Column("pieces", LargeBinary),
 )
 

@@ -28,7 +28,7 @@ from ..errors import (
     shorten,
 )
 from ..store.engine import DATABASE_ERRORS, DatabaseMoved, is_damaged, without_content
-from ..store.maintenance import disk_full as full_disk
+from ..store.maintenance import disk_space as full_disk
 from ..store.maintenance import quarantine
 from ..store.series.chunk_codec import CorruptChunk
 

@@ -25,12 +25,12 @@ from ..alerts.run_alerts import (
     silent_alert,
     vanished_alert,
 )
+from ..store import findings, incident_groups
 from ..store.alerts import alert_rows
 from ..store.alerts.alert_rows import Alert, Told
 from ..store.engine import Connection
-from ..store.incidents import acknowledgements, findings
-from ..store.incidents.findings import IncidentChange
-from ..store.maintenance import soft_delete
+from ..store.findings import IncidentChange
+from ..store.maintenance import run_deletion
 from ..store.runs import runs
 from ..store.runs.lifecycle import Concluded
 
@@ -41,7 +41,7 @@ def examined_run(
     """Return the run with its verdict. ``run`` is its RunSummary, ``now`` in Unix seconds."""
     return ExaminedRun(
         run["id"], run["project"], run["name"], verdict, now, run["state"], run["attempt"], run["reason"],
-        began_at=acknowledgements.began_at(connection, run["id"]),
+        began_at=incident_groups.began_at(connection, run["id"]),
         last_seen_at=runs.unix(run["last_seen_at"]),
         ended_at=None if run["ended_at"] is None else runs.unix(run["ended_at"]),
     )  # fmt: skip
@@ -57,7 +57,7 @@ def alerts_of(
 
     Of a deleted run nothing is told, nor later what it would have been.
     """
-    if soft_delete.is_deleted(connection, examined.id):
+    if run_deletion.is_deleted(connection, examined.id):
         return []
     told = alert_rows.told(connection, examined.id)
     return [
@@ -72,10 +72,10 @@ def alerts_of_silence(connection: Connection, concluded: Concluded, now: float) 
     found = [
         _of_silent_run(connection, run_id, now)
         for run_id in concluded.runs
-        if not soft_delete.is_deleted(connection, run_id)
+        if not run_deletion.is_deleted(connection, run_id)
     ]
     for vanished in concluded.processes:
-        if soft_delete.is_deleted(connection, vanished.run_id):
+        if run_deletion.is_deleted(connection, vanished.run_id):
             continue
         examined = _examined_last(connection, vanished.run_id, now)
         found.append(vanished_alert(examined, vanished.rank, vanished.reason))
@@ -107,7 +107,7 @@ def _of_incidents(
     examined: ExaminedRun,
 ) -> list[Alert]:
     """What has to be told of changes now, and of earlier ones that were kept back then."""
-    said = acknowledgements.of_run(connection, examined.project, examined.id)
+    said = incident_groups.of_run(connection, examined.project, examined.id)
     if said or told:
         changes = [*changes, *findings.unmoved(connection, examined.id, changes, examined.at)]
     return alerts_for(changes, told, examined, said)

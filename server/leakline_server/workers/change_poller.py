@@ -14,7 +14,7 @@ from typing import Final
 from ..live_updates import Live
 from ..run_requests import Requests
 from ..store.engine import DATABASE_ERRORS, Engine, without_content
-from ..store.incidents.examination_claims import has_other_servers, revisions
+from ..store.leases import has_other_servers, revisions
 from ..store.maintenance import quarantine
 
 # How long a page may be behind what another server took in, and a process behind what was asked there.

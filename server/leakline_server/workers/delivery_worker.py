@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from ..alerts.formats.message import Message
+from ..alerts.formats import Message
 from ..alerts.sending import apprise_sender
 from ..alerts.sending.address_check import (
     AddressRefused,
@@ -32,8 +32,7 @@ from ..alerts.sending.address_check import (
     resolve_by_system,
     shown,
 )
-from ..alerts.sending.http_post import Delivered, GiveUp, Outcome, TryAgain, post
-from ..alerts.sending.retry_schedule import next_wait
+from ..alerts.sending.http_post import Delivered, GiveUp, Outcome, TryAgain, next_wait, post
 from ..alerts.sending.send_message import Outgoing, Post, origin_of, send
 from ..alerts.sending.signing import make_secret
 from ..config import Config

@@ -21,11 +21,11 @@ from typing import Any, Final
 from leakline.analysis.results import Verdict
 
 from ..alerts.rules.rule_alerts import SaidMeanwhile
+from ..store import findings, leases
 from ..store.alerts import alert_rows
 from ..store.engine import DATABASE_ERRORS, Engine, without_content, writing
-from ..store.incidents import examination_claims, findings
-from ..store.incidents.examination_claims import has_other_servers
-from ..store.maintenance import disk_full, quarantine
+from ..store.leases import has_other_servers
+from ..store.maintenance import disk_space, quarantine
 from ..store.runs import lifecycle, runs
 from ..store.runs.run_history import NoSuchRun
 from ..store.series.chunk_codec import CorruptChunk
@@ -169,11 +169,11 @@ class Examiner:
 
     def _examine_alone(self, run_id: str) -> bool:
         """False when another server does or did. Raises NoSuchRun."""
-        with examination_claims.alone(self._engine, run_id) as ours:
+        with leases.alone(self._engine, run_id) as ours:
             if not ours:
                 self._try_again_soon(run_id, ELSEWHERE_SECONDS)
                 return False
-            found = examination_claims.examined(self._engine, run_id)
+            found = leases.examined(self._engine, run_id)
             if found is None:
                 raise NoSuchRun(run_id)
             here = self._examined.get(run_id, 0)
@@ -184,7 +184,7 @@ class Examiner:
 
     def _tell(self, what: str, error: Exception) -> None:
         if isinstance(error, NoRoom):
-            disk_full.met(self._engine, disk_full.AGAIN_SECONDS)
+            disk_space.met(self._engine, disk_space.AGAIN_SECONDS)
         elif not quarantine.is_told(self._engine, error):
             log.error("%s: %s", what, without_content(error))
 
@@ -223,7 +223,7 @@ class Examiner:
         """One transaction, after what takes long: from its end, an alert exists whatever happens to this process."""
         verdict = looked.verdict
         with writing(self._engine) as connection:
-            before = examination_claims.begin_saving(connection, verdict.run, looked.seen)
+            before = leases.begin_saving(connection, verdict.run, looked.seen)
             if before is None:
                 # Another server has seen more, or the run was removed.
                 return 0
@@ -231,7 +231,7 @@ class Examiner:
             examined = alert_evaluation.examined_run(connection, run, verdict, looked.at)
             new = alert_evaluation.alerts_of(connection, looked.looks, changes, examined)
             delivered = alert_rows.add(connection, new)
-            upto = examination_claims.saved(connection, verdict.run, looked.seen, before)
+            upto = leases.saved(connection, verdict.run, looked.seen, before)
         self._remember(verdict.run, upto)
         return delivered
 
@@ -265,7 +265,7 @@ class Examiner:
         """What was accepted just before a server ended was never looked at, and nobody else will say so."""
         now = self._now()
         try:
-            for run_id in examination_claims.unexamined(
+            for run_id in leases.unexamined(
                 self._engine, now - CATCH_UP_SECONDS, now, CATCH_UP_RUNS
             ):
                 self.news(run_id)
@@ -277,7 +277,7 @@ class Examiner:
         now = self._now()
         since, before = now - LEFT_BEHIND_WITHIN_SECONDS, now - LEFT_BEHIND_SECONDS
         try:
-            for run_id in examination_claims.unexamined(self._engine, since, before, CATCH_UP_RUNS):
+            for run_id in leases.unexamined(self._engine, since, before, CATCH_UP_RUNS):
                 self.news(run_id)
         except DATABASE_ERRORS as error:
             self._tell("could not look for runs not yet examined", error)

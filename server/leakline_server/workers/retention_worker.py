@@ -1,6 +1,6 @@
 """Removes, thins and gives back, one short step at a time, with a rest after each: ingest goes first.
 
-1. Remove a run that people deleted, when the time to undo it is over (`store/maintenance/soft_delete.py`).
+1. Remove a run that people deleted, when the time to undo it is over (`store/maintenance/run_deletion.py`).
 2. Delete some rows of a run that is gone.
 3. Count the size of runs that have news.
 4. Decide which runs are to go, and which are to be thinned (`store/maintenance/retention_policy.py`).
@@ -18,15 +18,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ..store.coordination import leases
+from ..store import leases
 from ..store.engine import DATABASE_ERRORS, Engine, without_content
-from ..store.incidents.examination_claims import has_other_servers
+from ..store.leases import has_other_servers
 from ..store.maintenance import (
     disk_space,
-    purge,
     quarantine,
     retention_policy,
-    soft_delete,
+    run_deletion,
     storage_sizes,
 )
 from ..store.maintenance.retention_policy import Limits
@@ -93,7 +92,7 @@ class Retainer:
     def _step(self) -> bool:
         return (
             self._remove_deleted()
-            or purge.sweep(self._engine, self._now())
+            or run_deletion.sweep(self._engine, self._now())
             or self._measure()
             or self._decide()
             or self._remove_next()
@@ -131,7 +130,7 @@ class Retainer:
         return True
 
     def _remove_deleted(self) -> bool:
-        gone = soft_delete.remove_next(self._engine, self._now())
+        gone = run_deletion.remove_next(self._engine, self._now())
         if gone is None:
             return False
         log.warning(

@@ -34,7 +34,7 @@ from tests.server.access.people import (
 from leakline_server.errors import RequestRefused, TooBusy, Unauthorized
 from leakline_server.limits import MAX_SECRET_LENGTH, MAX_SIGN_IN_BYTES
 from leakline_server.security.credentials import make_session, make_token
-from leakline_server.store.access import sign_ins, tokens
+from leakline_server.store import access
 from leakline_server.store.engine import Engine
 from leakline_server.web import request_bodies
 from leakline_server.web.auth import authenticator
@@ -99,8 +99,8 @@ def test_unknown_sessions_are_failures_too(engine: Engine) -> None:
 def test_what_was_never_made_here_is_not_looked_up(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for table in (tokens, sign_ins):
-        monkeypatch.setattr(table, "find", lambda *_: pytest.fail("it cannot be there"))
+    for name in ("find_token", "find_session"):
+        monkeypatch.setattr(access, name, lambda *_: pytest.fail("it cannot be there"))
     here = Callers(engine, asking(""))
     too_short = make_token("read")[:-1]
     for shown in (bearer("hunter2"), bearer(too_short), cookie("a"), cookie("-" * 44)):
@@ -132,7 +132,7 @@ def test_what_is_wrong_pushes_nothing_good_out(
         with pytest.raises(Unauthorized):
             who(here, unknown() if i % 2 else cookie(make_session()))
     assert (len(here._known), len(here._wrong)) == (1, 5)
-    monkeypatch.setattr(tokens, "find", lambda *_: pytest.fail("it is remembered"))
+    monkeypatch.setattr(access, "find_token", lambda *_: pytest.fail("it is remembered"))
     assert who(here, bearer(secret)).scope == "read"
 
 
@@ -152,7 +152,7 @@ def test_guesses_of_the_right_form_are_looked_up_a_few_at_a_time(
 
     here = Callers(engine, asking(""))
     fail(here, authenticator.MAX_WRONG_TOKENS)
-    monkeypatch.setattr(tokens, "find", find)
+    monkeypatch.setattr(access, "find_token", find)
 
     async def guess() -> str:
         headers = [(k.encode(), v.encode()) for k, v in unknown().items()]
@@ -348,7 +348,7 @@ def test_forms_that_never_come_keep_no_batch_out(
 def test_signing_out_of_nothing_writes_and_forgets_nothing(
     asked: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for owner, name in ((sign_ins, "writing"), (services_of(asked).callers, "forget")):
+    for owner, name in ((access, "writing"), (services_of(asked).callers, "forget")):
         monkeypatch.setattr(owner, name, lambda *_: pytest.fail("anybody may do this often"))
     headers = cookie(make_session()) | {"origin": ADDRESS}
     assert asked.post("/sign-out", headers=headers, follow_redirects=False).status_code == 303

@@ -29,7 +29,7 @@ from tests.server.conftest import DATABASES, copies_of
 from tests.server.otlp_requests import WHO, memory
 
 from leakline_server.app import create_app
-from leakline_server.store.access import tokens
+from leakline_server.store import access
 
 MINE, FOREIGN = "mine", "foreign"
 # What each route needs: nothing, add (to one project), read, change. What is there for GET is there for HEAD.
@@ -121,7 +121,7 @@ class Everybody:
             return bearer(token(engine, *of, **more)[1])
 
         revoked, secret = token(engine, "admin")
-        tokens.revoke(engine, revoked, time.time())
+        access.revoke(engine, revoked, time.time())
         self.headers: dict[str, dict[str, str]] = {
             "none": {}, "expired": made("admin", issued=2 * 86_400.0), "revoked": bearer(secret),
             "ingest": made("ingest", "mine"), "other": made("ingest", "other"), "admin": made("admin"),

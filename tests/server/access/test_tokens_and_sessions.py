@@ -43,7 +43,7 @@ from leakline_server.config import Config
 from leakline_server.errors import Unauthorized, Unavailable
 from leakline_server.security import credentials
 from leakline_server.security.token_issuing import Wish, issue
-from leakline_server.store.access import sign_ins, tokens
+from leakline_server.store import access
 from leakline_server.store.engine import Engine
 from leakline_server.store.schema import sessions, settings
 from leakline_server.store.schema import tokens as tokens_table
@@ -124,30 +124,30 @@ def test_a_token_that_cannot_be_is_refused(
 def test_there_are_not_more_tokens_than_may_be(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokens, "MAX_TOKENS", 2)
+    monkeypatch.setattr(access, "MAX_TOKENS", 2)
     first, _ = token(engine, "read")
     token(engine, "read", issued=2 * 86_400.0)
     token(engine, "read")
     with pytest.raises(Exception, match="revoke one first"):
         token(engine, "read")
-    tokens.revoke(engine, first, time.time())
+    access.revoke(engine, first, time.time())
     token(engine, "read")
 
 
 def test_what_ended_long_ago_is_forgotten(engine: Engine) -> None:
-    long_ago = NOW - tokens.SHOWN_SECONDS - 2 * 86_400
+    long_ago = NOW - access.SHOWN_SECONDS - 2 * 86_400
     issue(engine, Wish("read", days=1), long_ago)
     kept, _ = issue(engine, Wish("read", days=None), long_ago)
     newest, _ = issue(engine, Wish("read"), NOW)
-    assert [each.id for each in tokens.list_tokens(engine)] == [newest.id, kept.id]
+    assert [each.id for each in access.list_tokens(engine)] == [newest.id, kept.id]
 
 
 def test_a_token_is_looked_up_once_for_many_batches(
     asked: TestClient, admin: dict[str, str], make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    find = tokens.find
-    monkeypatch.setattr(tokens, "find", lambda *a: looks.append(a) or find(*a))
+    find = access.find_token
+    monkeypatch.setattr(access, "find_token", lambda *a: looks.append(a) or find(*a))
     monkeypatch.setattr(authenticator, "REMEMBERED_SECONDS", 60.0)
     run = make_run()
     asked.headers.update(admin)
@@ -161,7 +161,7 @@ def test_a_token_revoked_through_another_server_is_refused_within_seconds(engine
     here = Callers(engine, asking(""), clock)
     made, secret = issue(engine, Wish("read"), NOW)
     assert who(here, bearer(secret)).scope == "read"
-    tokens.revoke(engine, made.id, NOW)
+    access.revoke(engine, made.id, NOW)
     clock.now += authenticator.REMEMBERED_SECONDS + 0.001
     with pytest.raises(Unauthorized, match="is revoked"):
         who(here, bearer(secret))
@@ -195,12 +195,12 @@ def test_when_a_token_was_used_last_is_written_rarely(engine: Engine) -> None:
     made, secret = issue(engine, Wish("read"), NOW)
 
     def used() -> float | None:
-        return next(each.last_used_at for each in tokens.list_tokens(engine) if each.id == made.id)
+        return next(each.last_used_at for each in access.list_tokens(engine) if each.id == made.id)
 
     assert used() is None
     who(here, bearer(secret))
     assert used() == NOW
-    clock.now += tokens.USE_SECONDS - 1
+    clock.now += access.USE_SECONDS - 1
     who(here, bearer(secret))
     assert used() == NOW
     clock.now += authenticator.REMEMBERED_SECONDS + 2
@@ -236,7 +236,7 @@ def test_what_keeps_uses_from_being_written_is_said_once(
     clock = Clock()
     found = Callers(engine, asking(""), clock)
     with monkeypatch.context() as broken:
-        broken.setattr(tokens, "note_use", failing)
+        broken.setattr(access, "note_use", failing)
         for _ in range(3):
             for secret in secrets:
                 assert who(found, bearer(secret)).scope == "read"
@@ -257,7 +257,7 @@ def test_a_database_that_does_not_answer_is_told_apart_from_a_wrong_token(
         raise OperationalError("SELECT", {}, Exception("server closed the connection"))
 
     _, secret = token(engine, "read")
-    monkeypatch.setattr(tokens, "find", gone)
+    monkeypatch.setattr(access, "find_token", gone)
     with pytest.raises(Unavailable) as caught:
         who(Callers(engine, asking("")), bearer(secret))
     assert caught.value.retry_after_seconds
@@ -385,11 +385,11 @@ def test_the_password_of_the_environment_comes_and_goes(database_url: str) -> No
 
 
 def test_a_password_of_the_command_outlives_a_start(engine: Engine) -> None:
-    sign_ins.set_password(engine, "hash")
-    sign_ins.take_password(engine, None, str, lambda *_: True)
-    assert sign_ins.password_hash(engine) == "hash"
-    assert sign_ins.set_password(engine, None) is True
-    assert sign_ins.set_password(engine, None) is False
+    access.set_password(engine, "hash")
+    access.take_password(engine, None, str, lambda *_: True)
+    assert access.password_hash(engine) == "hash"
+    assert access.set_password(engine, None) is True
+    assert access.set_password(engine, None) is False
 
 
 def test_a_stream_ends_when_its_reader_may_read_no_more(
@@ -419,7 +419,7 @@ def test_a_stream_ends_when_its_reader_may_read_no_more(
         still = asyncio.wait_for(asyncio.shield(stream), 0.3)
         with pytest.raises(TimeoutError):
             await still
-        tokens.revoke(engine_of(asked), made, time.time())
+        access.revoke(engine_of(asked), made, time.time())
         services_of(asked).callers.forget()
         await asyncio.wait_for(stream, 10)
         return messages[0]["status"], messages[-1].get("more_body", False)
@@ -431,8 +431,8 @@ def test_a_stream_ends_when_its_reader_may_read_no_more(
 def test_where_nobody_is_asked_nothing_is_looked_up(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for table in (tokens, sign_ins):
-        monkeypatch.setattr(table, "find", lambda *_: pytest.fail("nobody is asked"))
+    for name in ("find_token", "find_session"):
+        monkeypatch.setattr(access, name, lambda *_: pytest.fail("nobody is asked"))
     config = Config(database_url=f"sqlite:///{tmp_path}/x.db", **settings)
     with TestClient(create_app(config), base_url="http://127.0.0.1") as client:
         client.headers.update(bearer("of another server"))
@@ -465,15 +465,15 @@ def test_a_token_that_is_revoked_while_it_is_looked_up_is_not_remembered(
 ) -> None:
     here = Callers(engine, asking(""))
     made, secret = token(engine, "read")
-    note_use = tokens.note_use
+    note_use = access.note_use
 
-    def revoked_meanwhile(engine: Engine, found: tokens.Token, now: float) -> None:
+    def revoked_meanwhile(engine: Engine, found: access.Token, now: float) -> None:
         # The look has found it active, and waits to write when it was used.
-        tokens.revoke(engine, made, time.time())
+        access.revoke(engine, made, time.time())
         here.forget()
         note_use(engine, found, now)
 
-    monkeypatch.setattr(tokens, "note_use", revoked_meanwhile)
+    monkeypatch.setattr(access, "note_use", revoked_meanwhile)
     # The request came before it was revoked.
     assert who(here, bearer(secret)).scope == "read"
     with pytest.raises(Unauthorized, match="is revoked"):
@@ -488,7 +488,7 @@ def test_who_signs_in_while_the_password_changes_is_not_in(
 
     def changed_meanwhile(hashed: str, secret: str) -> bool:
         found = is_password(hashed, secret)
-        sign_ins.set_password(engine, credentials.hash_password("another password"))
+        access.set_password(engine, credentials.hash_password("another password"))
         return found
 
     monkeypatch.setattr(sign_in_pages, "is_password", changed_meanwhile)
@@ -498,10 +498,10 @@ def test_who_signs_in_while_the_password_changes_is_not_in(
 
 def test_a_password_that_is_taken_away_meanwhile_lets_nobody_in(engine: Engine) -> None:
     hashed = credentials.hash_password(PASSWORD)
-    sign_ins.set_password(engine, hashed)
-    assert sign_ins.begin(engine, "before", hashed, 0.0, 60.0)
-    sign_ins.set_password(engine, None)
-    assert not sign_ins.begin(engine, "after", hashed, 0.0, 60.0)
+    access.set_password(engine, hashed)
+    assert access.begin(engine, "before", hashed, 0.0, 60.0)
+    access.set_password(engine, None)
+    assert not access.begin(engine, "after", hashed, 0.0, 60.0)
     assert count(engine) == 0
 
 
@@ -510,9 +510,9 @@ def test_a_password_that_changes_beside_a_sign_in_ends_it(
 ) -> None:
     """The one transaction has read the password, and the other changes it before the session is written."""
     before, after = (credentials.hash_password(each) for each in (PASSWORD, "another password"))
-    sign_ins.set_password(engine, before)
-    hash_of, changing = sign_ins._hash_of, threading.Event()
-    changes = threading.Thread(target=sign_ins.set_password, args=(engine, after))
+    access.set_password(engine, before)
+    hash_of, changing = access._hash_of, threading.Event()
+    changes = threading.Thread(target=access.set_password, args=(engine, after))
 
     def slowly(found: Any) -> str | None:
         if not changing.is_set():
@@ -522,10 +522,10 @@ def test_a_password_that_changes_beside_a_sign_in_ends_it(
             changes.join(0.5)
         return hash_of(found)
 
-    monkeypatch.setattr(sign_ins, "_hash_of", slowly)
-    assert sign_ins.begin(engine, "beside it", before, 0.0, 60.0)
+    monkeypatch.setattr(access, "_hash_of", slowly)
+    assert access.begin(engine, "beside it", before, 0.0, 60.0)
     changes.join(30)
-    assert sign_ins.password_hash(engine) == after
+    assert access.password_hash(engine) == after
     assert count(engine) == 0
 
 
@@ -554,7 +554,7 @@ def test_nobody_makes_or_revokes_a_token_over_http(
         assert "leakline token create" in answer.text
         if answer.request.url.path.startswith("/api"):
             assert error_of(answer)["code"] == "nobody_is_asked"
-    (kept,) = tokens.list_tokens(engine)
+    (kept,) = access.list_tokens(engine)
     assert (kept.id, kept.revoked_at) == (made, None)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from leakline_server.alerts.formats.message import Message
+from leakline_server.alerts.formats import Message
 from leakline_server.alerts.sending.address_check import (
     AddressRefused,
     AddressUnknown,

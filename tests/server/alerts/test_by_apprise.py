@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from tests.browser.hostile_labels import LABELS
 
 from leakline_server import logs
-from leakline_server.alerts.formats.message import Message
+from leakline_server.alerts.formats import Message
 from leakline_server.alerts.sending import apprise_process, apprise_sender
 from leakline_server.alerts.sending.http_post import Delivered, GiveUp, TryAgain
 from leakline_server.app import create_app

@@ -23,11 +23,10 @@ from standardwebhooks import WebhookVerificationError
 from tests.server.access.people import Clock
 
 from leakline_server.alerts.sending.address_check import networks
-from leakline_server.alerts.sending.http_post import TryAgain
-from leakline_server.alerts.sending.retry_schedule import next_wait
+from leakline_server.alerts.sending.http_post import TryAgain, next_wait
 from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.config import Config
-from leakline_server.store.alerts import deliveries, webhook_changes, webhooks
+from leakline_server.store.alerts import deliveries, webhooks
 from leakline_server.store.alerts.alert_rows import Alert, add
 from leakline_server.store.engine import open_engine, writing
 from leakline_server.store.schema import deliveries as delivery_table
@@ -124,7 +123,7 @@ def running(*sending: Deliverer) -> Iterator[None]:
 
 def second_webhook(engine: Engine, url: str) -> tuple[int, str]:
     """As people add them: beside that of the environment."""
-    hook = webhook_changes.make(engine, "", url, "standard", make_secret(), 0.0)
+    hook = webhooks.make(engine, "", url, "standard", make_secret(), 0.0)
     return hook.id, hook.secret
 
 
@@ -344,7 +343,7 @@ def test_a_day_after_a_rotation_only_the_new_secret_signs(
 ) -> None:
     hook, old = second_webhook(engine, receiver.url)
     new, now = make_secret(), time.time()
-    webhook_changes.rotate(engine, hook, new, now - webhook_changes.ROTATION_SECONDS)
+    webhooks.rotate(engine, hook, new, now - webhooks.ROTATION_SECONDS)
     tell(engine, replace(alert, created_at=now))
     assert deliverer(engine).run_once(now)
     (received,) = receiver.received

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from leakline_server.alerts.sending.signing import make_secret
-from leakline_server.store.alerts import deliveries, delivery_list, webhook_changes, webhooks
+from leakline_server.store.alerts import deliveries, webhooks
 from leakline_server.store.alerts.alert_rows import Alert, add, told
 from leakline_server.store.alerts.deliveries import Claimed, Try, claim
 from leakline_server.store.engine import writing
@@ -38,7 +38,7 @@ def register(engine: Engine, url: str = "https://hook.example/a") -> int:
 
 
 def make(engine: Engine, url: str) -> webhooks.Webhook:
-    return webhook_changes.make(engine, "chat", url, "standard", make_secret(), NOW)
+    return webhooks.make(engine, "chat", url, "standard", make_secret(), NOW)
 
 
 def write(engine: Engine, *alerts: Alert) -> int:
@@ -261,7 +261,7 @@ def test_a_webhook_removed_while_a_message_is_on_its_way_leaves_nothing_behind(
     hook = make(engine, "https://hook.example/b")
     write(engine, alert)
     claimed = claimed_at(engine, hook.id)
-    assert webhook_changes.remove(engine, hook.id)
+    assert webhooks.remove(engine, hook.id)
     deliveries.delivered(engine, claimed, Try(NOW, 0.2, 200, None))
     deliveries.try_again(engine, claimed, MADE, NOW + 5)
     deliveries.failed(engine, claimed, MADE)
@@ -272,11 +272,11 @@ def test_a_webhook_removed_while_a_message_is_on_its_way_leaves_nothing_behind(
 
 def test_no_more_webhooks_are_made_than_can_be_sent_to_at_once(engine: Engine) -> None:
     register(engine)
-    for n in range(webhook_changes.MAX_WEBHOOKS):
+    for n in range(webhooks.MAX_WEBHOOKS):
         assert make(engine, f"https://{n}.example/").disabled_reason is None
-    with pytest.raises(webhook_changes.TooManyWebhooks):
+    with pytest.raises(webhooks.TooManyWebhooks):
         make(engine, "https://x.example/")
-    assert len(webhooks.list_webhooks(engine)) == 1 + webhook_changes.MAX_WEBHOOKS
+    assert len(webhooks.list_webhooks(engine)) == 1 + webhooks.MAX_WEBHOOKS
 
 
 def test_what_expired_is_due_again_when_a_person_wants_it_but_not_twice(
@@ -286,11 +286,11 @@ def test_what_expired_is_due_again_when_a_person_wants_it_but_not_twice(
     write(engine, replace(alert, expires_at=NOW + 60))
     assert claim(engine, webhook, NOW + 61, 30) is None
     assert states(engine) == ["expired"]
-    (listed,) = delivery_list.list_deliveries(engine, webhook, 10)["items"]
-    again = delivery_list.redeliver(engine, listed["id"], NOW + 100)
+    (listed,) = deliveries.list_deliveries(engine, webhook, 10)["items"]
+    again = deliveries.redeliver(engine, listed["id"], NOW + 100)
     assert (again["state"], again["alert"]) == ("pending", alert.id)
-    with pytest.raises(delivery_list.StillWaiting):
-        delivery_list.redeliver(engine, listed["id"], NOW + 100)
+    with pytest.raises(deliveries.StillWaiting):
+        deliveries.redeliver(engine, listed["id"], NOW + 100)
     claimed = claimed_at(engine, webhook, NOW + 100)
     assert (claimed.alert_id, claimed.tries) == (alert.id, 1)
 
@@ -306,10 +306,10 @@ def test_deliveries_are_listed_newest_first_with_each_try_and_its_wait(
     second = claimed_at(engine, webhook, NOW + 6.5)
     deliveries.delivered(engine, second, Try(NOW + 6.5, 0.25, 204, None))
     assert first.alert_id == second.alert_id == alert.id
-    found = delivery_list.list_deliveries(engine, webhook, 2)
+    found = deliveries.list_deliveries(engine, webhook, 2)
     pages = [[item["alert"] for item in found["items"]]]
     while found["next"] is not None:
-        found = delivery_list.list_deliveries(engine, webhook, 2, found["next"])
+        found = deliveries.list_deliveries(engine, webhook, 2, found["next"])
         pages.append([item["alert"] for item in found["items"]])
     assert pages == [["more_3", "more_2"], ["more_1", "more_0"], ["msg_1"]]
     (item,) = found["items"]
@@ -317,7 +317,7 @@ def test_deliveries_are_listed_newest_first_with_each_try_and_its_wait(
     assert [(t["wait_seconds"], t["status"], t["error"]) for t in item["history"]] == [
         (1.0, 500, "answered 500"), (5.0, 204, None),
     ]  # fmt: skip
-    assert delivery_list.list_deliveries(engine, webhook + 1, 2)["items"] == []
+    assert deliveries.list_deliveries(engine, webhook + 1, 2)["items"] == []
     for wrong in ("", "x", "-1", "9" * 30):
         with pytest.raises(BadCursor):
-            delivery_list.list_deliveries(engine, webhook, 2, wrong)
+            deliveries.list_deliveries(engine, webhook, 2, wrong)

@@ -19,10 +19,9 @@ from sqlalchemy import Engine, select
 from standardwebhooks import Webhook as Verifier
 
 from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
-from leakline_server.alerts.rules import rules_file
-from leakline_server.alerts.rules.rule_fields import NewRule, RuleChanges, new_rules
+from leakline_server.alerts.rules import rule_fields
+from leakline_server.alerts.rules.rule_fields import NewRule, RuleChanges, new_rules, read_rules
 from leakline_server.alerts.rules.rule_presets import PRESETS, SETS
-from leakline_server.alerts.rules.rules_file import read_rules
 from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.store.schema import deliveries
 
@@ -469,8 +468,8 @@ def test_what_the_document_says_of_fields_presets_and_messages_is_so() -> None:
 
 
 def test_the_file_in_the_docstring_is_one(tmp_path: Path) -> None:
-    assert rules_file.__doc__ is not None
-    lines = [line[4:] for line in rules_file.__doc__.splitlines() if line.startswith("    ")]
+    assert rule_fields.__doc__ is not None
+    lines = [line[4:] for line in rule_fields.__doc__.splitlines() if line.startswith("    ")]
     (tmp_path / "rules.toml").write_text("\n".join(lines))
     found = read_rules(tmp_path / "rules.toml")
     assert len(found) == 4

@@ -24,9 +24,7 @@ from leakline.analysis.results import (
     Suspect,
 )
 from leakline_server.alerts.alert_payload import ExaminedRun, incident_facts
-from leakline_server.alerts.formats import FORMATS
-from leakline_server.alerts.formats.chat import escaped, read
-from leakline_server.alerts.formats.message import MAX_BODY_BYTES, Message
+from leakline_server.alerts.formats import FORMATS, MAX_BODY_BYTES, Message, escaped, read
 from leakline_server.alerts.sending import apprise_sender
 from leaks import FINDING as LEAK
 from leaks import GIB

@@ -27,8 +27,8 @@ from leakline_server.alerts.incident_alerts import alerts_for, event_for
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store.alerts.alert_rows import Alert, Telling, Told
 from leakline_server.store.engine import Engine, open_engine
-from leakline_server.store.incidents.acknowledgements import Acknowledgement
-from leakline_server.store.incidents.findings import IncidentChange
+from leakline_server.store.findings import IncidentChange
+from leakline_server.store.incident_groups import Acknowledgement
 from leakline_server.store.migrate import upgrade
 from leakline_server.store.runs import run_registration
 from leakline_server.store.runs.run_history import revision

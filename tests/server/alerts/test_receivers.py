@@ -20,9 +20,8 @@ from typing import IO, Any
 
 import pytest
 
-from leakline_server.alerts import event_names
-from leakline_server.alerts.formats import FORMATS
-from leakline_server.alerts.formats.message import Message
+from leakline_server.alerts import alert_payload
+from leakline_server.alerts.formats import FORMATS, Message
 from leakline_server.alerts.sending.address_check import check, networks
 from leakline_server.alerts.sending.http_post import Delivered, Outcome, TryAgain
 from leakline_server.alerts.sending.send_message import Outgoing, send
@@ -334,7 +333,7 @@ def test_the_receiver_of_the_document_takes_what_is_signed_once_and_refuses_the_
 def test_every_event_and_every_format_is_in_the_document() -> None:
     text = DOCUMENT.read_text()
     told = {
-        value for value in vars(event_names).values() if isinstance(value, str) and "." in value
+        value for value in vars(alert_payload).values() if isinstance(value, str) and "." in value
     }
     named = {
         value for value in told if re.fullmatch(r"(incident|oom|contract|run|rule)\.[a-z]+", value)

@@ -14,10 +14,10 @@ from leakline_server.alerts.rules.rule_fields import (
     WrongField,
     changed_rule,
     check_fields,
+    read_rules,
 )
 from leakline_server.alerts.rules.rule_fields import new_rules as rules_from
 from leakline_server.alerts.rules.rule_presets import PRESETS, SETS
-from leakline_server.alerts.rules.rules_file import read_rules
 from leakline_server.config import WrongSettings, from_environment
 from leakline_server.store.alerts.assertions import Rule, Terms
 

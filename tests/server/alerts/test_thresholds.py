@@ -12,19 +12,21 @@ import pytest
 from leakline.analysis.results import Interval, OomForecast, Verdict
 from leakline.analysis.run_history import ProcessHistory, RunHistory
 from leakline_server.alerts.alert_payload import ExaminedRun
-from leakline_server.alerts.rules import rule_evaluation, rule_readings
-from leakline_server.alerts.rules.rule_evaluation import Outcome, judge, judge_forecast
-from leakline_server.alerts.rules.rule_facts import Crossing, rule_facts, summary
-from leakline_server.alerts.rules.rule_presets import PRESETS, SETS
-from leakline_server.alerts.rules.rule_readings import (
+from leakline_server.alerts.rules import rule_evaluation
+from leakline_server.alerts.rules.rule_evaluation import (
+    Outcome,
     Reading,
     Track,
     generations_left,
+    judge,
+    judge_forecast,
     most_tracks,
     seen_by,
     tracks_of,
     unit_of,
 )
+from leakline_server.alerts.rules.rule_facts import Crossing, rule_facts, summary
+from leakline_server.alerts.rules.rule_presets import PRESETS, SETS
 from leakline_server.store.alerts.assertions import Rule, State, Terms
 
 NOW = 1_760_000_000.0
@@ -473,7 +475,7 @@ def test_a_program_without_generations_is_read_minute_by_minute() -> None:
 
 
 def test_a_rule_reads_so_many_series_by_name_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rule_readings, "MAX_TRACKS", 5)
+    monkeypatch.setattr(rule_evaluation, "MAX_TRACKS", 5)
     columns: dict[str, Column] = {f"gauge.x{n}": [1.0, 2, 3, 4] for n in range(9)}
     history = run(process(columns), process(columns, rank=1))
     everything = terms("gauge.x*")
@@ -481,7 +483,7 @@ def test_a_rule_reads_so_many_series_by_name_and_no_more(monkeypatch: pytest.Mon
         ("gauge.x0", "rank 0 main"), ("gauge.x0", "rank 1 main"), ("gauge.x1", "rank 0 main"),
         ("gauge.x1", "rank 1 main"), ("gauge.x2", "rank 0 main"),
     ]  # fmt: skip
-    monkeypatch.setattr(rule_readings, "MAX_SLOPES", 25)
+    monkeypatch.setattr(rule_evaluation, "MAX_SLOPES", 25)
     rate = terms("gauge.x*", measure="rate", hold=2, grace=2)
     assert len(tracks_of(rate, history)) == most_tracks(rate) == 3
 

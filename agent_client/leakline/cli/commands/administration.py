@@ -62,14 +62,14 @@ def configure_token(parser: argparse.ArgumentParser) -> None:
 
 def main_token(options: argparse.Namespace) -> int:
     try:
-        from leakline_server.admin import database_commands
+        from leakline_server import admin
         from leakline_server.errors import RequestRefused
     except ImportError as error:
         raise LeaklineError(
             f"the server is not installed ({error.name} is missing): pip install 'leakline[server]'"
         ) from None
     wish = _wish(options) if options.action == "create" else None
-    with database_commands.opened_at(options.database_url, new=wish is not None) as engine:
+    with admin.opened_at(options.database_url, new=wish is not None) as engine:
         try:
             return int(options.run_action(options, engine, wish))
         except RequestRefused as error:
@@ -115,9 +115,9 @@ def _create_token(options: argparse.Namespace, engine: Engine, wish: Wish) -> in
 
 def _list_tokens(options: argparse.Namespace, engine: Engine, _: None) -> int:
     from leakline_server.security import token_issuing
-    from leakline_server.store.access import tokens
+    from leakline_server.store import access
 
-    items = [token_issuing.to_json(token) for token in tokens.list_tokens(engine)]
+    items = [token_issuing.to_json(token) for token in access.list_tokens(engine)]
     if options.json:
         print(json.dumps({"items": items, "next": None}, indent=2))
     elif not items:
@@ -172,9 +172,9 @@ def configure_password(parser: argparse.ArgumentParser) -> None:
 
 def main_password(options: argparse.Namespace) -> int:
     try:
-        from leakline_server.admin import database_commands
+        from leakline_server import admin
         from leakline_server.security.credentials import check_password, hash_password
-        from leakline_server.store.access import sign_ins
+        from leakline_server.store import access
     except ImportError as error:
         raise LeaklineError(
             f"the server is not installed ({error.name} is missing): pip install 'leakline[server]'"
@@ -185,8 +185,8 @@ def main_password(options: argparse.Namespace) -> int:
             hashed = hash_password(check_password(_asked_password(options.stdin)))
         except ValueError as error:
             raise BadArgument("password", "...", str(error)) from None
-    with database_commands.opened_at(options.database_url, new=not options.remove) as engine:
-        was_there = sign_ins.set_password(engine, hashed)
+    with admin.opened_at(options.database_url, new=not options.remove) as engine:
+        was_there = access.set_password(engine, hashed)
     if options.remove:
         print("the password is removed" if was_there else "there was no password")
     else:
@@ -226,8 +226,7 @@ def configure_webhook(parser: argparse.ArgumentParser) -> None:
 def main_webhook(options: argparse.Namespace) -> int:
     """Exit status 0 when the receiver accepted the message, 1 when it did not, 2 for wrong settings."""
     try:
-        from leakline_server.admin.database_commands import at
-        from leakline_server.admin.webhook_check import check_webhook
+        from leakline_server.admin import at, check_webhook
         from leakline_server.alerts.sending.http_post import Delivered
     except ImportError as error:
         raise LeaklineError(
@@ -290,9 +289,9 @@ def main_db(options: argparse.Namespace) -> int:
 
 
 def _upgrade_database(_options: argparse.Namespace, config: Any) -> int:
-    from leakline_server.admin import backup_commands
+    from leakline_server import admin
 
-    done = backup_commands.bring_up_to_date(config)
+    done = admin.bring_up_to_date(config)
     if done.before == done.after:
         print(f"the database is at schema {done.after} already")
     else:
@@ -301,17 +300,17 @@ def _upgrade_database(_options: argparse.Namespace, config: Any) -> int:
 
 
 def _back_up_database(options: argparse.Namespace, config: Any) -> int:
-    from leakline_server.admin import backup_commands
+    from leakline_server import admin
 
-    done = backup_commands.back_up(config, options.file)
+    done = admin.back_up(config, options.file)
     print(f"{options.file}: {format_bytes(done.bytes)}, whole, at schema {done.schema or 'none'}")
     return 0
 
 
 def _restore_database(options: argparse.Namespace, config: Any) -> int:
-    from leakline_server.admin import backup_commands
+    from leakline_server import admin
 
-    done, kept = backup_commands.put_back(config, options.file)
+    done, kept = admin.put_back(config, options.file)
     print(f"restored {options.file}: {format_bytes(done.bytes)}, at schema {done.schema}")
     if kept is not None:
         print(f"what was there is kept as {kept}")

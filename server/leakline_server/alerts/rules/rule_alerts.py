@@ -22,14 +22,12 @@ from ...store.alerts import alert_rows, assertions
 from ...store.alerts.alert_rows import Alert, Told
 from ...store.alerts.assertions import Rule, State
 from ...store.engine import Connection, Engine
-from ..alert_payload import ExaminedRun, noted
-from ..event_names import FIRED
+from ..alert_payload import FIRED, ExaminedRun, noted
 from ..flapping import HOUR_SECONDS
 from ..incident_alerts import alert_id
 from ..run_alerts import expiry
-from .rule_evaluation import Outcome, look
+from .rule_evaluation import Outcome, Seen, asked_by, look, seen_by, unit_of
 from .rule_facts import rule_facts
-from .rule_readings import Seen, asked_by, seen_by, unit_of
 
 # After so many alerts of one ladder and run, its end waits.
 MAX_TOLD_AN_HOUR: Final = 5

@@ -10,8 +10,7 @@ from typing import Any, Final
 from leakline.text_format import format_bytes
 
 from ...store.alerts.assertions import Rule, Terms
-from ..alert_payload import ExaminedRun, iso, plain, run_facts
-from ..event_names import FIRED
+from ..alert_payload import FIRED, ExaminedRun, iso, plain, run_facts
 
 _TITLES: Final = {"firing": "Rule fired", "resolved": "Rule over"}
 _NO_ADVICE: Final = (

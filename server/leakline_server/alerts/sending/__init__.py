@@ -1,4 +1,4 @@
 """One message on its way out: address check, signature, POST, retry schedule.
 
-Imports `alerts.formats`, `limits`; apprise inside functions. Start reading in `send_message.py`.
+Imports `alerts`, `limits`; apprise inside functions. Start reading in `send_message.py`.
 """

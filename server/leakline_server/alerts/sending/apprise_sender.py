@@ -17,8 +17,7 @@ import time
 from importlib.util import find_spec
 from typing import Any, Final
 
-from ..formats.chat import escaped, read
-from ..formats.message import Message
+from ..formats import Message, escaped, read
 from . import apprise_process
 from .address_check import shown
 from .http_post import TOTAL_SECONDS, Delivered, GiveUp, Outcome, TryAgain

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..formats import FORMATS
-from ..formats.message import Message
+from ..formats import FORMATS, Message
 from . import apprise_sender
 from .address_check import (
     AddressUnknown,

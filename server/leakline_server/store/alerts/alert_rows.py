@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ...limits import MAX_RUN_ALERTS
-from ..row_limits import keep_newest
+from ..engine import keep_newest
 from ..schema import alerts, deliveries, webhooks
 from .deliveries import supersede
 

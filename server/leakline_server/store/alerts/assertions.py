@@ -31,8 +31,7 @@ from leakline.analysis.assertions.expected_counts import replaces
 from leakline.analysis.run_history import Expectation
 
 from ...limits import MAX_ACCEPTED_COUNTS, MAX_PAST, MAX_RULES
-from ..engine import writing
-from ..row_limits import keep_newest
+from ..engine import keep_newest, writing
 from ..schema import assertion_states, assertions, runs
 
 Origin = Literal["rule", "accepted"]

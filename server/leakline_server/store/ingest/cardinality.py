@@ -17,7 +17,7 @@ import numpy as np
 
 from ...limits import MAX_INTEGER, MAX_RUN_PHASES, MAX_RUN_TYPES
 from ..series.chunk_codec import Array
-from .batch_columns import NOT_THERE, BatchColumns, Rows
+from .incoming_batch import NOT_THERE, BatchColumns, Rows
 from .ingest_cache import RunState
 
 OTHER: Final = "other"

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, select, update
 
 from ...limits import MAX_SKEW_SECONDS
 from ..schema import processes
-from .batch_columns import BatchColumns
+from .incoming_batch import BatchColumns
 from .wire_types import Event
 
 # The reasons under which snapshots are counted (`ProcessState.lost`).

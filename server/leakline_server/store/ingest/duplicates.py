@@ -7,12 +7,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from ..series.column_reader import COLUMN_NAMES, SEQUENCE, Key, series_ids
+from ..series.column_reader import COLUMN_NAMES, SEQUENCE, Key, read_between, series_ids
 from . import clock_skew
-from .batch_columns import BatchColumns
-from .incoming_batch import Contradiction, Incoming
+from .incoming_batch import BatchColumns, Contradiction, Incoming
 from .ingest_cache import ProcessState, RunState
-from .snapshot_reads import read_between
 
 # Batches of a transaction that is not written yet: (first sequence number, columns).
 Unwritten = Collection[tuple[int, BatchColumns]]

@@ -40,20 +40,19 @@ from sqlalchemy import (
 )
 
 from ...limits import MAX_LOST_REASONS, MAX_RUN_PROCESSES
-from ..details.details import keep_lines
+from ..details import keep_lines
 from ..engine import Many
 from ..maintenance.retention_policy import FOREVER, PerProject
 from ..schema import batches, details, processes, runs, series
-from ..series.block_layout import BLOCK, divided
-from ..series.chunk_codec import compress
+from ..series.chunk_codec import BLOCK, compress, divided
 from ..series.column_reader import Key
 from ..series.sealing import MIN_SNAPSHOTS, enough
-from . import batch_frame, clock_skew, wire_types
-from .batch_columns import BatchColumns
+from . import clock_skew, incoming_batch, wire_types
 from .cardinality import fold
 from .duplicates import contradiction
 from .incoming_batch import (
     Accepted,
+    BatchColumns,
     Incoming,
     OtherIdentity,
     Outcome,
@@ -294,7 +293,7 @@ def _plan_rows(
             "count": len(columns),
             "revision": run.revision + 1,
             "received_at": batch.received_at,
-            "body": batch_frame.pack(columns, run.names),
+            "body": incoming_batch.pack(columns, run.names),
         }
     )
     plan.bodies.setdefault(Key(run.id, process.id), []).append((low, columns))

@@ -16,12 +16,11 @@ from sqlalchemy import Connection, RowMapping, func, insert, select, update
 from leakline.snapshot import ProcessIdentity
 
 from ...limits import MAX_RUN_SERIES as MAX_SERIES
-from ..runs.memory_sparkline import Sparkline
+from ..runs.runs import Sparkline
 from ..schema import batches, processes, removals, runs, series
-from ..series.column_reader import Key, of
+from ..series.column_reader import Key, of, stored_numbers, stored_numbers_of_run
 from . import clock_skew
 from .incoming_batch import Incoming
-from .snapshot_reads import stored_numbers, stored_numbers_of_run
 
 # The role of a process that is no child.
 MAIN: Final = "main"

@@ -29,11 +29,9 @@ from leakline.analysis.results import SEVERITY, Finding, Interval, Kind, Verdict
 from leakline.snapshot import LARGEST_INTEGER
 
 from ...limits import MAX_DAMAGED
-from .. import schema
-from ..access import sign_ins
-from ..alerts import assertions, webhook_changes, webhooks
-from ..alerts.delivery_list import STATES as DELIVERY_STATES
-from ..coordination import leases
+from .. import access, incident_groups, leases, schema
+from ..alerts import assertions, webhooks
+from ..alerts.deliveries import STATES as DELIVERY_STATES
 from ..engine import (
     DATABASE_ERRORS,
     Connection,
@@ -41,17 +39,15 @@ from ..engine import (
     is_damaged,
     is_out_of_space,
     is_undecodable,
+    keep_newest,
     without_content,
     writing,
 )
-from ..incidents import acknowledgements
-from ..incidents.findings import RESOLVED
-from ..row_limits import keep_newest
-from ..runs.memory_sparkline import Sparkline
-from ..runs.runs import STATES
+from ..findings import RESOLVED
+from ..runs.runs import STATES, Sparkline
 from ..schema import alerts, attempts, deliveries, incidents, metadata, processes, runs, settings
 from ..series.chunk_codec import CorruptChunk
-from . import disk_full
+from . import disk_space
 from .corruption import found_in_row, run_named
 
 THE_DATABASE: Final = "the database"
@@ -83,7 +79,7 @@ _KNOWN: Final[Mapping[Column[Any], Sequence[str]]] = {
     incidents.c.kind: get_args(Kind), deliveries.c.state: DELIVERY_STATES,
     processes.c.end_state: STATES[1:], schema.assertions.c.origin: get_args(assertions.Origin),
     schema.assertions.c.measure: get_args(assertions.Measure),
-    schema.acknowledgements.c.kind: get_args(acknowledgements.Kind),
+    schema.acknowledgements.c.kind: get_args(incident_groups.Kind),
 }  # fmt: skip
 _TIMES: Final = ("_at", "_until", "_since")
 # Of years 1 to 9999.
@@ -113,9 +109,9 @@ _NUMBERED: Final = frozenset({schema.series.c.name, processes.c.instance, incide
 _NO_PASSWORD: Final = '{"hash":"","source":"command"}'
 # What settings are, by how their keys begin, and how they go on.
 _LEASE: Final = msgspec.json.Decoder(leases.Lease)
-_TRIAL: Final = msgspec.json.Decoder(webhook_changes.Trial)
-_PASSWORD: Final = msgspec.json.Decoder(sign_ins.StoredPassword)
-_TRIALS: Final = webhook_changes.TRIAL_KEY.format("")
+_TRIAL: Final = msgspec.json.Decoder(webhooks.Trial)
+_PASSWORD: Final = msgspec.json.Decoder(access.StoredPassword)
+_TRIALS: Final = webhooks.TRIAL_KEY.format("")
 
 # What reading raises for a value that is not what was written, besides CorruptChunk.
 SIGNS: Final = (
@@ -187,7 +183,7 @@ def after(engine: Engine, error: BaseException, began: float | None = None) -> b
 
 def is_told(engine: Engine, error: BaseException) -> bool:
     """Return True if the log has the cause of an error: the disk is full, or damaged values were set aside."""
-    return disk_full.is_told(engine, error) or bool(after(engine, error))
+    return disk_space.is_told(engine, error) or bool(after(engine, error))
 
 
 def set_aside(engine: Engine) -> int | None:
@@ -302,7 +298,7 @@ def _damaged_in_assertion(values: Mapping[str, Any]) -> list[Column[Any]]:
 def _damaged_in_setting(key: str, value: str) -> list[Column[Any]]:
     if key == webhooks.SECRET_KEY:
         return []
-    if key == sign_ins.PASSWORD_KEY:
+    if key == access.PASSWORD_KEY:
         decoder: msgspec.json.Decoder[Any] = _PASSWORD
     elif key.startswith(leases.PREFIX):
         decoder = _LEASE
@@ -404,7 +400,7 @@ def _set_aside_row(
         connection.exec_driver_sql(f"DELETE FROM {table.name} WHERE rowid = ?", (row_id,))
         if table is settings and _may_be_password(values["key"], values["value"]):
             query = "INSERT OR IGNORE INTO settings (key, value) VALUES (?, ?)"
-            connection.exec_driver_sql(query, (sign_ins.PASSWORD_KEY, _NO_PASSWORD))
+            connection.exec_driver_sql(query, (access.PASSWORD_KEY, _NO_PASSWORD))
     else:
         changed = {column.name: _instead(connection, column, values, now) for column in columns}
         changed |= _with_it(table, set(changed), values | changed)
@@ -426,7 +422,7 @@ def _set_aside_row(
 def _may_be_password(key: Any, value: Any) -> bool:
     """Return True if this damaged setting may have been the password, without which everybody is let in."""
     if isinstance(key, str):
-        return key == sign_ins.PASSWORD_KEY or _is_json(_PASSWORD, value)
+        return key == access.PASSWORD_KEY or _is_json(_PASSWORD, value)
     return not any(isinstance(value, str) and _is_json(each, value) for each in (_LEASE, _TRIAL))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -17,9 +18,24 @@ from sqlalchemy import Connection, Engine, Row, case, func, literal, select
 from leakline.transport.snapshot_accounting import DROPPED, THINNED
 
 from ...limits import MAX_LINES_TOLD_BYTES, MAX_PAGE, MAX_PROCESSES_TOLD, MAX_PROCESSES_TOLD_BYTES
-from ..details.details import lines_of_processes
+from ..details import lines_of_processes
 from ..schema import batches, processes, segments
-from ..timestamps import iso, iso_or_none
+
+
+def iso(seconds: float) -> str:
+    """UTC, to the millisecond: 2026-01-31T12:00:00.000Z"""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def iso_or_none(seconds: float | None) -> str | None:
+    return None if seconds is None else iso(seconds)
+
+
+def unix(text: str) -> float:
+    """Seconds, of what `iso` wrote."""
+    return datetime.fromisoformat(text).timestamp()
+
 
 # In which order processes are given: those that share a line one after the other, whenever they were heard of.
 LIVED: Final = (
@@ -42,7 +58,7 @@ class Told:
 @dataclass(frozen=True, slots=True)
 class Stored:
     """``newest``: the highest sequence number, which is how many snapshots were taken until then. ``left_out``: were
-    stored, until they were thinned (`run_thinning.py`)."""
+    stored, until they were thinned (`retention_steps.py`)."""
 
     count: int = 0
     newest: int = 0

@@ -1,28 +1,318 @@
-"""A run's history as the analysis reads it: all columns of all processes, with the declarations made on the way."""
+"""A run's history as the analysis reads it: all columns of all processes, with the declarations made on the way.
+
+A process is read entirely; of a very long one, a selection that says as much.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
 
 import msgspec
+import numpy as np
 from sqlalchemy import Connection, Engine, Row, func, select
 
 from leakline.analysis.assertions.expected_counts import with_accepted
-from leakline.analysis.generation_axis import PLANS, in_its_unit
+from leakline.analysis.comparison.run_comparison import RESIDENT
+from leakline.analysis.generation_axis import (
+    PLANS,
+    WHOLE,
+    generations_to_compare,
+    in_its_unit,
+    positions_to_read,
+)
 from leakline.analysis.run_history import (
+    MINUTE_SECONDS,
+    LeftOut,
+    ProcessHistory,
     RunHistory,
+    Spans,
     declared_capacities,
     declared_expectations,
 )
 
 from ...limits import MAX_PROCESSES_STUDIED
 from ..alerts import assertions
-from ..details.details import load_events, load_holders
+from ..details import load_events, load_holders
 from ..schema import processes, runs
-from ..series.column_reader import Key, reading, series_ids
-from .process_history import InPart, last_generation, load_process
+from ..series.chunk_codec import Array, Column, Numbers, absent, concatenate_numbers
+from ..series.column_reader import (
+    COLUMNS,
+    GENERATION,
+    KIND,
+    LABEL,
+    MONOTONIC,
+    PHASE,
+    SEQUENCE,
+    TIME,
+    Block,
+    Key,
+    Stretch,
+    read,
+    reading,
+    series_ids,
+    stretches,
+)
 from .runs import ENDED
+
+# Of a process that is read in part.
+SERIES_AT_ONCE: Final = 16
+SNAPSHOTS_AT_ONCE: Final = 16_384
+# Processes of so many snapshots are compared by all of them.
+COMPARED_WHOLE: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class InPart:
+    """How very long processes are read; see `load_history_at`."""
+
+    summed: bool
+    shared_to: int | None
+
+    @property
+    def least(self) -> int:
+        """Of so many snapshots, a process is read whole."""
+        return WHOLE if self.shared_to is None else COMPARED_WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The stored snapshots of one process. Of a million, no column is held for all: they are read some at a time."""
+
+    connection: Connection
+    key: Key
+    names: Mapping[int, str]
+    stretches: Sequence[Stretch]
+
+    def read(self, wanted: Collection[int], only: Array | None = None) -> Block:
+        return read(self.connection, self.key, wanted, self.names, self.stretches, only)
+
+    def iterate_blocks(self, *wanted: int) -> Iterator[Block]:
+        """Read these columns of all snapshots, in ascending blocks of about SNAPSHOTS_AT_ONCE; none is empty."""
+        some: list[Stretch] = []
+        count, last = 0, -1
+        for stretch in self.stretches:
+            # Batches that came late lie in gaps of the segments before them, and belong to the same block.
+            if count >= SNAPSHOTS_AT_ONCE and last < stretch.first:
+                yield from self._block(some, wanted)
+                some, count = [], 0
+            some.append(stretch)
+            count, last = count + stretch.count, max(last, stretch.last)
+        yield from self._block(some, wanted)
+
+    def _block(self, some: Sequence[Stretch], wanted: Collection[int]) -> Iterator[Block]:
+        block = read(self.connection, self.key, wanted, self.names, some)
+        if len(block):
+            yield block
+
+
+def load_process(
+    connection: Connection, row: Row[Any], numbered: dict[str, int], part: InPart | None
+) -> ProcessHistory:
+    names = {number: name for name, number in numbered.items()}
+    key = Key(row.run_id, row.id)
+    stored = _Stored(connection, key, names, stretches(connection, key))
+    if part is not None and sum(stretch.count for stretch in stored.stretches) > part.least:
+        generations_of, distinct = _generations(stored)
+        kept = _to_read(stored, numbered, distinct, part.shared_to)
+        if kept is not None:
+            only, left_out = _chosen(stored, generations_of, distinct, kept)
+            return _in_part(stored, row, only, left_out, summed=part.summed)
+    block = stored.read((*COLUMNS, *names))
+    return ProcessHistory(*_identity(row), **_fixed(block), series=_series(block, names))
+
+
+def last_generation(connection: Connection, key: Key) -> int | None:
+    """Return the last generation, or the last minute of a process that declares none; None without snapshots."""
+    _, distinct = _generations(_Stored(connection, key, {}, stretches(connection, key)))
+    return int(distinct[-1]) if len(distinct) else None
+
+
+# Return the generation of each row of a block, and which rows have one (None: all).
+_GenerationsOf = Callable[[Block], tuple[Array, Array | None]]
+
+
+def _generations(stored: _Stored) -> tuple[_GenerationsOf, Array]:
+    """Return how to count the rows of a block, and all generations in ascending order; see `generations_of`."""
+    declared, minutes = [_EMPTY], [_EMPTY]
+    start: float | None = None
+    for block in stored.iterate_blocks(GENERATION, MONOTONIC):
+        generation, monotonic = block.numbers(GENERATION), block.numbers(MONOTONIC).values
+        start = float(monotonic[0]) if start is None else start
+        there = generation.present
+        declared.append(np.unique(generation.values if there is None else generation.values[there]))
+        minutes.append(np.unique(_minutes(monotonic, start)))
+    found = np.unique(np.concatenate(declared))
+    if len(found):
+        return _declared_generations, found
+    return partial(_counted_by_minutes, start or 0.0), np.unique(np.concatenate(minutes))
+
+
+def _declared_generations(block: Block) -> tuple[Array, Array | None]:
+    generation = block.numbers(GENERATION)
+    return generation.values, generation.present
+
+
+def _counted_by_minutes(start: float, block: Block) -> tuple[Array, None]:
+    return _minutes(block.numbers(MONOTONIC).values, start), None
+
+
+def _minutes(monotonic: Array, start: float) -> Array:
+    return ((monotonic - start) // MINUTE_SECONDS).astype(np.int64)
+
+
+def _to_read(
+    stored: _Stored, numbered: Mapping[str, int], distinct: Array, shared_to: int | None
+) -> Array | None:
+    """Return the generations to read, ascending; None if all are read."""
+    positions = positions_to_read(len(distinct))
+    if positions is None or shared_to is None:
+        return None if positions is None else distinct[positions]
+    peaks = _peaks(stored, numbered, shared_to)
+    kept = generations_to_compare(distinct.tolist(), shared_to, peaks)
+    return None if kept is None or len(kept) == len(distinct) else np.array(sorted(kept), np.int64)
+
+
+def _peaks(stored: _Stored, numbered: Mapping[str, int], last: int) -> set[int]:
+    """Return the generations up to ``last`` with the largest resident size, which one snapshot may decide."""
+    found = set[int]()
+    for number in (numbered[name] for name in RESIDENT if name in numbered):
+        peak, at = -1.0, None
+        for block in stored.iterate_blocks(number, GENERATION):
+            generation, column = block.numbers(GENERATION), block.numbers(number)
+            there = generation.values <= last
+            for present in (generation.present, column.present):
+                there = there if present is None else there & present
+            rows = np.flatnonzero(there)
+            if len(rows) and (highest := column.values[rows].max()) > peak:
+                peak = float(highest)
+                at = int(generation.values[rows[column.values[rows].argmax()]])
+        if at is not None:
+            found.add(at)
+    return found
+
+
+def _chosen(
+    stored: _Stored, generations_of: _GenerationsOf, distinct: Array, kept: Array
+) -> tuple[Array, LeftOut]:
+    """Return the sequence numbers to read, also of snapshots without a generation, and what is left out."""
+    only, ran = [_EMPTY], set[str | None]()
+    for block in stored.iterate_blocks(GENERATION, MONOTONIC, PHASE):
+        generation, there = generations_of(block)
+        out = ~np.isin(generation, kept)
+        if there is not None:
+            out &= there
+        phase = block.texts(PHASE)
+        ran |= {phase.names[i] for i in np.unique(phase.index[out]) if i >= 0}
+        only.append(block.numbers(SEQUENCE).values[~out])
+    left_out = LeftOut(_between(distinct, kept), frozenset(name for name in ran if name))
+    return np.concatenate(only), left_out
+
+
+def _between(distinct: Array, kept: Array) -> Spans:
+    """Those that are not kept; both ascending."""
+    out = distinct[~np.isin(distinct, kept)]
+    breaks = np.flatnonzero(np.diff(out) != 1)
+    first, last = out[[0, *(breaks + 1)]], out[[*breaks, -1]]
+    return Spans(tuple(zip(first.tolist(), last.tolist(), strict=True)))
+
+
+def _in_part(
+    stored: _Stored, row: Row[Any], only: Array, left_out: LeftOut, *, summed: bool
+) -> ProcessHistory:
+    """A few series at a time: all of them whole may be more than this server should hold for one run."""
+    fixed = stored.read(COLUMNS, only)
+    # A damaged stretch is missing from here on, whichever of its columns it is.
+    only = fixed.numbers(SEQUENCE).values
+    series = dict[str, Any]()
+    booked = [n for n, name in stored.names.items() if summed and _BOOKED.fullmatch(name)]
+    for some in _some_of(booked, stored.names):
+        series |= _series(_with_sums(stored, some, only), some)
+    for some in _some_of([n for n in stored.names if n not in set(booked)], stored.names):
+        series |= _series(stored.read(some, only), some)
+    return ProcessHistory(*_identity(row), **_fixed(fixed), series=series, left_out=left_out)
+
+
+def _some_of(numbers: Sequence[int], names: Mapping[int, str]) -> Iterator[dict[int, str]]:
+    for first in range(0, len(numbers), SERIES_AT_ONCE):
+        yield {number: names[number] for number in numbers[first : first + SERIES_AT_ONCE]}
+
+
+def _identity(row: Row[Any]) -> tuple[str, int, str, int]:
+    return row.instance, row.rank, row.role, row.attempt
+
+
+def _fixed(block: Block) -> dict[str, Any]:
+    """What every snapshot has, by the names of `ProcessHistory`."""
+    named = {
+        "sequence": SEQUENCE, "time": TIME, "monotonic": MONOTONIC, "generation": GENERATION,
+        "phase": PHASE, "kind": KIND,
+    }  # fmt: skip
+    found: dict[str, Any] = {name: block.columns[n].to_list() for name, n in named.items()}
+    found["label"] = [label or "" for label in block.columns[LABEL].to_list()]
+    return found
+
+
+def _with_sums(stored: _Stored, booked: Collection[int], only: Array) -> Block:
+    """Return the snapshots ``only``; their phases have the bytes of the generations that are left out before them."""
+    parts = {number: [absent(0)] for number in (SEQUENCE, *booked)}
+    waiting: dict[int, tuple[float, int]] = dict.fromkeys(booked, (0, 0))
+    for block in stored.iterate_blocks(GENERATION, KIND, *booked):
+        kinds, generation = block.texts(KIND), block.numbers(GENERATION)
+        is_end = kinds.index == (kinds.names.index(_END) if _END in kinds.names else -2)
+        ends = np.flatnonzero(is_end if generation.present is None else is_end & generation.present)
+        sequence = block.numbers(SEQUENCE).values
+        rows = np.isin(sequence, only)
+        kept = np.flatnonzero(rows[ends])
+        columns = dict[int, Column]({SEQUENCE: block.columns[SEQUENCE]})
+        for number in booked:
+            columns[number], waiting[number] = _summed(
+                block.numbers(number), ends, kept, waiting[number]
+            )
+        kept_rows = Block(columns).take(rows)
+        for number, found in parts.items():
+            found.append(kept_rows.numbers(number))
+    return Block({number: concatenate_numbers(found) for number, found in parts.items()})
+
+
+def _summed(
+    column: Numbers, ends: Array, kept: Array, waiting: tuple[float, int]
+) -> tuple[Numbers, tuple[float, int]]:
+    """Return the column with its sums, and what waits for the next block: a sum, and of how many readings.
+
+    ``ends``: positions in the column; ``kept``: those of them, by position among them, that get the sums.
+    """
+    there = np.ones(len(column), bool) if column.present is None else column.present.copy()
+    # A block without a fraction, or without a reading, may follow one with a fraction.
+    sums = np.cumsum(np.where(there[ends], column.values[ends], 0)) + waiting[0]
+    counts = np.cumsum(there[ends]) + waiting[1]
+    values = column.values.astype(np.result_type(column.values, sums))
+    if not len(kept):
+        left = (sums[-1].item(), int(counts[-1])) if len(ends) else waiting
+        return Numbers(values, there), left
+    at = ends[kept]
+    values[at] = np.diff(sums[kept], prepend=0)
+    there[at] = np.diff(counts[kept], prepend=0) > 0
+    left = (sums[-1] - sums[kept[-1]]).item(), int(counts[-1] - counts[kept[-1]])
+    return Numbers(values, there), left
+
+
+_EMPTY: Final = np.array([], dtype=np.int64)
+_END: Final = "generation_end"
+_BOOKED: Final = re.compile(r"phase\..+\.(bytes|executions)", re.DOTALL)
+
+
+def _series(block: Block, names: Mapping[int, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number, name in names.items():
+        column = block.numbers(number)
+        # A series of another process of the run: here it has never been measured.
+        if column.present is None or column.present.any():
+            found[name] = column.to_list()
+    return found
 
 
 class NoSuchRun(LookupError):

@@ -1,9 +1,12 @@
-"""Runs: changed, ended, listed. What the pages and the API show of a run comes from here."""
+"""Runs: changed, ended, listed. What the pages and the API show of a run comes from here.
+
+A run's memory is kept in its row, in at most 64 numbers, so that the list of runs opens nothing else.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -18,18 +21,17 @@ from leakline.transport.oom_inference import said_at_end
 
 from ...limits import MAX_ATTEMPTS_TOLD, MAX_NOTES, MAX_NOTES_BYTES, MAX_PAGE
 from ..alerts import assertions
-from ..details.details import load_events
+from ..details import load_events
 from ..engine import writing
 from ..ingest import clock_skew
 from ..ingest.project_quota import Allowance, add_bytes
 from ..maintenance import corruption
 from ..maintenance.retention_policy import FOREVER, PerProject
-from ..maintenance.soft_delete import IS_DELETED
+from ..maintenance.run_deletion import IS_DELETED
 from ..schema import attempts, runs, series
 from ..series.column_reader import reading
-from ..timestamps import iso, iso_or_none, unix
 from . import lifecycle, process_list
-from .process_list import LIVED
+from .process_list import LIVED, iso, iso_or_none, unix
 from .run_order import NEWEST, BadCursor, Order, places, read_cursor, write_cursor
 
 __all__ = ["LIVED", "BadCursor", "iso", "iso_or_none", "unix"]
@@ -379,3 +381,40 @@ def locked(connection: Connection, run_id: str) -> Row[Any] | None:
 
 def _dump(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+MAX_POINTS_KEPT: Final = 64
+
+
+@dataclass(slots=True)
+class Sparkline:
+    """Each value is the largest of ``per`` readings; when it is full, neighbours are joined and ``per`` doubles."""
+
+    per: int = 1
+    filled: int = 0  # readings in the last value
+    values: list[int] = field(default_factory=list)
+
+    def add(self, readings: Sequence[int]) -> None:
+        at = 0
+        while at < len(readings):
+            if self.values and self.filled < self.per:
+                more = readings[at : at + self.per - self.filled]
+                self.values[-1] = max(self.values[-1], max(more))
+                self.filled += len(more)
+                at += len(more)
+                continue
+            if len(self.values) == MAX_POINTS_KEPT:
+                self.values = [
+                    max(pair) for pair in zip(self.values[::2], self.values[1::2], strict=True)
+                ]
+                self.per *= 2
+            self.values.append(readings[at])
+            self.filled = 1
+            at += 1
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Sparkline:
+        return msgspec.json.decode(text, type=cls)

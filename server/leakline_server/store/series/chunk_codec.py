@@ -21,6 +21,11 @@ Integers are at most 2**53 in size, so ``first``, ``min`` and ``max`` are exact 
 of count, width, the four numbers and the payload: a flipped bit anywhere in the row is noticed, and reading says so.
 Memory moves in pages and allocator granules: shifting out the common power of two makes the differences narrow.
 The widths from 21 on are for compacted chunks: finding them costs more than a segment is worth that is read again soon.
+
+The sequence numbers of a process are cut at multiples of BLOCK. No batch row, no full segment and no packed row of
+details reaches across such a number, so that charts of any width find whole segments, and a full block becomes a
+compacted segment in one step. Databases of older versions hold batches that do; what they are sealed into is cut by
+compaction.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -411,3 +416,18 @@ def _checksum(count: int, stats: _Stats, width: int, payload: bytes) -> bytes:
     except struct.error as error:
         raise CorruptChunk("a number of a stored chunk is beyond its range") from error
     return zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little")
+
+
+BLOCK: Final = 4_096
+
+
+def edge(sequence: int) -> int:
+    """The first sequence number of the next block."""
+    return (sequence // BLOCK + 1) * BLOCK
+
+
+def divided(low: int, high: int) -> Iterator[tuple[int, int]]:
+    """The numbers from ``low`` to ``high``, block by block: the first and the last of each."""
+    while low <= high:
+        yield low, min(high, edge(low) - 1)
+        low = edge(low)

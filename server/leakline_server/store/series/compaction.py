@@ -1,4 +1,4 @@
-"""Compaction: small sealed segments become one of up to a block (block_layout.py), with the numbers of their pieces
+"""Compaction: small sealed segments become one of up to a block (chunk_codec.py), with the numbers of their pieces
 beside.
 
 Changes nothing that anyone can read but how fast and from how few bytes. What was sealed as a block needs none. One
@@ -30,12 +30,11 @@ from sqlalchemy import (
     update,
 )
 
-from ..details import detail_packing
-from ..downsampling.summary_records import Cut, pack_column
+from .. import details
 from ..engine import Many, writing
 from ..runs.runs import ENDED
 from ..schema import chunks, processes, runs, segments
-from . import block_layout
+from . import chunk_codec
 from .chunk_codec import Array, Texts, only_used
 from .column_reader import (
     COLUMNS,
@@ -50,6 +49,7 @@ from .column_reader import (
     reading,
     series_ids,
 )
+from .summary_tree import Cut, pack_column
 
 # Of a run that goes on, so many stay in the segments they were sealed into: live pages ask for what is new by segment.
 NEWEST: Final = 2_560
@@ -76,7 +76,7 @@ class _Plan:
     series: Sequence[int]
     chunks: Sequence[dict[str, Any]]
     segments: Sequence[dict[str, Any]]
-    details: Sequence[detail_packing.Packed]
+    details: Sequence[details.Packed]
 
 
 def due(engine: Engine, now: float) -> list[Key]:
@@ -91,7 +91,7 @@ def due(engine: Engine, now: float) -> list[Key]:
     query = (
         select(sealed.c.run_id, sealed.c.process_id)
         .join(runs, runs.c.id == sealed.c.run_id)
-        .where(or_(sealed.c.count >= block_layout.BLOCK + NEWEST, over))
+        .where(or_(sealed.c.count >= chunk_codec.BLOCK + NEWEST, over))
     )
     with engine.connect() as connection:
         return [Key(run_id, process_id) for run_id, process_id in connection.execute(query)]
@@ -118,8 +118,8 @@ def compact(engine: Engine, key: Key, now: float) -> int:
             if not _is_still(connection, key, taken):
                 return 0
             _replace(connection, key, plan)
-            detail_packing.replace(connection, key, plan.details)
-    except detail_packing.Changed:
+            details.replace(connection, key, plan.details)
+    except details.Changed:
         return 0
     return int(plan.segments[0]["count"])
 
@@ -136,12 +136,12 @@ def _choose(
     if not sealed:
         return (), None
     first, below = sealed[0], None
-    edge = first["first_sequence"] // block_layout.BLOCK * block_layout.BLOCK
-    near = select(segments).where(of(segments, key), s.last_sequence >= edge - block_layout.BLOCK)
+    edge = first["first_sequence"] // chunk_codec.BLOCK * chunk_codec.BLOCK
+    near = select(segments).where(of(segments, key), s.last_sequence >= edge - chunk_codec.BLOCK)
     if not _is_over(connection, key, now):
         newest = max(row["last_sequence"] for row in sealed)
-        below = (newest + 1 - NEWEST) // block_layout.BLOCK * block_layout.BLOCK
-        if below < edge + block_layout.BLOCK:
+        below = (newest + 1 - NEWEST) // chunk_codec.BLOCK * chunk_codec.BLOCK
+        if below < edge + chunk_codec.BLOCK:
             return (), None
         near = near.where(s.first_sequence < below)
     rows = _read(connection, near.limit(MAX_NEAR))
@@ -165,9 +165,9 @@ def _neighbours(
         if row["first_sequence"] > first["first_sequence"]:
             within = row["first_sequence"] <= last
             joins = (
-                count < block_layout.BLOCK
+                count < chunk_codec.BLOCK
                 if row["level"] == 0
-                else count + row["count"] <= block_layout.BLOCK
+                else count + row["count"] <= chunk_codec.BLOCK
             )
             if not (within or joins) or row["first_sequence"] in damaged:
                 break
@@ -178,10 +178,10 @@ def _neighbours(
             # What came late lies within a segment; a small one before it may join too.
             within = (
                 row["last_sequence"]
-                >= first["first_sequence"] // block_layout.BLOCK * block_layout.BLOCK
+                >= first["first_sequence"] // chunk_codec.BLOCK * chunk_codec.BLOCK
             )
             if (
-                not (within or count + row["count"] <= block_layout.BLOCK)
+                not (within or count + row["count"] <= chunk_codec.BLOCK)
                 or row["first_sequence"] in damaged
             ):
                 break
@@ -197,7 +197,7 @@ def _adjoining(
     taken = [first]
 
     def joins(row: Segment, before: int, after: int) -> bool:
-        room = block_layout.BLOCK - sum(one["count"] for one in taken)
+        room = chunk_codec.BLOCK - sum(one["count"] for one in taken)
         return before + 1 == after and row["count"] <= room and row["first_sequence"] not in damaged
 
     for row in near:
@@ -254,7 +254,7 @@ def _prepare(
     # Thinned ones are not divided: what was left out where they are cut would count for neither part.
     cut = len(sequence) if taken[0]["thinned"] else _cut(sequence, below)
     low, high = (int(sequence[0]), int(sequence[cut - 1])) if cut else (0, -1)
-    details = detail_packing.plan(connection, key, low, high)
+    packed = details.plan(connection, key, low, high)
     parts = [_Part(sequence, 0, cut), _Part(sequence, cut, len(sequence))]
     parts = [part for part in parts if part.start < part.stop]
     for part in parts:
@@ -272,7 +272,7 @@ def _prepare(
         (*COLUMNS, *there),
         [row for part in parts for row in part.rows],
         [part.segment(key, taken) for part in parts],
-        details,
+        packed,
     )
 
 
@@ -319,11 +319,11 @@ class _Part:
 def _cut(sequence: Array, below: int | None) -> int:
     """How many of the snapshots become one segment: all (below a number), or those below a multiple of BLOCK."""
     many = len(sequence) if below is None else int(np.searchsorted(sequence, below))
-    if many <= block_layout.BLOCK:
+    if many <= chunk_codec.BLOCK:
         return many
     # Where a block ends, as positions; the first of them is within reach, because no block holds more.
-    ends = np.flatnonzero(np.diff(sequence[: many + 1] // block_layout.BLOCK)) + 1
-    return int(ends[ends <= block_layout.BLOCK][-1])
+    ends = np.flatnonzero(np.diff(sequence[: many + 1] // chunk_codec.BLOCK)) + 1
+    return int(ends[ends <= chunk_codec.BLOCK][-1])
 
 
 def _is_still(connection: Connection, key: Key, taken: Sequence[Segment]) -> bool:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ...errors import InvalidField, RequestRefused
 from ...limits import MAX_TITLE_LENGTH
-from ...store.alerts import delivery_list
+from ...store.alerts import deliveries
 from ...store.alerts.webhooks import Webhook
 from ..api_schemas import RowId
 from ..forms import Form
@@ -94,7 +94,7 @@ def alerts_response(
 ) -> Response:
     """Return the page; ``refused`` is a form of a rule that was not taken, to be shown again."""
     # The deliveries first: a webhook made meanwhile is then shown without any, and none lacks its webhook.
-    found = delivery_list.list_deliveries(use.engine, None, DELIVERIES_SHOWN)
+    found = deliveries.list_deliveries(use.engine, None, DELIVERIES_SHOWN)
     hooks = webhooks_api.all_webhooks(use)
     known = {hook["id"] for hook in hooks}
     items = [item for item in found["items"] if item["webhook"] in known]

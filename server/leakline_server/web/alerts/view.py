@@ -10,8 +10,7 @@ from urllib.parse import quote
 from leakline.text_format import count_of
 
 from ...alerts.formats import FORMATS
-from ...store.alerts.webhook_changes import BY_HAND
-from ...store.alerts.webhooks import APPRISE, NO_LONGER_CONFIGURED, NOT_BY_APPRISE
+from ...store.alerts.webhooks import APPRISE, BY_HAND, NO_LONGER_CONFIGURED, NOT_BY_APPRISE
 from ..rendering import number_formats
 from ..rules.view import RulesSection
 

@@ -29,10 +29,10 @@ from ...security.credentials import (
     could_be_token,
     digest_of,
 )
-from ...store.access import sign_ins, tokens
-from ...store.access.tokens import Token
+from ...store import access
+from ...store.access import Token
 from ...store.engine import DATABASE_ERRORS, Engine, without_content
-from ...store.maintenance import disk_full, quarantine
+from ...store.maintenance import disk_space, quarantine
 from .concurrency_limit import Turnstile
 from .rate_limit import Failures
 
@@ -181,9 +181,9 @@ class Callers:
         now, forgotten = self._clock(), self._forgotten
         try:
             if shown.kind == "token":
-                found = self._by_token(tokens.find(self._engine, shown.digest), now)
+                found = self._by_token(access.find_token(self._engine, shown.digest), now)
             else:
-                found = _by_session(sign_ins.find(self._engine, shown.digest), now)
+                found = _by_session(access.find_session(self._engine, shown.digest), now)
         except DATABASE_ERRORS as error:
             if not quarantine.after(self._engine, error):
                 log.error("database: %s", without_content(error))
@@ -215,7 +215,7 @@ class Callers:
         found = caller_of(token, now)
         if token is not None and isinstance(found, Caller):
             try:
-                if tokens.note_use(self._engine, token, now):
+                if access.note_use(self._engine, token, now):
                     self._tell_use_again()
             except DATABASE_ERRORS as error:
                 # A full disk keeps nobody from reading.
@@ -224,7 +224,7 @@ class Callers:
 
     def _tell_no_use(self, error: Exception) -> None:
         """Once: every look of every token comes upon it again, and the log may be on the same disk."""
-        if disk_full.is_told(self._engine, error):
+        if disk_space.is_told(self._engine, error):
             return
         with self._lock:
             told, self._notes_no_use = self._notes_no_use, True
@@ -255,7 +255,7 @@ def _unknown(kind: Kind) -> Caller | Unauthorized:
     return caller_of(None, 0.0) if kind == "token" else _by_session(None, 0.0)
 
 
-def _by_session(session: sign_ins.Session | None, now: float) -> Caller | Unauthorized:
+def _by_session(session: access.Session | None, now: float) -> Caller | Unauthorized:
     over = Unauthorized("session_over", "you are signed out; sign in again")
     if session is None or now >= session.expires_at:
         return over

@@ -1,6 +1,6 @@
 """``/sign-in`` and ``/sign-out``: a person shows the password, or a token that reads, and gets a session of a week.
 
-The session is a row (`store/access/sign_ins.py`) and its random name a cookie that scripts do not see and other sites
+The session is a row (`store/access.py`) and its random name a cookie that scripts do not see and other sites
 do not send; so signing out ends it on every server, and a token that is revoked ends what was signed in with it.
 """
 
@@ -26,7 +26,7 @@ from ...security.credentials import (
     is_token,
     make_session,
 )
-from ...store.access import sign_ins, tokens
+from ...store import access
 from ..errors import headers_of
 from ..forms import read_form
 from ..rendering.templating import render
@@ -84,7 +84,7 @@ async def sign_in(request: Request, use: Use) -> Response:
 @router.post(SIGN_OUT)
 def sign_out(request: Request, use: Use) -> Response:
     digest = session_digest(request.scope["headers"], use.callers.is_secure(request.url.scheme))
-    if digest is not None and sign_ins.end(use.engine, digest):
+    if digest is not None and access.end(use.engine, digest):
         use.callers.forget()
     response = RedirectResponse(SIGN_IN, 303)
     _set_cookie(response, request, use, "", 0)
@@ -125,13 +125,13 @@ async def _session_of(use: Services, secret: str) -> str | None:
         return None
     session = make_session()
     begun = await run_in_threadpool(
-        sign_ins.begin, use.engine, digest_of(session), proof, time.time(), SESSION_SECONDS
+        access.begin, use.engine, digest_of(session), proof, time.time(), SESSION_SECONDS
     )
     return session if begun else None
 
 
 async def _token_id(use: Services, secret: str) -> int | None:
-    token = await run_in_threadpool(tokens.find, use.engine, digest_of(secret))
+    token = await run_in_threadpool(access.find_token, use.engine, digest_of(secret))
     found = caller_of(token, time.time())
     if token is None or not isinstance(found, Caller):
         return None
@@ -144,7 +144,7 @@ async def _token_id(use: Services, secret: str) -> int | None:
 
 async def _password_hash(use: Services, secret: str) -> str | None:
     """What is kept of the password, where this is the password."""
-    hashed = await run_in_threadpool(sign_ins.password_hash, use.engine)
+    hashed = await run_in_threadpool(access.password_hash, use.engine)
     if hashed is None or not 0 < len(secret) <= MAX_PASSWORD_CHARACTERS:
         return None
     async with use.callers.hashing.through():

@@ -20,8 +20,7 @@ from leakline.report.comparison_markdown import (
 )
 from leakline.report.document import Origin, RunTold, issue_text, run_markdown
 
-from ...store.details import snapshot_rows
-from ...store.incidents import findings
+from ...store import findings, snapshot_rows
 from ..rendering import number_formats
 from ..rendering.report_links import file_name
 from ..rendering.templating import HEADERS

@@ -1,4 +1,4 @@
 """Incidents of all runs at `/incidents`, and acknowledgements: JSON API, forms, view.
 
-Imports `store.incidents`, `web.rendering`, `web.runs`. Start reading in `api.py`.
+Imports `store.incident_groups`, `web.rendering`, `web.runs`. Start reading in `api.py`.
 """

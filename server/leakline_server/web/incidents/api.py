@@ -17,9 +17,9 @@ from ...limits import (
     MAX_REASON_LENGTH,
     MAX_SNOOZE_SECONDS,
 )
+from ...store import incident_groups
 from ...store.engine import writing
-from ...store.incidents import acknowledgements, incident_groups
-from ...store.incidents.acknowledgements import Acknowledgement, Kind
+from ...store.incident_groups import Acknowledgement, Kind
 from ...store.runs import runs
 from ...text_cleaning import without_control
 from .. import api_schemas
@@ -266,13 +266,13 @@ def say(
         if worst is None:
             raise _unknown(project, fingerprint)
         said = Acknowledgement(kind, reason, *worst, created_at=now, expires_at=expires_at)
-        acknowledgements.say(connection, project, fingerprint, said)
+        incident_groups.say(connection, project, fingerprint, said)
 
 
 def take_back(use: Services, project: str, fingerprint: str, kind: Kind) -> None:
     """Raises NotFound where nothing of the kind holds."""
     with writing(use.engine) as connection:
-        if not acknowledgements.end(connection, project, fingerprint, kind, time.time()):
+        if not incident_groups.end(connection, project, fingerprint, kind, time.time()):
             raise NotFound(
                 "nothing_to_take_back",
                 f"leak {shorten(fingerprint)} of project {shorten(project)} is not {kind}",

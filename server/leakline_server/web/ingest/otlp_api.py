@@ -35,7 +35,7 @@ from ...errors import (
 from ...ingest import decode, otlp_metrics
 from ...ingest.fair_queue import Sender
 from ...limits import MAX_BODY_BYTES, MAX_INFLATED_BYTES
-from ...store.details import snapshot_rows
+from ...store import snapshot_rows
 from ...store.ingest.incoming_batch import (
     Accepted,
     Contradiction,

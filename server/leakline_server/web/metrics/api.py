@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.process_collector import ProcessCollector
 from starlette.responses import Response
 
-from ...store.maintenance import corruption, disk_full, disk_space, purge, storage_sizes
+from ...store.maintenance import corruption, disk_space, run_deletion, storage_sizes
 from ..services import Services, Use
 from .run_metrics import live_run_metrics
 
@@ -103,7 +103,7 @@ class _Figures:
         yield GaugeMetricFamily(
             "leakline_disk_full",
             "1 from the first write that found the disk of the database full to a batch or a run that found room.",
-            disk_full.is_full(self._services.engine),
+            disk_space.is_full(self._services.engine),
         )
         yield GaugeMetricFamily(
             "leakline_live_streams", "Open live streams.", self._services.live.listeners
@@ -125,7 +125,7 @@ class _Figures:
         yield GaugeMetricFamily(
             "leakline_removals_waiting",
             "Runs that are gone and have rows left.",
-            purge.waiting(engine),
+            run_deletion.waiting(engine),
         )
         stored = GaugeMetricFamily(
             "leakline_project_bytes",

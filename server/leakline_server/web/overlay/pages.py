@@ -13,11 +13,11 @@ from starlette.responses import Response
 from ...charts.chart_parts import Points
 from ...errors import InvalidField, run_not_found
 from ...limits import MAX_RUNS_OVERLAID
-from ...store.downsampling import chart_points
-from ...store.downsampling.series_starts import first_generations
-from ...store.incidents import findings
-from ...store.maintenance import soft_delete
+from ...store import findings
+from ...store.maintenance import run_deletion
 from ...store.runs import runs
+from ...store.series import chart_points
+from ...store.series.chart_points import first_generations
 from ..axis_zoom import read_stretch
 from ..json_response import json_response
 from ..rendering.templating import render
@@ -109,9 +109,9 @@ def _chosen(ids: Sequence[str]) -> list[str]:
 
 def _known(
     use: Services, ids: Sequence[str]
-) -> tuple[list[dict[str, Any]], list[soft_delete.Deleted]]:
+) -> tuple[list[dict[str, Any]], list[run_deletion.Deleted]]:
     """The runs, and those of them that are deleted, which are left out."""
-    gone = soft_delete.among(use.engine, ids)
+    gone = run_deletion.among(use.engine, ids)
     hidden = {each.run_id for each in gone}
     found = []
     for run_id in ids:

@@ -11,7 +11,7 @@ from leakline.analysis.assertions.declared_limits import GROWTH, STATE_WORDS
 from leakline.analysis.run_history import RunHistory
 from leakline.text_format import worded
 
-from ...alerts.event_names import FIRED, OOM_RISK
+from ...alerts.alert_payload import FIRED, OOM_RISK
 from ...charts.chart_parts import Axis, Mark
 from ...store.runs.runs import unix
 from ..rendering import number_formats

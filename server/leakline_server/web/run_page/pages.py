@@ -18,12 +18,11 @@ from leakline.report.verdict_facts import leading_finding
 from ...charts.chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
 from ...errors import run_not_found
 from ...limits import MAX_PAGE, MAX_RUNS_PICKED
+from ...store import details, findings, incident_groups, snapshot_rows
 from ...store.alerts import alert_rows, assertions, webhooks
-from ...store.details import details, snapshot_rows
-from ...store.downsampling import chart_points
-from ...store.incidents import findings, incident_groups
 from ...store.runs import process_list, runs
 from ...store.runs.run_history import NoSuchRun
+from ...store.series import chart_points
 from ...store.series.chunk_codec import CorruptChunk
 from ..axis_zoom import Stretch, read_stretch, wanted
 from ..compare.view import ComparePage, axis_of, compare_page, compared_lines

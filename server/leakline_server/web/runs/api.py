@@ -29,11 +29,9 @@ from ...errors import (
 )
 from ...ingest.fair_queue import Sender
 from ...limits import MAX_INTEGER, MAX_NAME_LENGTH, MAX_NAMES_ASKED, MAX_PAGE, MAX_QUERY_LENGTH
-from ...store import engine
-from ...store.coordination.request_rows import Wanted
-from ...store.details import details, snapshot_rows
-from ...store.incidents import findings
+from ...store import details, engine, findings, snapshot_rows
 from ...store.ingest.project_quota import TooMuchStored, patience_seconds
+from ...store.request_rows import Wanted
 from ...store.runs import run_history, run_order, run_registration, runs
 from .. import api_schemas
 from ..api_schemas import RunId

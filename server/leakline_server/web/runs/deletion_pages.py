@@ -1,6 +1,6 @@
 """Runs deleted from the pages, and brought back: plain forms, and the page of a run that is deleted.
 
-`DELETE /api/v1/runs/{run}` removes one at once; this does not (`store/maintenance/soft_delete.py`).
+`DELETE /api/v1/runs/{run}` removes one at once; this does not (`store/maintenance/run_deletion.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.responses import Response
 
 from ...errors import InvalidField, NotFound
-from ...store.maintenance import soft_delete
+from ...store.maintenance import run_deletion
 from ..forms import Boxes
 from ..rendering import number_formats
 from ..rendering.templating import render
@@ -47,7 +47,7 @@ def delete(form: Boxes, use: Use) -> Response:
         raise InvalidField("pick", None, "pick at least one run in the list")
     now = time.time()
     shown = shown_again(_one(form, "view"))
-    number = soft_delete.mark(use.engine, picked, now)
+    number = run_deletion.mark(use.engine, picked, now)
     return RedirectResponse(shown.href(deleted=repr(now)) if number else shown.href(), 303)
 
 
@@ -57,11 +57,11 @@ def undo(form: Boxes, use: Use) -> Response:
     alone, picked = form.get("run", []), form.get("pick", [])
     if not (alone or picked or "deleted" in form):
         raise InvalidField("pick", None, "pick at least one run in the list")
-    known = alone or picked or [each.run_id for each in soft_delete.at(use.engine, _moment(form))]
-    if not soft_delete.undo(use.engine, known):
+    known = alone or picked or [each.run_id for each in run_deletion.at(use.engine, _moment(form))]
+    if not run_deletion.undo(use.engine, known):
         raise NotFound(
             "deletion_is_over",
-            f"{soft_delete.GRACE_SECONDS / 60:.0f} minutes are over, or somebody else has brought them "
+            f"{run_deletion.GRACE_SECONDS / 60:.0f} minutes are over, or somebody else has brought them "
             "back: see the list",
         )
     if len(alone) == 1:
@@ -71,7 +71,7 @@ def undo(form: Boxes, use: Use) -> Response:
 
 def deleted_run(use: Services, run_id: str) -> Response | None:
     """What stands in for the page of a run that is deleted."""
-    found = soft_delete.find(use.engine, run_id)
+    found = run_deletion.find(use.engine, run_id)
     if found is None:
         return None
     deleted, until = (

@@ -11,7 +11,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from ...limits import MAX_QUERY_LENGTH
-from ...store.maintenance import soft_delete
+from ...store.maintenance import run_deletion
 from ...store.runs import runs
 from ...text_cleaning import without_control
 from ..rendering.templating import render
@@ -45,7 +45,7 @@ def list_page(
         found = runs.list_runs(use.engine, wanted)
     except runs.BadCursor:
         return RedirectResponse(shown.href(), 303)
-    waiting = soft_delete.count(use.engine)
+    waiting = run_deletion.count(use.engine)
     page = runs_page(
         found["items"],
         shown,
@@ -58,9 +58,9 @@ def list_page(
     return render("runs.html", page)
 
 
-def _deleted_at(use: Services, moment: str | None) -> list[soft_delete.Deleted]:
+def _deleted_at(use: Services, moment: str | None) -> list[run_deletion.Deleted]:
     try:
         at = float(moment or "nan")
     except ValueError:
         return []
-    return soft_delete.at(use.engine, at) if math.isfinite(at) else []
+    return run_deletion.at(use.engine, at) if math.isfinite(at) else []

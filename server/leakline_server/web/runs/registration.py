@@ -19,7 +19,7 @@ from ...store.ingest.project_quota import (
     TooMuchStored,
     patience_seconds,
 )
-from ...store.maintenance import disk_full
+from ...store.maintenance import disk_space
 from ...store.runs import run_registration
 from ..auth.authenticator import calling
 from ..auth.project_scope import refusal_of_process
@@ -60,6 +60,6 @@ def join(
     except TooManyProjects as error:
         raise too_many_projects(PROJECTS_PER_DAY, patience_seconds(now)) from error
     if joined.created:
-        disk_full.over(use.engine)
+        disk_space.over(use.engine)
     use.live.wake(header.id)
     return joined

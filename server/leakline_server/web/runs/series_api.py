@@ -16,8 +16,8 @@ from ...limits import (
     MAX_QUERY_LENGTH,
     MAX_RUNS_OVERLAID,
 )
-from ...store.downsampling import chart_points
 from ...store.runs import run_history
+from ...store.series import chart_points
 from .. import api_schemas
 from ..api_schemas import RunId
 from ..json_response import json_response

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from ...errors import Conflict, run_not_found
-from ...store.maintenance import purge, storage_sizes
+from ...store.maintenance import run_deletion, storage_sizes
 from .. import api_schemas
 from ..api_schemas import RunId
 from ..json_response import json_response
@@ -62,7 +62,7 @@ def get_projects(use: Use) -> Response:
 def delete_run(run: RunId, use: Use) -> Response:
     """It is gone at once, for everybody; the space of its rows is freed in the next seconds to minutes. A live run is
     refused: its next batch would begin it anew."""
-    removed = purge.remove(use.engine, run, time.time())
+    removed = run_deletion.remove(use.engine, run, time.time())
     if removed == "unknown":
         raise run_not_found(run)
     if removed == "live":

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from leakline.text_format import count_of
 from leakline.transport.oom_inference import ended_as
 
-from ...store.maintenance.soft_delete import Deleted
+from ...store.maintenance.run_deletion import Deleted
 from ...store.runs.run_order import LAST_SEEN, ORDERS, By, Order, order_of
 from ...store.runs.runs import DELETED
 from ..rendering import number_formats

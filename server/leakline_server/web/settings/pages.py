@@ -18,9 +18,8 @@ from ...paths import MIGRATIONS
 from ...security import token_issuing
 from ...security.credentials import Scope
 from ...security.token_issuing import Wish, only_where_asked
-from ...store import migrate
-from ...store.access import tokens
-from ...store.maintenance import corruption, disk_full, disk_space, purge, storage_sizes
+from ...store import access, migrate
+from ...store.maintenance import corruption, disk_space, run_deletion, storage_sizes
 from ..api_schemas import RowId
 from ..auth.authenticator import calling
 from ..auth.permissions import may
@@ -92,7 +91,7 @@ def _section(
     """The tokens; None for who may only read."""
     if not may(calling.get().scope, "change"):
         return None
-    items = [token_issuing.to_json(token) for token in tokens.list_tokens(use.engine)]
+    items = [token_issuing.to_json(token) for token in access.list_tokens(use.engine)]
     return tokens_section(items, use.callers.asked, form, issued)
 
 
@@ -118,10 +117,10 @@ def _found(use: Services, metrics: Metrics) -> Found:
         room=MAX_WAITING_BATCHES,
         is_writing=use.writer.alive,
         figures=use.writer.figures,
-        disk_is_full=disk_full.is_full(engine),
+        disk_is_full=disk_space.is_full(engine),
         refusals=metrics.refusals(),
         damaged=corruption.count(engine),
-        removals=purge.waiting(engine),
+        removals=run_deletion.waiting(engine),
         retainer=use.retainer,
     )
 

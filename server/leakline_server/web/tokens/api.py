@@ -12,7 +12,7 @@ from starlette.responses import Response
 from ...limits import MAX_TITLE_LENGTH, MAX_TOKEN_DAYS
 from ...security import token_issuing
 from ...security.token_issuing import DEFAULT_DAYS, Wish, only_where_asked
-from ...store.access import tokens
+from ...store import access
 from .. import api_schemas
 from ..api_schemas import NO_CONTROL, Name, RowId, Strict
 from ..json_response import json_response
@@ -87,7 +87,7 @@ class Tokens(BaseModel):
 )
 def list_tokens(use: Use) -> Response:
     """With those that were revoked or have expired in the last 90 days."""
-    items = [token_issuing.to_json(token) for token in tokens.list_tokens(use.engine)]
+    items = [token_issuing.to_json(token) for token in access.list_tokens(use.engine)]
     return json_response({"items": items, "next": None})
 
 

@@ -19,8 +19,8 @@ from ...alerts.sending.send_message import origin_of, send, trial
 from ...alerts.sending.signing import make_secret
 from ...errors import Conflict, InvalidField, NotFound
 from ...limits import MAX_TITLE_LENGTH, MAX_WEBHOOK_LENGTH, MAX_WEBHOOKS, MAX_WORD_LENGTH
-from ...store.alerts import delivery_list, webhook_changes, webhooks
-from ...store.alerts.webhook_changes import NotChangeable, TooManyWebhooks, Trial
+from ...store.alerts import deliveries, webhooks
+from ...store.alerts.webhooks import NotChangeable, TooManyWebhooks, Trial
 from ...store.runs import runs
 from ...store.runs.runs import iso, iso_or_none
 from .. import api_schemas
@@ -208,7 +208,7 @@ def change_webhook(
 )
 def delete_webhook(webhook: RowId, use: Use) -> Response:
     with _refusing(webhook=webhook):
-        if not webhook_changes.remove(use.engine, webhook):
+        if not webhooks.remove(use.engine, webhook):
             raise _not_found(webhook)
     return Response(status_code=204)
 
@@ -228,7 +228,7 @@ def test_webhook(webhook: RowId, use: Use) -> Response:
     outcome = send(message, use.config.webhook_allow, now)
     error = None if isinstance(outcome, Delivered) else outcome.reason
     made = Trial(now, outcome.seconds, outcome.status, error)
-    webhook_changes.note_trial(use.engine, webhook, made)
+    webhooks.note_trial(use.engine, webhook, made)
     return json_response(_trial_to_json(made))
 
 
@@ -267,7 +267,7 @@ def enable_webhook(webhook: RowId, use: Use) -> Response:
 def get_deliveries(webhook: RowId, use: Use, limit: Limit = 50, cursor: Text = None) -> Response:
     _get(use, webhook)
     try:
-        return json_response(delivery_list.list_deliveries(use.engine, webhook, limit, cursor))
+        return json_response(deliveries.list_deliveries(use.engine, webhook, limit, cursor))
     except runs.BadCursor as error:
         raise InvalidField(
             "cursor", cursor, "must be the value of next from an earlier answer"
@@ -283,13 +283,13 @@ def get_deliveries(webhook: RowId, use: Use, limit: Limit = 50, cursor: Text = N
 def redeliver(delivery: RowId, use: Use) -> Response:
     """A delivery that has ended is due at once, with the same `webhook-id` and the tries of its schedule."""
     with _refusing(delivery=delivery):
-        item = delivery_list.redeliver(use.engine, delivery, time.time())
+        item = deliveries.redeliver(use.engine, delivery, time.time())
     use.deliver()
     return json_response(item)
 
 
 def all_webhooks(use: Services) -> list[dict[str, Any]]:
-    trials = webhook_changes.last_trials(use.engine)
+    trials = webhooks.last_trials(use.engine)
     return [to_json(hook, trials.get(hook.id)) for hook in webhooks.list_webhooks(use.engine)]
 
 
@@ -298,7 +298,7 @@ def make(use: Services, name: str, url: str, form: str) -> webhooks.Webhook:
     _check_format(form)
     _check_address(use, url)
     with _refusing():
-        return webhook_changes.make(use.engine, name, url, form, make_secret(), time.time())
+        return webhooks.make(use.engine, name, url, form, make_secret(), time.time())
 
 
 def change(
@@ -314,13 +314,13 @@ def change(
     if "url" in values:
         _check_address(use, values["url"])
     with _refusing(webhook=webhook):
-        return _found(webhook, webhook_changes.change(use.engine, webhook, values, enabled))
+        return _found(webhook, webhooks.change(use.engine, webhook, values, enabled))
 
 
 def rotate(use: Services, webhook: int) -> webhooks.Webhook:
     """Replace the secret, which only this answer shows; the old one signs too for a day. Raises RequestRefused."""
     with _refusing(webhook=webhook):
-        changed = webhook_changes.rotate(use.engine, webhook, make_secret(), time.time())
+        changed = webhooks.rotate(use.engine, webhook, make_secret(), time.time())
     return _found(webhook, changed)
 
 
@@ -364,12 +364,12 @@ def _refusing(**about: int) -> Iterator[None]:
         ) from error
     except NotChangeable as error:
         raise Conflict("webhook_of_the_environment", str(error), about) from error
-    except delivery_list.NoSuchDelivery as error:
+    except deliveries.NoSuchDelivery as error:
         raise NotFound("delivery_not_found", f"there is no delivery {number}", about) from error
-    except delivery_list.StillWaiting as error:
+    except deliveries.StillWaiting as error:
         said = f"delivery {number} has not ended yet: it is sent again by itself"
         raise Conflict("delivery_waiting", said, about) from error
-    except delivery_list.WebhookDisabled as error:
+    except deliveries.WebhookDisabled as error:
         said = f"the webhook of delivery {number} is disabled; enable it first"
         raise Conflict("webhook_disabled", said, about) from error
 
@@ -417,4 +417,4 @@ def _with_secret(use: Services, hook: webhooks.Webhook, status: int = 200) -> Re
 
 
 def _with_last_test(use: Services, hook: webhooks.Webhook) -> dict[str, Any]:
-    return to_json(hook, webhook_changes.last_trials(use.engine).get(hook.id))
+    return to_json(hook, webhooks.last_trials(use.engine).get(hook.id))

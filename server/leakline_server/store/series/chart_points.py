@@ -2,13 +2,18 @@
 
 A peak of one snapshot is visible at every zoom: a point never hides its minimum and maximum. Up to CHUNK_RATIO
 snapshots a point, snapshots are read one by one and joined to points of equally many; above it, chunks are not opened
-(buckets.py), but where a phase or kind is chosen. Which of the two depends on what is asked for and on nothing
+(`points_of`), but where a phase or kind is chosen. Which of the two depends on what is asked for and on nothing
 else, so whether a run is compacted makes no difference to any answer.
+
+Where a point begins depends on the sequence numbers alone, multiples of 512 times a power of two. So the points of
+a run stay where they are while it grows, and are the same whether it is compacted or not.
+
+Where a series begins on the axis of generations is found in the first snapshots that have it, whatever follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -19,22 +24,116 @@ from ...limits import MAX_ITEMS, MAX_POINTS, MAX_PROCESSES_READ, MAX_RUNS_OVERLA
 from ..maintenance.corruption import Damaged
 from ..runs.run_history import NoSuchRun
 from ..runs.runs import LIVED
-from ..schema import processes, runs
-from ..series.chunk_codec import Array
-from ..series.column_reader import (
+from ..schema import chunks, processes, runs
+from .chunk_codec import Array
+from .column_reader import (
     GENERATION,
+    KIND,
     PHASE,
     SEQUENCE,
     TIME,
     Block,
     Key,
+    Stretch,
+    mine,
     read,
     reading,
     series_ids,
+    stretches,
 )
-from . import buckets
-from .summary_nodes import Nodes, Span, of_block, together
-from .summary_tree import Stored
+from .summary_tree import (
+    FIRST,
+    LAST,
+    MAX,
+    MIN,
+    PIECE,
+    PRESENT,
+    Nodes,
+    Span,
+    Stored,
+    of_block,
+    together,
+)
+
+Shown = dict[str, list[Any]]
+
+
+def bucketed(
+    stored: Stored, names: Mapping[int, str], span: Span, points: int, most: int
+) -> Iterator[tuple[int, Shown]] | None:
+    """At most ``points`` points of each series that has some, each series made when it is asked for.
+
+    None when at most ``most`` snapshots are asked for, or none.
+    """
+    width = _width(*stored.ends(), points)
+    nodes = stored.nodes(width)
+    if int(nodes.count.sum()) <= most:
+        return None
+    narrower = _narrower(nodes, width, points)
+    if narrower < width:
+        nodes = stored.nodes(narrower)
+    return _of_series(nodes, names, span.axis, narrower)
+
+
+def bucket_width(stored: Stored, points: int, most: int) -> int | None:
+    """Of how many sequence numbers each of at most ``points`` points is; None as `bucketed`."""
+    width = _width(*stored.ends(), points)
+    nodes = stored.nodes(width, axis_alone=True)
+    if int(nodes.count.sum()) <= most:
+        return None
+    return _narrower(nodes, width, points)
+
+
+def _narrower(nodes: Nodes, width: int, points: int) -> int:
+    """The stretches reach further than what is asked for."""
+    return min(width, _width(int(nodes.low[0]), int(nodes.high.max()), points))
+
+
+def _of_series(
+    nodes: Nodes, names: Collection[int], axis: int, width: int
+) -> Iterator[tuple[int, Shown]]:
+    for number in names:
+        shown = points_of(nodes, number, axis, width)
+        if shown["x"]:
+            yield number, shown
+
+
+def _width(low: int, high: int, points: int) -> int:
+    bits = PIECE.bit_length() - 1
+    while (high >> bits) - (low >> bits) >= points:
+        bits += 1
+    return 1 << bits
+
+
+def points_of(nodes: Nodes, number: int, axis: int, width: int) -> Shown:
+    """Of nodes in order, none of them across a multiple of ``width``."""
+    bucket = nodes.low // width
+    records = nodes.numbers[number]
+    there = np.flatnonzero(records[:, PRESENT])
+    if not len(there):
+        return {name: [] for name in ("x", "first", "last", "min", "max")}
+    mine, records = bucket[there], records[there]
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(mine)) + 1])
+    ends = np.append(starts[1:], len(mine)) - 1
+    # The first of the bucket, whether this series has a value there or not.
+    x = nodes.numbers[axis][:, FIRST][np.searchsorted(bucket, mine[starts])]
+    return {
+        "x": _plain(x),
+        "first": _plain(records[:, FIRST][starts]),
+        "last": _plain(records[:, LAST][ends]),
+        "min": _plain(np.minimum.reduceat(records[:, MIN], starts)),
+        "max": _plain(np.maximum.reduceat(records[:, MAX], starts)),
+    }
+
+
+def _plain(values: Array) -> list[Any]:
+    """For JSON: whole numbers as such."""
+    if len(values) and (np.rint(values) == values).all() and abs(values).max() < 2**53:
+        whole: list[Any] = values.astype(np.int64).tolist()
+        return whole
+    found: list[Any] = values.tolist()
+    return found
+
 
 Axis = Literal["generation", "time", "sequence"]
 AXES: Final[Mapping[Axis, int]] = {"generation": GENERATION, "time": TIME, "sequence": SEQUENCE}
@@ -112,7 +211,7 @@ class _Found:
             "damaged": self.damaged[:MAX_ITEMS],
         }
 
-    def add(self, instance: str, made: Iterable[tuple[str | None, str, buckets.Shown]]) -> None:
+    def add(self, instance: str, made: Iterable[tuple[str | None, str, Shown]]) -> None:
         """(phase, name, points) of each."""
         for phase, name, of_one in made:
             if self.is_full:
@@ -196,12 +295,12 @@ def _read_process(
     most = CHUNK_RATIO * points
     if stored.count() > most:
         if query.phase is None and query.kind is None:
-            buckets_of = buckets.bucketed(stored, wanted, span, points, most)
+            buckets_of = bucketed(stored, wanted, span, points, most)
             if buckets_of is not None:
                 found.add(instance, ((None, wanted[n], of_one) for n, of_one in buckets_of))
                 found.add_damaged(instance, stored.damaged)
                 return
-        elif (width := buckets.bucket_width(stored, points, most)) is not None:
+        elif (width := bucket_width(stored, points, most)) is not None:
             chosen = _bucketed_by_phase(stored, wanted, query, filters, width)
             found.add(instance, chosen)
             found.add_damaged(instance, stored.damaged)
@@ -234,7 +333,7 @@ def _bucketed_by_phase(
     query: SeriesQuery,
     filters: Sequence[int],
     width: int,
-) -> Iterator[tuple[str | None, str, buckets.Shown]]:
+) -> Iterator[tuple[str | None, str, Shown]]:
     """Yield (phase, name, points), the phase that came first before others."""
     parts: dict[str | None, list[Nodes]] = {}
     for block in stored.blocks(filters, query.kind):
@@ -247,7 +346,7 @@ def _bucketed_by_phase(
     for phase, made in sorted(parts.items(), key=lambda item: int(item[1][0].low[0])):
         nodes = together(made, stored.numbers)
         for number, name in wanted.items():
-            of_one = buckets.points_of(nodes, number, AXES[query.axis], width)
+            of_one = points_of(nodes, number, AXES[query.axis], width)
             if of_one["x"]:
                 yield phase, name, of_one
 
@@ -308,3 +407,73 @@ _PROCESSES: Final = (
     )
     .order_by(*LIVED)
 )
+
+
+_WITH_VALUES: Final = (
+    select(chunks.c.first_sequence)
+    .distinct()
+    .where(
+        mine(chunks),
+        chunks.c.series_id.in_(bindparam("numbers", expanding=True)),
+        # Rows of older versions did not count, and may have some.
+        chunks.c.present != 0,
+    )
+)
+_PROCESSES_OF_RUN: Final = select(processes.c.id, processes.c.instance).where(
+    processes.c.run_id == bindparam("run_id")
+)
+
+
+def first_generations(
+    engine: Engine, run_id: str, names: Sequence[str], kind: str, among: Collection[str] | None = None
+) -> dict[str, float]:  # fmt: skip
+    """Instance -> generation of its first snapshot of this kind that has one of the series, of those that have any.
+
+    ``names`` may hold ``*``. ``among``: instances; of all processes without.
+    """
+    with reading(engine) as connection:
+        wanted = matching(series_ids(connection, run_id), names)
+        rows = connection.execute(_PROCESSES_OF_RUN, {"run_id": run_id}).all() if wanted else ()
+        found = {
+            row.instance: _first(connection, Key(run_id, row.id), wanted, kind)
+            for row in rows
+            if among is None or row.instance in among
+        }
+    return {instance: first for instance, first in found.items() if first is not None}
+
+
+def _first(connection: Connection, key: Key, wanted: Mapping[int, str], kind: str) -> float | None:
+    asked = {**key._asdict(), "numbers": list(wanted)}
+    there = set(connection.scalars(_WITH_VALUES, asked))
+    reach = -1
+    found: float | None = None
+    for stretch in stretches(connection, key):
+        # What came late may lie within one that began before it.
+        if found is not None and stretch.first > reach:
+            break
+        if not stretch.sealed or stretch.first in there:
+            one = _within(connection, key, wanted, kind, stretch)
+            if one is not None and (found is None or one[0] < reach):
+                reach, found = one
+    return found
+
+
+def _within(
+    connection: Connection, key: Key, wanted: Mapping[int, str], kind: str, stretch: Stretch
+) -> tuple[int, float] | None:
+    """Sequence number and generation of the first such snapshot of a stretch."""
+    block = read(connection, key, (GENERATION, KIND, *wanted), wanted, [stretch])
+    kinds, generation = block.texts(KIND), block.numbers(GENERATION)
+    if kind not in kinds.names:
+        return None
+    rows: Array = kinds.index == kinds.names.index(kind)
+    if generation.present is not None:
+        rows = rows & generation.present
+    some = np.zeros(len(block), dtype=bool)
+    for number in wanted:
+        present: Any = block.numbers(number).present
+        some |= True if present is None else present
+    at = np.flatnonzero(rows & some)
+    if not len(at):
+        return None
+    return int(block.numbers(SEQUENCE).values[at[0]]), float(generation.values[at[0]])

@@ -1,7 +1,7 @@
-"""Which server examines a run, and up to where it was examined.
+"""Leases: what one of several servers does at a time, whose turn it is and until when; and who examines a run.
 
-Several servers may hear of the same run in the same moment. One of them looks; what it saw is noted with its verdict,
-so that the others have nothing left to do, and a verdict on what was there before never replaces one on more.
+Several servers may hear of the same run in the same moment. One of them examines it; the revision it read is saved with
+its verdict, so that the others have nothing left to do, and an older verdict never replaces a newer one.
 
 Servers poll the database for what others do: a query works through every pooler and after every lost connection, while
 a notification on each commit would make the writers of all servers wait for each other.
@@ -14,10 +14,44 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, Engine, select, text, update
+import msgspec
+from sqlalchemy import Connection, Engine, insert, select, text, update
+from sqlalchemy.exc import IntegrityError
 
-from ..runs.runs import STATES, locked
-from ..schema import runs
+from .engine import writing
+from .runs.runs import STATES, locked
+from .schema import runs, settings
+
+PREFIX: Final = "lease."
+
+
+class Lease(msgspec.Struct):
+    owner: str
+    until: float
+
+
+def take(engine: Engine, name: str, owner: str, now: float, seconds: float) -> bool:
+    """Whether it is the owner's turn, from now on for so many seconds. ``now`` in Unix seconds."""
+    key = PREFIX + name
+    value = msgspec.json.encode(Lease(owner, now + seconds)).decode()
+    this = settings.c.key == key
+    try:
+        with writing(engine, durable=False) as connection:
+            query = select(settings.c.value).where(this).with_for_update()
+            found = connection.scalar(query)
+            if found is None:
+                connection.execute(insert(settings).values(key=key, value=value))
+                return True
+            lease = msgspec.json.decode(found, type=Lease)
+            # One that lies far ahead is of a clock that was set back since; the clocks of servers differ by less.
+            if lease.owner != owner and now < lease.until <= now + 2 * seconds:
+                return False
+            connection.execute(update(settings).where(this).values(value=value))
+            return True
+    except IntegrityError:
+        # Another server took it first, in this very moment.
+        return False
+
 
 MAX_AT_ONCE: Final = 500
 # Of the database, until the transaction ends, however its server ends.
@@ -33,7 +67,7 @@ class Examined:
 
 
 def has_other_servers(engine: Engine) -> bool:
-    """Whether others may serve the same database; an SQLite file has one server (`sqlite_lock.py`)."""
+    """Whether others may serve the same database; an SQLite file has one server (`sqlite_file.py`)."""
     return engine.dialect.name != "sqlite"
 
 

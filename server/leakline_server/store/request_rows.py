@@ -12,12 +12,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, or_, select, update
 
-from ...limits import MAX_PAST, MAX_REQUESTS
-from ..engine import writing
-from ..row_limits import keep_newest
-from ..runs.run_history import NoSuchRun
-from ..runs.runs import locked
-from ..schema import requests
+from ..limits import MAX_PAST, MAX_REQUESTS
+from .engine import keep_newest, writing
+from .runs.run_history import NoSuchRun
+from .runs.runs import locked
+from .schema import requests
 
 # Waiting for one run, and for all that is told at all.
 MAX_TOLD: Final = 16_384

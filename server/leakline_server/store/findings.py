@@ -15,13 +15,13 @@ from leakline.analysis.findings.verdict_summary import nothing_yet
 from leakline.analysis.results import Finding, Verdict, to_json
 from leakline.transport.oom_inference import said_at_end
 
-from ...limits import MAX_RUN_INCIDENTS
-from ..maintenance import corruption
-from ..row_limits import keep_newest
-from ..runs.run_order import sorted_by
-from ..runs.runs import iso
-from ..schema import incidents, runs
-from .acknowledgements import go_with
+from ..limits import MAX_RUN_INCIDENTS
+from .engine import keep_newest
+from .incident_groups import go_with
+from .maintenance import corruption
+from .runs.run_order import sorted_by
+from .runs.runs import iso
+from .schema import incidents, runs
 
 # An incident whose finding is gone.
 RESOLVED: Final = "resolved"

@@ -1,0 +1,220 @@
+"""What the commands `db`, `token`, `password` and `webhook` do, with or without a running server.
+
+They open a database, upgrade it, back it up and restore it, and send one signed test message to the webhook of the
+settings. Imports `store`, `config` and `alerts`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from leakline.errors import BadArgument, LeaklineError
+
+from .alerts.sending.address_check import shown
+from .alerts.sending.http_post import Delivered, Outcome
+from .alerts.sending.send_message import send, trial
+from .alerts.sending.signing import make_secret
+from .config import DEFAULT_DATABASE_URL, Config, from_environment
+from .paths import MIGRATIONS
+from .store import sqlite_file
+from .store.alerts import webhooks
+from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, Engine, open_engine, without_content
+from .store.maintenance import disk_space
+from .store.migrate import FORMER_VIEWS, NewerDatabase, current, refuse_newer, revisions, upgrade
+from .store.sqlite_file import AlreadyServed, CannotBackUp, Checked, alone_on
+
+
+class OlderDatabase(Exception):
+    """The database is that of an older server; its text is the sentence for people."""
+
+
+def opened_at(url: str | None, *, new: bool) -> contextlib.AbstractContextManager[Engine]:
+    """The database of the address or of the settings; see `opened`."""
+    return opened(at(url), new=new)
+
+
+def at(url: str | None) -> Config:
+    """The settings, with another database where an option of the command names one. Raises WrongSettings."""
+    if url is None:
+        return from_environment()
+    # Named, so that nobody looks for the default one.
+    return replace(
+        from_environment({**os.environ, "LEAKLINE_DATABASE_URL": DEFAULT_DATABASE_URL}),
+        database_url=url,
+    )
+
+
+@contextlib.contextmanager
+def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
+    """The database of the settings, at this version; made where there is none, if it may be ``new``.
+
+    Raises LeaklineError, also for what goes wrong inside.
+    """
+    missing = disk_space.missing_file(config.database_url)
+    if missing is not None and not new:
+        # Opening it would make one, and it would be empty.
+        raise LeaklineError(
+            f"there is no database at {missing}; name it with --database-url or LEAKLINE_DATABASE_URL"
+        )
+    try:
+        engine = open_engine(config.database_url, config.synchronous)
+        try:
+            _bring_to_this_version(engine)
+            yield engine
+        finally:
+            engine.dispose()
+    except (BadDatabaseUrl, NewerDatabase, OlderDatabase) as error:
+        raise LeaklineError(str(error)) from error
+    except DATABASE_ERRORS as error:
+        raise LeaklineError(f"the database does not do it: {without_content(error)}") from error
+    except OSError as error:
+        raise LeaklineError(f"the database does not do it: {error}") from error
+
+
+def _bring_to_this_version(engine: Engine) -> None:
+    """Only an empty one: an older server that runs on it could not write any more. Raises OlderDatabase."""
+    found = current(engine)
+    if found is not None and found in revisions(MIGRATIONS)[:-1]:
+        raise OlderDatabase(
+            f"the database is at schema {found} of an older leakline; start the server of this version on it once "
+            "(`leakline serve`), which brings it up to date"
+        )
+    upgrade(engine, MIGRATIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Upgraded:
+    """Schemas; ``before`` is None of a database that was empty."""
+
+    before: str | None
+    after: str
+
+
+def bring_up_to_date(config: Config) -> Upgraded:
+    """Bring the database to this version, as a server does when it starts. Raises LeaklineError."""
+    with _told(), alone_on(config.database_url):
+        engine = open_engine(config.database_url)
+        try:
+            before = current(engine)
+            upgrade(engine, MIGRATIONS)
+        finally:
+            engine.dispose()
+    return Upgraded(before, revisions(MIGRATIONS)[-1])
+
+
+def back_up(config: Config, target: Path) -> Checked:
+    """Copy an SQLite database, of whatever version, while a server may write to it. Raises LeaklineError."""
+    database = _file_of(config, f"pg_dump --format=custom --file={target}")
+    if not database.is_file():
+        raise LeaklineError(
+            f"there is no database at {database}; name it with --database-url or LEAKLINE_DATABASE_URL"
+        )
+    with _told():
+        return sqlite_file.back_up(database, target)
+
+
+def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
+    """Make a backup the database; what was there is kept: its path. Raises LeaklineError while a server is on it."""
+    # An empty one: --clean drops what the backup has and leaves what a newer version added.
+    database = _file_of(config, f"dropdb and createdb, then pg_restore --dbname=… {source}")
+    with _told():
+        if source.exists() and database.exists() and source.samefile(database):
+            raise CannotBackUp(f"{source} is the database itself; name a backup")
+        checked = sqlite_file.check(source)
+        if checked.schema is None:
+            raise CannotBackUp(f"{source} is no database of Leakline; name a file of db backup")
+        refuse_newer(checked.schema, MIGRATIONS, str(source))
+        _refuse_what_is_not_ours(source, checked.schema)
+        with alone_on(config.database_url):
+            return checked, sqlite_file.restore(source, database)
+
+
+def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
+    """A trigger or a view of somebody else would run as the server. Raises CannotBackUp."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder, "leakline.db")
+        engine = open_engine(f"sqlite:///{fresh}")
+        try:
+            upgrade(engine, MIGRATIONS, schema)
+        finally:
+            engine.dispose()
+        ours = sqlite_file.objects_of(fresh)
+    found = sqlite_file.objects_of(source)
+    # The upgrade drops them before it reads anything.
+    is_old = schema != revisions(MIGRATIONS)[-1]
+    dropped = {("view", name) for name in FORMER_VIEWS} if is_old else set()
+    strange = [
+        each for each, text in found.items() if each not in dropped and ours.get(each) != text
+    ]
+    if wrong := [*strange, *(each for each in ours if each not in found)]:
+        kind, name = wrong[0]
+        raise CannotBackUp(
+            f"{source} is no database as Leakline makes it: look at its {kind} {name!r}"
+        )
+
+
+def _file_of(config: Config, instead: str) -> Path:
+    with _told():
+        # Says what is wrong with an address that is none.
+        found = disk_space.file_of(config.database_url)
+        if found is None:
+            open_engine(config.database_url).dispose()
+            raise CannotBackUp(f"this is for SQLite files; on Postgres use {instead}")
+    return found
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Whatever goes wrong, as one line."""
+    try:
+        yield
+    except AlreadyServed as error:
+        raise LeaklineError(error.stop_it) from error
+    except (BadDatabaseUrl, NewerDatabase, CannotBackUp) as error:
+        raise LeaklineError(str(error)) from error
+    except (*DATABASE_ERRORS, OSError) as error:
+        raise LeaklineError(f"the database does not do it: {without_content(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedWebhook:
+    """``where`` may be shown. ``made_secret`` is the secret if it was made just now, to be shown once."""
+
+    where: str
+    outcome: Outcome
+    made_secret: str | None = field(repr=False)
+
+
+def check_webhook(config: Config) -> CheckedWebhook:
+    """Send it and say what came back; a receiver that accepts it is enabled again if it was disabled.
+
+    Raises BadArgument without LEAKLINE_WEBHOOK_URL, LeaklineError when the secret's database cannot be used.
+    """
+    if config.webhook_url is None:
+        why = "set it to the address alerts go to"
+        raise BadArgument("LEAKLINE_WEBHOOK_URL", "", why, "environment")
+    try:
+        engine = open_engine(config.database_url, config.synchronous)
+        upgrade(engine, MIGRATIONS)
+        return _check(config, config.webhook_url, engine)
+    except (*DATABASE_ERRORS, BadDatabaseUrl, NewerDatabase, OSError) as error:
+        raise LeaklineError(f"the database cannot be used: {without_content(error)}") from error
+
+
+def _check(config: Config, url: str, engine: Engine) -> CheckedWebhook:
+    secret, made = config.webhook_secret, None
+    if secret is None:
+        secret, made = webhooks.stored_secret(engine, make_secret)
+    now = time.time()
+    said = "Alerts of this server arrive here. Nothing leaks; somebody ran `leakline webhook test`."
+    outgoing = trial(url, config.webhook_format, secret, config.address, now, said)
+    outcome = send(outgoing, config.webhook_allow, now)
+    if isinstance(outcome, Delivered):
+        webhooks.enable_configured(engine, url)
+    return CheckedWebhook(shown(url), outcome, made)

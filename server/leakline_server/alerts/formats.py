@@ -1,0 +1,262 @@
+"""Formats of webhook messages: the facts of an alert in, the body of the POST out. Pure.
+
+A new format is a function that renders a `Message`, and a row of `FORMATS`.
+
+The standard message is {"type": event, "timestamp": ISO 8601 UTC, "data": facts}, as Standard Webhooks suggests.
+
+Chats (Slack and apprise) show a title, a sentence, labelled lines and a link. Every part is plain text of one line;
+each format escapes it for its service.
+
+The body for a Slack incoming webhook is Block Kit, with a plain sentence for notifications. What comes from a training
+script is only in `plain_text` objects, which know no mentions, links or formatting. In every text & < > are control
+characters and are written as entities. Slack's bounds: 50 blocks, a header of 150 characters, 3,000 in a text,
+10 fields of 2,000.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from leakline.text_format import printable
+
+from .alert_payload import iso
+
+# The specification asks for less than 20 KB.
+MAX_BODY_BYTES: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """``at`` is Unix seconds of the event; ``facts`` as `alert_payload.py` makes them.
+
+    ``server_url`` is the address people use, without a slash at its end.
+    """
+
+    event: str
+    at: float
+    facts: Mapping[str, Any]
+    server_url: str
+
+
+# What goes first when names are so long that the message would be too large: (list entries, characters) kept.
+_SIZES: Final = ((8, 300), (3, 200), (2, 100), (1, 40))
+
+
+def render_standard(message: Message) -> bytes:
+    """UTF-8 JSON of at most MAX_BODY_BYTES; lists and texts are shortened, never left out."""
+    facts = dict(message.facts)
+    facts["link"] = message.server_url.rstrip("/") + str(facts.get("link", "/"))
+    for entries, characters in _SIZES:
+        shortened = {
+            "type": message.event,
+            "timestamp": iso(message.at),
+            "data": {**_shortened(facts, entries, characters), "link": facts["link"]},
+        }
+        body = json.dumps(shortened, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        encoded = body.encode(errors="replace")
+        if len(encoded) <= MAX_BODY_BYTES:
+            return encoded
+    raise ValueError(f"the facts of {message.event} do not fit into {MAX_BODY_BYTES} bytes")
+
+
+def _shortened(value: Any, entries: int, characters: int) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= characters else value[: characters - 1] + "…"
+    if isinstance(value, Mapping):
+        return {key: _shortened(entry, entries, characters) for key, entry in value.items()}
+    if isinstance(value, Sequence):
+        return [_shortened(entry, entries, characters) for entry in value[:entries]]
+    return value
+
+
+ADVICE: Final = "Advice"
+MAX_ADVICE_LINES: Final = 3
+MAX_LINK_CHARACTERS: Final = 900
+
+# Keys of the facts, in the order in which somebody reads at night.
+_LABELS: Final[Mapping[str, str]] = {
+    "where": "Where",
+    "what": "What",
+    "how_much": "How much",
+    "when": "Since when",
+    "forecast": "Forecast",
+}
+_ORIGINS: Final[Mapping[object, str]] = {
+    "expect": "declared with run.expect",
+    "accepted": "accepted by a person",
+    "budget": "above its run.budget",
+    "rule": "a rule of this server",
+}
+_TONES: Final[Mapping[str, str]] = {
+    "incident.suspected": "warning",
+    "incident.confirmed": "alarm",
+    "incident.recovered": "good",
+    "incident.resolved": "good",
+    "oom.risk": "alarm",
+    "contract.violated": "warning",
+    "run.silent": "warning",
+    "run.killed": "alarm",
+    "rule.fired": "warning",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One labelled line; the text is never empty."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An alert as chat shows it. ``tone`` is alarm, warning, good or neutral; ``link`` an http(s) address."""
+
+    title: str
+    summary: str
+    lines: tuple[Line, ...]
+    link: str
+    tone: str
+
+
+def read(message: Message) -> Parts:
+    """The parts of any alert; what its facts do not tell has no line."""
+    facts = message.facts
+    lines = [Line(label, _text(facts, key)) for key, label in _LABELS.items()]
+    lines += [Line(ADVICE, plain(text)) for text in _list(facts.get("advice"))[:MAX_ADVICE_LINES]]
+    title = plain(facts.get("title")) or message.event
+    return Parts(
+        title=title,
+        summary=plain(facts.get("summary")) or title,
+        lines=tuple(line for line in lines if line.text),
+        link=_link(message),
+        tone=_tone(message),
+    )
+
+
+def plain(value: object) -> str:
+    """``value`` as one line without control characters; empty for what is no text."""
+    if not isinstance(value, str):
+        return ""
+    text = " ".join(printable(value).split())
+    # Clients make links of addresses in plain text too; a space of no width keeps them from it.
+    return text.replace("://", ":\u200b//")
+
+
+def _units(text: str) -> int:
+    """Its length as services count it that count UTF-16; never less than the number of characters."""
+    return sum(2 if c > "\uffff" else 1 for c in text)
+
+
+def escaped(text: str, limit: int, escape: Mapping[str, str]) -> str:
+    """``text`` with each character of ``escape`` replaced, at most ``limit`` units long, no escape cut in two."""
+    pieces = [escape.get(c, c) for c in text]
+    if sum(map(_units, pieces)) <= limit:
+        return "".join(pieces)
+    kept, left = [], limit - 1
+    for piece in pieces:
+        left -= _units(piece)
+        if left < 0:
+            break
+        kept.append(piece)
+    return "".join(kept).rstrip() + "…"
+
+
+def _tone(message: Message) -> str:
+    rule, run = message.facts.get("rule"), message.facts.get("run")
+    if isinstance(rule, Mapping) and rule.get("status") == "resolved":
+        return "good"
+    if (
+        message.event == "run.finished"
+        and isinstance(run, Mapping)
+        and run.get("state") == "failed"
+    ):
+        return "warning"
+    return _TONES.get(message.event, "neutral")
+
+
+def _text(facts: Mapping[str, object], key: str) -> str:
+    part = facts.get(key)
+    text = plain(part.get("text") if isinstance(part, Mapping) else part)
+    # Slack takes ten fields, so the origin has no line of its own.
+    origin = _ORIGINS.get(facts.get("origin"))
+    return f"{text} ({origin})" if key == "what" and text and origin else text
+
+
+def _list(value: object) -> Sequence[object]:
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+
+
+def _link(message: Message) -> str:
+    """Without any character that ends a link in one of the services; the front page where it is too long."""
+    base = message.server_url.rstrip("/")
+    path = message.facts.get("link")
+    link = quote(base + (path if isinstance(path, str) else "/"), safe="%/:?#[]@!$&'*+,;=~")
+    return link if len(link) <= MAX_LINK_CHARACTERS else quote(base, safe="%/:[]") + "/"
+
+
+LINK_TEXT: Final = "Open in Leakline"
+# Slack counts what is sent, escapes included. Our own sentences are shorter.
+MAX_SUMMARY_CHARACTERS: Final = 1_000
+MAX_HEADER_CHARACTERS: Final = 150
+MAX_TEXT_CHARACTERS: Final = 3_000
+MAX_FIELD_CHARACTERS: Final = 2_000
+MAX_FALLBACK_CHARACTERS: Final = 1_000
+
+_ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+def render_slack(message: Message) -> bytes:
+    """UTF-8 JSON of at most MAX_BODY_BYTES; whole lines are left out from the end where it would be longer."""
+    parts = read(message)
+    for kept in range(len(parts.lines), -1, -1):
+        body = _body(message.event, parts, parts.lines[:kept])
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        if len(encoded := text.encode()) <= MAX_BODY_BYTES:
+            return encoded
+    raise ValueError(f"the message does not fit into {MAX_BODY_BYTES} bytes")
+
+
+def _body(event: str, parts: Parts, lines: Sequence[Line]) -> dict[str, Any]:
+    facts = [line for line in lines if line.label != ADVICE]
+    blocks: list[dict[str, Any]] = [
+        {"type": "header", "text": _plain(parts.title, MAX_HEADER_CHARACTERS)},
+        {"type": "section", "text": _plain(parts.summary, MAX_SUMMARY_CHARACTERS)},
+    ]
+    if facts:
+        # Label and text are two columns on a desktop and follow each other on a phone.
+        columns = [(_bold(line.label), _plain(line.text, MAX_FIELD_CHARACTERS)) for line in facts]
+        fields = [field for column in columns for field in column]
+        blocks.append({"type": "section", "fields": fields})
+    blocks += [
+        {"type": "section", "text": _plain(f"{ADVICE}: {line.text}", MAX_TEXT_CHARACTERS)}
+        for line in lines
+        if line.label == ADVICE
+    ]
+    blocks.append({"type": "context", "elements": [_slack_link(parts.link), _plain(event, 150)]})
+    fallback = escaped(f"{parts.title}: {parts.summary}", MAX_FALLBACK_CHARACTERS, _ENTITIES)
+    return {"text": fallback, "mrkdwn": False, "unfurl_links": False, "blocks": blocks}
+
+
+def _plain(text: str, limit: int) -> dict[str, Any]:
+    return {"type": "plain_text", "text": escaped(text, limit, _ENTITIES), "emoji": False}
+
+
+def _bold(label: str) -> dict[str, Any]:
+    return {"type": "mrkdwn", "text": f"*{label}*", "verbatim": True}
+
+
+def _slack_link(link: str) -> dict[str, Any]:
+    target = escaped(link, MAX_TEXT_CHARACTERS, _ENTITIES)
+    return {"type": "mrkdwn", "text": f"<{target}|{LINK_TEXT}>", "verbatim": True}
+
+
+# Format name -> what makes the body (UTF-8, at most MAX_BODY_BYTES).
+FORMATS: Final[Mapping[str, Callable[[Message], bytes]]] = {
+    "standard": render_standard,
+    "slack": render_slack,
+}

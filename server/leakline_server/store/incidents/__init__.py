@@ -1,5 +1,0 @@
-"""Rows of findings and incidents, and acknowledgements of them.
-
-Imports `store.runs`, `series`, `coordination`, `maintenance`, and `leakline.analysis`. Start reading in
-`findings.py`.
-"""
