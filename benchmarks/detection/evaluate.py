@@ -132,7 +132,7 @@ def _leaking(case: Case, number: int) -> Outcome:
 
 def _with_witness(found: Outcome, case: Case) -> Outcome:
     assert found.start is not None
-    seen = looks(case, witness=True, upto=found.start + SOON + 1)
+    seen = looks(case, witness=True, end=found.start + SOON + 1)
     return replace(found, with_witness=first_at(seen, "suspected", found.start))
 
 
@@ -155,7 +155,7 @@ def _baselines(case: Case, start: int) -> tuple[dict[str, int | None], dict[str,
 
 def _accuracy(case: Case, leak: Leak) -> tuple[float | None, bool | None, float | None]:
     """(generations off in the start, whether that is close, share off in the rate) at the end of the run."""
-    verdict = examine(Recording(case).upto(len(case)))
+    verdict = examine(Recording(case).until(len(case)))
     active = [finding for finding in verdict.findings if finding.status in ACTIVE]
     if not active:
         return None, None, None
@@ -172,9 +172,9 @@ def _start_off(active: Sequence[Finding], leak: Leak) -> float | None:
     return abs(min(starts) - leak.start) if starts else None
 
 
-def leaked_rate(leak: Leak, upto: int, baseline: float) -> float:
-    """Bytes per generation truly lost from the start to reading ``upto``: least squares of what is lost."""
-    points = leak.shares[leak.start : upto]
+def leaked_rate(leak: Leak, end: int, baseline: float) -> float:
+    """Bytes per generation truly lost from the start to reading ``end``: least squares of what is lost."""
+    points = leak.shares[leak.start : end]
     middle, mean = (len(points) - 1) / 2, sum(points) / len(points)
     across = sum((i - middle) * (share - mean) for i, share in enumerate(points))
     return baseline * across / sum((i - middle) ** 2 for i in range(len(points)))
@@ -183,7 +183,7 @@ def leaked_rate(leak: Leak, upto: int, baseline: float) -> float:
 def _forecast(case: Case, leak: Leak) -> Forecast:
     assert case.out_at is not None
     half = leak.start + (case.out_at - leak.start) // 2
-    told = examine(Recording(case).upto(half + 1)).oom.generation
+    told = examine(Recording(case).until(half + 1)).oom.generation
     if told is None:
         return Forecast()
     error = abs(told.estimate - case.out_at) / (case.out_at - half)

@@ -26,7 +26,7 @@ class _Row:
 
 
 class Recording:
-    """All rows of a case; ``upto`` gives the history of its first so many readings."""
+    """All rows of a case; ``end`` gives the history of its first so many readings."""
 
     def __init__(self, case: Case, *, witness: bool = False, declared: bool = True) -> None:
         self._case = case
@@ -34,7 +34,7 @@ class Recording:
         self._capacities = dict(case.capacities) if declared else {}
         self._rows = [row for i in range(len(case)) for row in self._rows_of(i)]
 
-    def upto(self, readings: int) -> RunHistory:
+    def until(self, readings: int) -> RunHistory:
         case = self._case
         rows = [row for row in self._rows if row.reading < readings]
         processes = tuple(

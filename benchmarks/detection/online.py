@@ -12,8 +12,8 @@ from leakline.analysis.forecast.oom_forecast import forecast
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.run_history import RunHistory
 from leakline.analysis.status import walk
-from leakline.analysis.timeline import lanes_of
-from leakline.analysis.timeline_analysis import LaneStudy
+from leakline.analysis.timeline import timelines_of
+from leakline.analysis.timeline_analysis import TimelineAnalysis
 
 from .cases import Case
 from .histories import Recording
@@ -37,8 +37,8 @@ class _Watch:
         self._kept = Kept()
 
     def look(self, history: RunHistory) -> Look:
-        (lane,) = lanes_of(history)
-        study = LaneStudy(history, lane)
+        (timeline,) = timelines_of(history)
+        study = TimelineAnalysis(history, timeline)
         self._kept.give(study)
         moment, standings = walk(study)
         assert moment is not None
@@ -50,9 +50,9 @@ class _Watch:
 
 
 def looks(
-    case: Case, *, witness: bool = False, declared: bool = True, upto: int | None = None
+    case: Case, *, witness: bool = False, declared: bool = True, end: int | None = None
 ) -> list[Look]:
-    """One look after each reading, of the first ``upto`` or of all."""
+    """One look after each reading, of the first ``end`` or of all."""
     watch, recording = _Watch(), Recording(case, witness=witness, declared=declared)
-    last = len(case) if upto is None else min(upto, len(case))
-    return [watch.look(recording.upto(i + 1)) for i in range(last)]
+    last = len(case) if end is None else min(end, len(case))
+    return [watch.look(recording.until(i + 1)) for i in range(last)]

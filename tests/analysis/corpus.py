@@ -23,8 +23,8 @@ class Case:
     sizes: list[float] | None = None
 
 
-def history_of(case: Case, upto: int | None = None) -> RunHistory:
-    values = case.values[:upto]
+def history_of(case: Case, end: int | None = None) -> RunHistory:
+    values = case.values[:end]
     n = len(values)
     series: dict[str, list[float | int | None]] = {"process.anon_bytes": [round(v) for v in values]}
     capacities: dict[str, int | None] = {}

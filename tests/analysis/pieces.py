@@ -1,4 +1,4 @@
-"""Single pieces of the analysis, as small as a rule needs them: a count that grows, a lane, a cause."""
+"""Single pieces of the analysis, as small as a rule needs them: a count that grows, a timeline, a cause."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from leakline.analysis.run_history import Expectation, ProcessHistory, RunHistor
 from leakline.analysis.statistics.count_evidence import CountGrowth, Pattern
 from leakline.analysis.statistics.memory_evidence import Rise, Scale
 from leakline.analysis.statistics.trend import NO_GROWTH, Slope
-from leakline.analysis.timeline import Lane, lanes_of
-from leakline.analysis.timeline_analysis import Assessed, LaneStudy
+from leakline.analysis.timeline import Timeline, timelines_of
+from leakline.analysis.timeline_analysis import Assessed, TimelineAnalysis
 
 TRAIN = Place("train", "train", 1.0)
 EVOLVE = Place("evolve", "evolve", 1.0)
@@ -110,13 +110,13 @@ def ends_history(series: Mapping[str, Sequence[Value]], **more: Any) -> RunHisto
     return steps_history([("generation_end", g, None) for g in range(n)], series, **more)
 
 
-def lane_of(history: RunHistory) -> Lane:
-    (lane,) = lanes_of(history)
-    return lane
+def timeline_of(history: RunHistory) -> Timeline:
+    (timeline,) = timelines_of(history)
+    return timeline
 
 
-def ends_lane(series: Mapping[str, Sequence[Value]]) -> Lane:
-    return lane_of(ends_history(series))
+def ends_timeline(series: Mapping[str, Sequence[Value]]) -> Timeline:
+    return timeline_of(ends_history(series))
 
 
 def finding(
@@ -130,11 +130,11 @@ def finding(
     return Finding(fingerprint, status, kind, phase, None, suspects, growth, begun, 0.9, **more)
 
 
-def study_of(history: RunHistory | None = None, **series: Sequence[Value]) -> LaneStudy:
+def study_of(history: RunHistory | None = None, **series: Sequence[Value]) -> TimelineAnalysis:
     """Of one process; without a history, of these series beside memory that stands still, ``__`` for a dot."""
     named = {name.replace("__", "."): values for name, values in series.items()}
     history = history or ends_history({"process.anon_bytes": FLAT, **named})
-    return LaneStudy(history, lane_of(history))
+    return TimelineAnalysis(history, timeline_of(history))
 
 
 __all__ = [
@@ -148,11 +148,11 @@ __all__ = [
     "candidate",
     "cause_of",
     "ends_history",
-    "ends_lane",
+    "ends_timeline",
     "finding",
     "growing",
-    "lane_of",
     "steps_history",
     "study_of",
     "sure",
+    "timeline_of",
 ]

@@ -27,8 +27,8 @@ from leakline.analysis.assertions.declared_limits import (
 )
 from leakline.analysis.results import Assertion, AssertionCheck, AssertionState, Deviation, Interval
 from leakline.analysis.run_history import Value
-from leakline.analysis.timeline import Lane
-from leakline.analysis.timeline_analysis import LaneStudy
+from leakline.analysis.timeline import Timeline
+from leakline.analysis.timeline_analysis import TimelineAnalysis
 from leakline.snapshot import Event
 
 RSS = "process.rss_bytes"
@@ -194,35 +194,35 @@ def test_a_long_plan_stays_small() -> None:
 RUN, ENDED = RunHistory("r"), RunHistory("r", ended=True)
 
 
-def lane_of(
+def timeline_of(
     generation: Sequence[int | None], series: Mapping[str, Sequence[Value]], *, name: str = "rank 0 main",
     ends: Sequence[int] | None = None, segment: Sequence[int] | None = None, baseline: int | None = None,
-) -> Lane:  # fmt: skip
+) -> Timeline:  # fmt: skip
     """``ends``: the rows that end a generation; each row does where none are named."""
     n = len(generation)
     rows = tuple(range(n) if ends is None else ends)
     generations = tuple(g for row in rows if (g := generation[row]) is not None)
-    return Lane(
+    return Timeline(
         name, "p", ["generation_end"] * n, [None] * n, [60.0 * i for i in range(n)], generation, series,
         segment or [0] * n, generations, rows, baseline, {g: i for i, g in enumerate(generations)},
     )  # fmt: skip
 
 
-def read(readings: Sequence[Value], *, first: int = 0) -> Lane:
-    return lane_of(range(first, first + len(readings)), {RSS: readings})
+def read(readings: Sequence[Value], *, first: int = 0) -> Timeline:
+    return timeline_of(range(first, first + len(readings)), {RSS: readings})
 
 
-def of(*lanes: Lane) -> list[LaneStudy]:
+def of(*timelines: Timeline) -> list[TimelineAnalysis]:
     """Studies of which a band needs nothing but the readings."""
-    return [cast(LaneStudy, SimpleNamespace(lane=lane)) for lane in lanes]
+    return [cast(TimelineAnalysis, SimpleNamespace(timeline=timeline)) for timeline in timelines]
 
 
-def told(studies: Sequence[LaneStudy]) -> list[tuple[LaneStudy, None]]:
+def told(studies: Sequence[TimelineAnalysis]) -> list[tuple[TimelineAnalysis, None]]:
     return [(study, None) for study in studies]
 
 
-def checked_band(band: Assertion, lane: Lane, history: RunHistory = RUN) -> AssertionCheck:
-    (readings,) = band_readings(band, of(lane))
+def checked_band(band: Assertion, timeline: Timeline, history: RunHistory = RUN) -> AssertionCheck:
+    (readings,) = band_readings(band, of(timeline))
     return check(history, band, readings)
 
 
@@ -263,8 +263,8 @@ def test_the_newest_forty_bands_count() -> None:
 
 def test_eighty_checks_are_told() -> None:
     history = RunHistory("r", events=tuple(event(RSS, first, None, 1) for first in range(30)))
-    lanes = [read([5, 5]), read([5, 5]), read([5, 5])]
-    assert len(check_assertions(history, told(of(*lanes)))) == 80
+    timelines = [read([5, 5]), read([5, 5]), read([5, 5])]
+    assert len(check_assertions(history, told(of(*timelines)))) == 80
 
 
 @pytest.mark.parametrize(
@@ -286,8 +286,8 @@ def test_a_band_is_within_once_all_of_it_has_ended(
 ) -> None:
     ends = range(1, len(readings) + 1)
     # Read once before the first generation: the series is measured, whatever the ends say.
-    lane = lane_of([None, *range(len(readings))], {RSS: [1, *readings]}, ends=ends)
-    found = checked_band(band(0, last), lane, history)
+    timeline = timeline_of([None, *range(len(readings))], {RSS: [1, *readings]}, ends=ends)
+    found = checked_band(band(0, last), timeline, history)
     assert (found.state, found.process) == (state, None)
 
 
@@ -306,7 +306,7 @@ def test_only_processes_that_measure_the_series_are_checked() -> None:
     for second, expected in (
         ([None, None], [(None, "open")]), ([5, 0], [("rank 0 main", "open"), ("rank 1 main", "broken")]),
     ):  # fmt: skip
-        other = lane_of(range(2), {RSS: second}, name="rank 1 main")
+        other = timeline_of(range(2), {RSS: second}, name="rank 1 main")
         unmeasured, *checks = check_assertions(history, told(of(read([5, None]), other)))
         assert [(c.process, c.state) for c in checks] == expected
         assert unmeasured.state == "not_measured"
@@ -317,9 +317,11 @@ def test_only_processes_that_measure_the_series_are_checked() -> None:
 def test_growth_is_from_the_end_before_and_of_the_first_from_the_baseline() -> None:
     generation = [None, 0, 1, 2]
     memory = {RSS: [100, 107, 120, 118]}
-    with_baseline = lane_of(generation, memory, ends=[1, 2, 3], baseline=0)
+    with_baseline = timeline_of(generation, memory, ends=[1, 2, 3], baseline=0)
     assert list(readings_of(with_baseline, GENERATION_GROWTH)) == [7, 13, -2]
-    assert list(readings_of(lane_of(generation, memory, ends=[1, 2, 3]), GENERATION_GROWTH)) == [
+    assert list(
+        readings_of(timeline_of(generation, memory, ends=[1, 2, 3]), GENERATION_GROWTH)
+    ) == [
         None,
         13,
         -2,
@@ -329,9 +331,9 @@ def test_growth_is_from_the_end_before_and_of_the_first_from_the_baseline() -> N
 def test_growth_over_what_was_not_read_or_a_resume_is_unknown() -> None:
     assert list(readings_of(read([10, None, 14, 15]), GENERATION_GROWTH)) == [None, None, None, 1]
     # Nor where a generation is lost between two.
-    lost = lane_of([0, 1, 3, 4], {RSS: [10, 11, 15, 17]})
+    lost = timeline_of([0, 1, 3, 4], {RSS: [10, 11, 15, 17]})
     assert list(readings_of(lost, GENERATION_GROWTH)) == [None, 1, None, 2]
-    resumed = lane_of(range(4), {RSS: [10, 11, 5, 7]}, segment=[0, 0, 1, 1])
+    resumed = timeline_of(range(4), {RSS: [10, 11, 5, 7]}, segment=[0, 0, 1, 1])
     assert list(readings_of(resumed, GENERATION_GROWTH)) == [None, 1, None, 2]
 
 
@@ -339,13 +341,13 @@ def test_growth_is_checked_where_resident_memory_is_read() -> None:
     history = RunHistory("r", events=(event(GENERATION_GROWTH, 0, 1, 5),))
     (check,) = check_assertions(history, told(of(read([10, 15]))))
     assert (check.state, check.judged) == ("holds", 1)
-    assert check_assertions(history, told(of(lane_of(range(2), {}))))[0].state == "not_measured"
+    assert check_assertions(history, told(of(timeline_of(range(2), {}))))[0].state == "not_measured"
 
 
 def test_a_peak_is_the_highest_of_all_snapshots_of_its_generation() -> None:
     peaks = [90, 5, 7, 6, 3, None, 2]
-    lane = lane_of([None, 0, 0, 0, 1, 2, 1], {"process.peak_bytes": peaks}, ends=[3, 6, 5])
-    assert list(readings_of(lane, "process.peak_bytes")) == [7, 3, None]
+    timeline = timeline_of([None, 0, 0, 0, 1, 2, 1], {"process.peak_bytes": peaks}, ends=[3, 6, 5])
+    assert list(readings_of(timeline, "process.peak_bytes")) == [7, 3, None]
 
 
 def deviations(*off_by: tuple[int, float]) -> list[Deviation]:

@@ -40,7 +40,7 @@ from leakline.analysis.attribution.causes import Cause
 from leakline.analysis.results import Assertion, AssertionCheck, Interval
 from leakline.analysis.statistics.memory_evidence import Rise, Scale
 from leakline.analysis.statistics.trend import Slope
-from leakline.analysis.timeline_analysis import Assessed, LaneStudy
+from leakline.analysis.timeline_analysis import Assessed, TimelineAnalysis
 from leakline.snapshot import Event
 
 
@@ -268,7 +268,7 @@ def budget(
     return Assertion("budget", name, f"{scope}.kept_bytes", phase, None, normal, leak)
 
 
-class _Lane(SimpleNamespace):
+class _Timeline(SimpleNamespace):
     """As long as its generations are many."""
 
     def __len__(self) -> int:
@@ -278,16 +278,16 @@ class _Lane(SimpleNamespace):
 def study(
     levels: Sequence[float] = (), *, booked: Sequence[Mapping[str, float]] = (), baseline: Sequence[float | None] = (),
     generations: Sequence[int] = (), history: RunHistory = RUN, name: str = "rank 0 main",
-) -> LaneStudy:  # fmt: skip
+) -> TimelineAnalysis:  # fmt: skip
     """Private memory at the end of each generation, and what its phases kept; ``baseline``: read before the first."""
-    lane = _Lane(
+    timeline = _Timeline(
         generations=tuple(generations or range(max(len(levels), len(booked)))), private=list(levels),
         private_rows=[*baseline, *levels], baseline_row=0 if baseline else None, name=name,
     )  # fmt: skip
     told = SimpleNamespace(
-        lane=lane, booked=booked, history=history, scale=lambda upto: Scale(1_000)
+        timeline=timeline, booked=booked, history=history, scale=lambda end: Scale(1_000)
     )
-    return cast(LaneStudy, told)
+    return cast(TimelineAnalysis, told)
 
 
 @pytest.mark.parametrize(
@@ -451,10 +451,10 @@ def test_a_broken_budget_that_nothing_explains_is_a_finding_of_its_own() -> None
 
 
 def judged(
-    levels: Sequence[float], found: Sequence[Assessed], upto: int, **bounds: Any
+    levels: Sequence[float], found: Sequence[Assessed], end: int, **bounds: Any
 ) -> list[Assessed]:
     history = RunHistory("r", events=(event("generation", **bounds),))
-    return with_budgets(study(levels, history=history), upto, found)
+    return with_budgets(study(levels, history=history), end, found)
 
 
 def test_only_the_newest_generation_breaks_a_budget_now() -> None:

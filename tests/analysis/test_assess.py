@@ -13,10 +13,10 @@ from pieces import (
     cause_of,
     ends_history,
     growing,
-    lane_of,
     steps_history,
     study_of,
     sure,
+    timeline_of,
 )
 
 from leakline.analysis.assertions.expected_counts import Violation
@@ -49,36 +49,36 @@ LOG = candidate("app.log", "container")
 
 
 @pytest.mark.parametrize(
-    ("generation", "upto", "position"),
+    ("generation", "end", "position"),
     [
         (None, 8, 2), (None, 15, 3), (None, 16, 4), (None, 300, 44), (None, 256, 4), (None, 1, 0), (5, 12, 5),
         (4.5, 12, 5), (0, 12, 0), (10, 12, 10), (11, 12, 10), (5, 300, 44), (999, 12, 0),
     ],
 )  # fmt: skip
 def test_a_rate_rests_on_what_follows_the_start_or_the_warm_up_and_on_two_readings_at_least(
-    generation: float | None, upto: int, position: int
+    generation: float | None, end: int, position: int
 ) -> None:
-    lane = lane_of(ends_history({"process.anon_bytes": [1000] * 300}))
-    assert position_of(lane, generation, upto) == position
+    timeline = timeline_of(ends_history({"process.anon_bytes": [1000] * 300}))
+    assert position_of(timeline, generation, end) == position
 
 
 def test_rows_of_an_open_generation_are_of_the_newest_moment_alone() -> None:
     rows = [("generation_end", 0, None), ("generation_end", 1, None), ("phase_end", 2, "train")]
     study = study_of(steps_history(rows, {"process.anon_bytes": [1, 2, 3]}))
-    assert [last_row_of(study, upto) for upto in (1, 2)] == [0, 2]
+    assert [last_row_of(study, end) for end in (1, 2)] == [0, 2]
 
 
 @pytest.mark.parametrize(
-    ("total", "upto", "remaining"),
+    ("total", "end", "remaining"),
     [
         (100, 10, 90.0), (5, 12, 0.0), (100, 0, None),
     ],
 )  # fmt: skip
 def test_generations_that_are_still_to_come(
-    total: int | None, upto: int, remaining: float | None
+    total: int | None, end: int, remaining: float | None
 ) -> None:
     history = ends_history({"process.anon_bytes": FLAT}, total=total)
-    assert study_of(history).remaining(upto) == remaining
+    assert study_of(history).remaining(end) == remaining
 
 
 def test_growth_is_held_against_what_is_resident_where_that_is_more() -> None:

@@ -12,7 +12,7 @@ from leakline.analysis import examine, to_json
 from leakline.analysis.memory.memory_by_phase import books
 from leakline.analysis.results import AttemptGrowth, GenerationSpan
 from leakline.analysis.run_history import ProcessHistory, RunHistory, history_from_batches
-from leakline.analysis.timeline import lanes_of
+from leakline.analysis.timeline import timelines_of
 from leakline.snapshot import Batch
 
 
@@ -49,14 +49,14 @@ def test_the_same_leak_in_both_attempts_is_one_finding_with_one_rate(told: dict[
 def test_what_went_with_the_process_is_no_release(told: dict[str, int]) -> None:
     history = together(FIRST, SECOND, **told)
     assert examine(history).status in ("suspected", "confirmed")
-    (lane,) = lanes_of(history)
+    (timeline,) = timelines_of(history)
     # 400 MiB less, of which nothing is seen on the axis of the verdict, and nothing in the books.
-    steps = [b - a for a, b in pairwise(lane.private)]
+    steps = [b - a for a, b in pairwise(timeline.private)]
     assert min(steps) > -8 * MIB
     booked = books(history)
     assert min(booked.total) > -8 * MIB
     # As it was read: there it is.
-    resident = [v for v in lane.readings("process.rss_bytes") if v is not None]
+    resident = [v for v in timeline.readings("process.rss_bytes") if v is not None]
     assert min(b - a for a, b in pairwise(resident)) < -300 * MIB
 
 
@@ -65,9 +65,9 @@ def test_what_was_done_again_is_there_once_as_the_later_attempt_did_it(
     told: dict[str, int],
 ) -> None:
     history = together(FIRST, SECOND, **told)
-    (lane,) = lanes_of(history)
-    assert lane.generations == tuple(range(18))
-    assert [lane.segment[row] for row in lane.end_rows] == [0] * 6 + [1] * 12
+    (timeline,) = timelines_of(history)
+    assert timeline.generations == tuple(range(18))
+    assert [timeline.segment[row] for row in timeline.end_rows] == [0] * 6 + [1] * 12
     assert books(history).generations == tuple(range(18))
     alone = books(together(SECOND))
     assert books(history).total[7:] == alone.total[1:]
@@ -75,7 +75,7 @@ def test_what_was_done_again_is_there_once_as_the_later_attempt_did_it(
 
 def test_one_that_lives_beside_another_has_a_lane_of_its_own() -> None:
     both = together(FIRST, replace(FIRST, instance="p2", seed=3))
-    assert [lane.name for lane in lanes_of(both)] == ["rank 0 main", "rank 0 main 2"]
+    assert [timeline.name for timeline in timelines_of(both)] == ["rank 0 main", "rank 0 main 2"]
 
 
 def child(number: int, begins: float) -> ProcessHistory:
@@ -89,11 +89,11 @@ def test_children_that_come_one_after_the_other_are_one_lane_and_not_in_the_book
     end = alone.processes[0].time[-1]
     children = tuple(child(n, end + 100_000 * n) for n in range(5))
     history = replace(alone, processes=(*children, *alone.processes))
-    assert [lane.name for lane in lanes_of(history)] == ["rank 0 child", "rank 0 main"]
+    assert [timeline.name for timeline in timelines_of(history)] == ["rank 0 child", "rank 0 main"]
     assert books(history) == books(alone)
     assert examine(history).generations == examine(alone).generations == 8
     beside = tuple(child(n, end + n) for n in range(3))
-    names = [lane.name for lane in lanes_of(replace(alone, processes=beside))]
+    names = [timeline.name for timeline in timelines_of(replace(alone, processes=beside))]
     assert names == ["rank 0 child", "rank 0 child 2", "rank 0 child 3"]
 
 

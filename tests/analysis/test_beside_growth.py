@@ -38,17 +38,17 @@ from leakline.analysis.run_history import Holders, Value, most_of
 from leakline.analysis.statistics.count_evidence import CountGrowth, Pattern
 from leakline.analysis.statistics.memory_evidence import Rise, Scale
 from leakline.analysis.statistics.trend import Slope
-from leakline.analysis.timeline import Lane
-from leakline.analysis.timeline_analysis import Assessed, LaneStudy
+from leakline.analysis.timeline import Timeline
+from leakline.analysis.timeline_analysis import Assessed, TimelineAnalysis
 from leakline.snapshot import CYCLIC_GARBAGE, Event, Holder
 
 
-def lane(
+def timeline(
     series: Mapping[str, Sequence[Value]], *, segment: Sequence[int] | None = None, generations: Sequence[int] = ()
-) -> Lane:  # fmt: skip
+) -> Timeline:  # fmt: skip
     n = max(map(len, series.values()), default=0)
     named, rows = tuple(generations or range(n)), tuple(range(n))
-    return Lane(
+    return Timeline(
         "rank 0 main", "p", ["generation_end"] * n, [None] * n, [60.0 * i for i in range(n)], named, series,
         segment or [0] * n, named, rows, None, {g: i for i, g in enumerate(named)},
     )  # fmt: skip
@@ -68,29 +68,29 @@ def test_a_gauge_is_the_same_within_five_percent(
 
 
 def test_a_gauge_is_the_middle_of_the_shared_generations_of_all_processes() -> None:
-    lanes = [
-        lane({"gauge.x": [1, 2, 3, None]}),
-        lane({"gauge.x": [10, 20, 30, 40]}),
-        lane({"y": [5]}),
+    timelines = [
+        timeline({"gauge.x": [1, 2, 3, None]}),
+        timeline({"gauge.x": [10, 20, 30, 40]}),
+        timeline({"y": [5]}),
     ]
-    assert _median(lanes, "gauge.x", {1, 2, 3}) == 20
-    assert _median(lanes, "gauge.x", {9}) is None
-    assert gauges_of(lane({"gauge.b": [1], "js.frames_per_second": [1], "gauge.a": [1], "x": [1]})) == [
+    assert _median(timelines, "gauge.x", {1, 2, 3}) == 20
+    assert _median(timelines, "gauge.x", {9}) is None
+    assert gauges_of(timeline({"gauge.b": [1], "js.frames_per_second": [1], "gauge.a": [1], "x": [1]})) == [
         "gauge.a", "gauge.b", "js.frames_per_second",
     ]  # fmt: skip
     assert title("js.frames_per_second") == "frames per second"
 
 
 def test_forty_gauges_are_compared() -> None:
-    many = lane({f"gauge.g{i:02}": [1] for i in range(45)})
+    many = timeline({f"gauge.g{i:02}": [1] for i in range(45)})
     assert [c.gauge for c in compared([many], [], {0})] == [f"g{i:02}" for i in range(40)]
 
 
 def beside_memory(
     values: Sequence[Value], memory: Sequence[Value] | None = None, name: str = "gauge.x"
-) -> Lane:
+) -> Timeline:
     rising = [100 + 10 * i for i in range(len(values))]
-    return lane({"process.rss_bytes": rising if memory is None else memory, name: values})
+    return timeline({"process.rss_bytes": rising if memory is None else memory, name: values})
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_gauge_beside_memory_that_falls_or_stands_is_not_told() -> None:
 def test_gauges_are_evidence_of_what_leaks_and_the_clearest_two_are_told() -> None:
     memory = [100 + 10 * i for i in range(8)]
     falls, rises = [80, 70, 60, 50, 40, 30, 20, 10], [1, 2, 3, 4, 5, 6, 8, 7]
-    told = lane({
+    told = timeline({
         "process.rss_bytes": memory, "gauge.a": rises, "gauge.b": falls, "gauge.c": falls, "gauge.d": falls,
     })  # fmt: skip
     leak = Finding(
@@ -129,7 +129,7 @@ def test_gauges_are_evidence_of_what_leaks_and_the_clearest_two_are_told() -> No
     assert [line.split()[0] for line in found] == ["Before.", "b", "c"]
     watched = replace(leak, status="watch")
     assert with_companions(watched, told) is watched
-    assert with_companions(leak, lane({"process.rss_bytes": memory})) is leak
+    assert with_companions(leak, timeline({"process.rss_bytes": memory})) is leak
 
 
 def test_only_the_newest_readings_of_a_gauge_are_looked_at() -> None:
@@ -336,10 +336,10 @@ def test_a_finding_is_where_the_fix_of_its_phase_says(
 
 def study(
     *, bend: float | None = None, series: Mapping[str, Sequence[Value]] | None = None
-) -> LaneStudy:
+) -> TimelineAnalysis:
     at = None if bend is None else (bend, bend, bend)
-    told = lane(series or {"process.rss_bytes": [100] * 20})
-    return cast(LaneStudy, SimpleNamespace(lane=told, bend=lambda upto: at))
+    told = timeline(series or {"process.rss_bytes": [100] * 20})
+    return cast(TimelineAnalysis, SimpleNamespace(timeline=told, bend=lambda end: at))
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,8 @@ def test_the_allocator_keeps_what_is_half_of_the_growth_at_least(
     monkeypatch: pytest.MonkeyPatch, rate: float | None, total: float, measured: Sequence[float | None], kept: float
 ) -> None:  # fmt: skip
     monkeypatch.setattr(
-        "leakline.analysis.attribution.growth_split.allocator_rate", lambda lane, begin, upto: rate
+        "leakline.analysis.attribution.growth_split.allocator_rate",
+        lambda timeline, begin, end: rate,
     )
     causes = [Cause("objects", NOWHERE, (), each) for each in measured]
     assert retained(study(), Memory(Slope(total, 0, 0, 9)), causes, 20) == kept
@@ -395,13 +396,13 @@ def channel(
     return Channel(name, kind, tuple(100.0 + 10 * i for i in range(20)), placed_by=placed_by)
 
 
-def with_channel(told: Channel, rise: Rise, *, garbage: object = None) -> LaneStudy:
+def with_channel(told: Channel, rise: Rise, *, garbage: object = None) -> TimelineAnalysis:
     return cast(
-        LaneStudy,
+        TimelineAnalysis,
         SimpleNamespace(
-            lane=lane({"process.rss_bytes": [100] * 20, told.name: told.values}), channels=(told,),
-            channel_rise=lambda c, upto: rise,
-            channel_stands=lambda c, upto: upto, remaining=lambda upto: None, scale=lambda upto: Scale(1_000),
+            timeline=timeline({"process.rss_bytes": [100] * 20, told.name: told.values}), channels=(told,),
+            channel_rise=lambda c, end: rise,
+            channel_stands=lambda c, end: end, remaining=lambda end: None, scale=lambda end: Scale(1_000),
             waiting=SimpleNamespace(objects=garbage, growth=None), history=RunHistory("r"), facts=None,
         ),
     )  # fmt: skip
@@ -433,13 +434,13 @@ def test_the_rate_of_a_channel_is_told_from_the_generation_before_its_bend(
 ) -> None:
     asked: list[float | None] = []
 
-    def position_of(told: Lane, generation: float | None, upto: int) -> int:
+    def position_of(told: Timeline, generation: float | None, end: int) -> int:
         asked.append(generation)
         return 0
 
     monkeypatch.setattr("leakline.analysis.attribution.growth_split.position_of", position_of)
     monkeypatch.setattr(
-        "leakline.analysis.attribution.growth_split.bend_of", lambda told, values, upto: bend
+        "leakline.analysis.attribution.growth_split.bend_of", lambda told, values, end: bend
     )
     children = with_channel(channel("children", "children"), Rise(window=12))
     assert [a.start for a in other_channels(children, 20, ())] == [bend]

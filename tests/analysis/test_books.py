@@ -12,7 +12,7 @@ from leakline.analysis import RunHistory, books, examine, history_from_batches
 from leakline.analysis.memory.memory_by_phase import live_bytes_by_phase
 from leakline.analysis.results import Verdict
 from leakline.analysis.run_history import ProcessHistory
-from leakline.analysis.timeline import lanes_of
+from leakline.analysis.timeline import timelines_of
 from leakline.snapshot import Batch, Holder, ProcessIdentity, RunHeader, Snapshot
 
 GENERATIONS = 24
@@ -206,8 +206,8 @@ def test_live_bytes_by_phase_need_readings_of_four_whole_generations(read: int) 
     column = told.processes[0].series["allocator.in_use_bytes"]
     assert isinstance(column, list)
     column[3 * read :] = [None] * (len(column) - 3 * read)
-    (lane,) = lanes_of(told)
-    live = live_bytes_by_phase(lane, 1, GENERATIONS)
+    (timeline,) = timelines_of(told)
+    live = live_bytes_by_phase(timeline, 1, GENERATIONS)
     if read == 4:
         assert live is None
     else:

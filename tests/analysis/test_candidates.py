@@ -12,10 +12,10 @@ from pieces import (
     TRAIN,
     candidate,
     ends_history,
-    ends_lane,
+    ends_timeline,
     growing,
-    lane_of,
     steps_history,
+    timeline_of,
 )
 
 from leakline.analysis.attribution.candidates import (
@@ -37,7 +37,7 @@ from leakline.analysis.attribution.candidates import (
 )
 from leakline.analysis.run_history import RunHistory, Value
 from leakline.analysis.series_facts import Facts
-from leakline.analysis.timeline import lanes_of
+from leakline.analysis.timeline import timelines_of
 from leakline.snapshot import CYCLIC_GARBAGE, Holder
 
 TENSORS = "tensors.count"
@@ -65,21 +65,21 @@ def _phased(
 
 
 def _facts(history: RunHistory) -> Facts:
-    return Facts(history, lane_of(history))
+    return Facts(history, timeline_of(history))
 
 
 @pytest.mark.parametrize(
-    ("start", "upto", "rate"),
+    ("start", "end", "rate"),
     [
         (5, 8, 10.0), (6, 8, 10.0), (99, 8, None),
     ],
     ids=["four readings", "three readings", "none since"],
 )  # fmt: skip
 def test_bytes_have_a_rate_from_three_readings_since_the_start_on(
-    start: float, upto: int, rate: float | None
+    start: float, end: int, rate: float | None
 ) -> None:
     """The one before the start is where they begin."""
-    assert rate_of(ends_lane({"x": LATE}), "x", start, upto) == rate
+    assert rate_of(ends_timeline({"x": LATE}), "x", start, end) == rate
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_bytes_have_a_rate_from_three_readings_since_the_start_on(
 def test_one_look_after_the_start_tells_what_was_gained_in_each_generation(
     values: list[Value], start: float, gained: float | None
 ) -> None:
-    assert gained_since(ends_lane({"x": values}), "x", start, len(values)) == gained
+    assert gained_since(ends_timeline({"x": values}), "x", start, len(values)) == gained
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_one_look_after_the_start_tells_what_was_gained_in_each_generation(
 def test_a_count_stays_in_the_phase_that_keeps_three_fifths_of_its_rise(
     added: dict[str, float], place: Place
 ) -> None:
-    assert place_of(lane_of(_phased(8, added)), TENSORS, 0, 8) == place
+    assert place_of(timeline_of(_phased(8, added)), TENSORS, 0, 8) == place
 
 
 @pytest.mark.parametrize(
@@ -125,18 +125,22 @@ def test_what_a_phase_added_before_the_start_is_set_against_what_it_adds_since(
 ) -> None:
     """Where it grew as fast before, the start is not where it began."""
     history = _phased(before + 4, {"train": [usual] * before + [10.0] * 4})
-    tops, rates = _by_phases(lane_of(history), TENSORS, before, before + 4)
+    tops, rates = _by_phases(timeline_of(history), TENSORS, before, before + 4)
     assert tops["train"] == rates["train"] == kept
 
 
 def test_phases_are_told_from_the_newest_64_generations_and_as_many_before_the_start() -> None:
     history = _phased(70, {"train": [100.0] * 6 + [0.0] * 64, "evolve": 1.0})
-    assert _by_phases(lane_of(history), TENSORS, 0, 70)[0] == {"train": 0.0, "evolve": 1.0, "": 0.0}
+    assert _by_phases(timeline_of(history), TENSORS, 0, 70)[0] == {
+        "train": 0.0,
+        "evolve": 1.0,
+        "": 0.0,
+    }
     history = _phased(70, {"train": [640.0] * 6 + [0.0] * 60 + [50.0] * 4})
     # Of the six that added most, two lie further back.
-    assert _by_phases(lane_of(history), TENSORS, 66, 70)[0]["train"] == 50.0
+    assert _by_phases(timeline_of(history), TENSORS, 66, 70)[0]["train"] == 50.0
     history = _phased(70, {"train": [64.0] * 6 + [0.0] * 60 + [50.0] * 4})
-    assert _by_phases(lane_of(history), TENSORS, 66, 70)[0]["train"] == 46.0
+    assert _by_phases(timeline_of(history), TENSORS, 66, 70)[0]["train"] == 46.0
 
 
 RISING = candidate("torch.Tensor", "tensor", 100.0, slope=40, start=0, place=NOWHERE, deep=True)
@@ -275,7 +279,7 @@ def test_graphs_whose_number_grows_are_kept_where_it_does(
 
 
 def test_what_was_there_before_the_first_generation_was_not_gained() -> None:
-    assert gained_since(lane_of(_phased(4, {"train": 10})), TENSORS, 0, 4) == 10.0
+    assert gained_since(timeline_of(_phased(4, {"train": 10})), TENSORS, 0, 4) == 10.0
 
 
 FILLING = {
@@ -397,7 +401,7 @@ def named(
         series[f"container.{container}.length"] = lengths
     holders = tuple(Holder(at, "app.Env", path, count) for at, path, count in held)
     history = ends_history(series, holders=holders)
-    return Facts(history, lane_of(history)).holders.get("app.Env")
+    return Facts(history, timeline_of(history)).holders.get("app.Env")
 
 
 @pytest.mark.parametrize("path", ["app.last[*]", "app.Trainer.last[*]", "app.last[*][*]"])
@@ -448,8 +452,8 @@ def test_searches_of_several_processes_are_not_compared() -> None:
     (process,) = history.processes
     constant = replace(process, instance="q", rank=1, series={ENV: [2] * 20})
     both = replace(history, processes=(process, constant))
-    assert Facts(history, lanes_of(history)[0]).holders == {}
-    assert Facts(both, lanes_of(both)[0]).holders == {"app.Env": "app.kept"}
+    assert Facts(history, timelines_of(history)[0]).holders == {}
+    assert Facts(both, timelines_of(both)[0]).holders == {"app.Env": "app.kept"}
 
 
 @pytest.mark.parametrize(("counts", "holder"), [(9, "app.Cache.keys[*]"), (None, None)])
@@ -463,7 +467,7 @@ def test_a_list_of_as_many_tensors_that_grow_larger_is_a_holder(
         "container.app.Cache.keys.length": [None] * 10 + [4] * 10,
     }
     history = ends_history(series, holders=(Holder(11, "torch.Tensor", "app.Cache.keys[*]", 1),))
-    assert Facts(history, lane_of(history)).holders.get("torch.Tensor") == holder
+    assert Facts(history, timeline_of(history)).holders.get("torch.Tensor") == holder
 
 
 def test_of_objects_that_grow_larger_the_search_for_the_largest_counts() -> None:
@@ -476,7 +480,7 @@ def test_of_objects_that_grow_larger_the_search_for_the_largest_counts() -> None
         Holder(13, "numpy.ndarray", "app.Network.first", 3, bytes_each=2_837),
     )
     history = ends_history(series, holders=holders)
-    assert Facts(history, lane_of(history)).holders == {"numpy.ndarray": "app.Dataset.rows"}
+    assert Facts(history, timeline_of(history)).holders == {"numpy.ndarray": "app.Dataset.rows"}
 
 
 @pytest.mark.parametrize(("each", "holder"), [(104, None), (20 * 2**20, "numpy.ma.masked")])
@@ -490,10 +494,10 @@ def test_a_sample_of_next_to_nothing_does_not_hold_what_grows_larger(
     }
     holders = (Holder(11, "numpy.ndarray", "numpy.ma.masked", 1, each),)
     history = ends_history(series, holders=holders)
-    assert Facts(history, lane_of(history)).holders.get("numpy.ndarray") == holder
+    assert Facts(history, timeline_of(history)).holders.get("numpy.ndarray") == holder
 
 
 def test_counts_are_those_of_the_newest_reading_before_each_search() -> None:
     history = ends_history({ENV: [None, 4, None, None, 7, None]})
-    found = Facts(history, lane_of(history))._counts_at("app.Env", [0, 1, 2, 3, 4, 9])
+    found = Facts(history, timeline_of(history))._counts_at("app.Env", [0, 1, 2, 3, 4, 9])
     assert found == [None, 4, 4, 4, 7, 7]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from pieces import ends_lane
+from pieces import ends_timeline
 
 from leakline.analysis.memory.memory_kinds import (
     Channel,
@@ -26,17 +26,17 @@ ANON = {"process.anon_bytes": [1000] * 4}
 
 
 @pytest.mark.parametrize(
-    ("told", "longest_gap", "upto", "stands"),
+    ("told", "longest_gap", "end", "stands"),
     [
         (0, 0, 40, 40), (10, 0, 43, 43), (10, 17, 44, 10), (10, 17, 45, 45), (10, 0, 5, 5),
     ],
     ids=["all", "33 ago", "twice the longest", "longer", "before"],
 )  # fmt: skip
 def test_what_was_told_last_stands_for_32_generations_or_twice_the_longest_gap(
-    told: int, longest_gap: int, upto: int, stands: int
+    told: int, longest_gap: int, end: int, stands: int
 ) -> None:
     channel = Channel("js.kept", "objects", (), told=told, longest_gap=longest_gap)
-    assert channel.stands(upto) == stands
+    assert channel.stands(end) == stands
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_growth_of_what_began_later_is_held_against_its_own_size() -> None:
 
 def _channels(**series: Sequence[Value]) -> dict[str, tuple[float, ...]]:
     named = {name.replace("__", "."): values for name, values in series.items()}
-    return {c.name: c.values for c in channels_of(ends_lane({**ANON, **named}))}
+    return {c.name: c.values for c in channels_of(ends_timeline({**ANON, **named}))}
 
 
 def test_children_are_read_as_what_is_theirs_alone_where_that_is_known() -> None:
@@ -87,18 +87,18 @@ def test_children_are_read_as_what_is_theirs_alone_where_that_is_known() -> None
 
 
 def test_ranks_that_one_has_started_are_no_children_of_it() -> None:
-    lane = ends_lane(
+    timeline = ends_timeline(
         {**ANON, "children.uss_bytes": [9, 9, 9, 9], "children.ranks.uss_bytes": [4, 9, 12, 0]}
     )
-    (apart,) = channels_of(lane, ranks_until=math.inf)
+    (apart,) = channels_of(timeline, ranks_until=math.inf)
     assert (apart.values, apart.own_baseline) == ((5, 0, 0, 9), False)
-    assert channels_of(lane)[0].values == (9, 9, 9, 9)
-    lane = ends_lane({**ANON, "children.uss_bytes": [9, 9, 9, 9]})
-    assert channels_of(lane, ranks_until=math.inf)[0].values == (9, 9, 9, 9)
+    assert channels_of(timeline)[0].values == (9, 9, 9, 9)
+    timeline = ends_timeline({**ANON, "children.uss_bytes": [9, 9, 9, 9]})
+    assert channels_of(timeline, ranks_until=math.inf)[0].values == (9, 9, 9, 9)
 
 
 def test_a_device_is_read_as_its_tensors_what_is_spare_and_what_lies_outside() -> None:
-    lane = ends_lane(
+    timeline = ends_timeline(
         {
             **ANON,
             "cuda.1.allocated_bytes": [10] * 4,
@@ -110,7 +110,7 @@ def test_a_device_is_read_as_its_tensors_what_is_spare_and_what_lies_outside() -
         }
     )
     tens, sixteens, threes, twos = ((v,) * 4 for v in (10.0, 16.0, 3.0, 2.0))
-    assert list(channels_of(lane)) == [
+    assert list(channels_of(timeline)) == [
         Channel("process.shared_bytes", "shared_memory", twos, own_baseline=False),
         Channel("cuda.1.allocated_bytes", "gpu", tens, 90.0),
         Channel("cuda.1.reserved_bytes", "gpu_fragmentation", (6.0,) * 4, 90.0, beside=tens),
@@ -122,8 +122,10 @@ def test_a_device_without_torch_is_read_as_the_driver_sees_it() -> None:
     assert _channels(gpu__0__process_bytes=[7] * 4, gpu__0__outside_bytes=[1] * 4) == {
         "gpu.0.process_bytes": (7.0,) * 4
     }
-    lane = ends_lane({**ANON, "mps.allocated_bytes": [5] * 4, "mps.limit_bytes": [6, 6, 6, 8]})
-    assert channels_of(lane) == (Channel("mps.allocated_bytes", "gpu", (5.0,) * 4, 8.0),)
+    timeline = ends_timeline(
+        {**ANON, "mps.allocated_bytes": [5] * 4, "mps.limit_bytes": [6, 6, 6, 8]}
+    )
+    assert channels_of(timeline) == (Channel("mps.allocated_bytes", "gpu", (5.0,) * 4, 8.0),)
     assert _channels(cuda__0__reserved_bytes=[7] * 4) == {}
     assert list(_channels(cuda__0__allocated_bytes=[7] * 4)) == ["cuda.0.allocated_bytes"]
 
@@ -134,8 +136,8 @@ def test_beside_the_tensors_a_page_has_its_heap_and_node_what_is_resident() -> N
     assert _channels(
         tfjs__bytes=tensors, js__heap_bytes=heap, process__rss_bytes=resident
     ) == {"process.rss_bytes": (40.0,) * 4}  # fmt: skip
-    lane = ends_lane({"tfjs.bytes": tensors, "process.rss_bytes": resident})
-    assert channels_of(lane) == (
+    timeline = ends_timeline({"tfjs.bytes": tensors, "process.rss_bytes": resident})
+    assert channels_of(timeline) == (
         Channel("process.rss_bytes", "objects", (40.0,) * 4),
     )  # fmt: skip
     assert _channels(tfjs__bytes=tensors) == {}
@@ -143,7 +145,7 @@ def test_beside_the_tensors_a_page_has_its_heap_and_node_what_is_resident() -> N
 
 
 @pytest.mark.parametrize(
-    ("read", "upto", "settled"),
+    ("read", "end", "settled"),
     [
         ([1] * 40, 40, 40), ([1] * 39 + [None], 40, 39), ([1] * 8 + [None] * 32, 40, 8),
         ([1] * 8 + [None] * 33, 41, 41), ([1, *[None] * 16, 1, *[None] * 34], 52, 18),
@@ -153,20 +155,22 @@ def test_beside_the_tensors_a_page_has_its_heap_and_node_what_is_resident() -> N
     ids=["all", "the newest", "a gap of 32", "33", "34 after 17", "35 after 17", "nothing yet", "33 after one"],
 )  # fmt: skip
 def test_a_gap_that_may_still_be_bridged_is_not_settled(
-    read: list[Value], upto: int, settled: int
+    read: list[Value], end: int, settled: int
 ) -> None:
-    lane = ends_lane({"process.anon_bytes": [1000] * len(read), "process.shared_bytes": read})
-    assert bridged_for_good(lane, upto) == settled
+    timeline = ends_timeline(
+        {"process.anon_bytes": [1000] * len(read), "process.shared_bytes": read}
+    )
+    assert bridged_for_good(timeline, end) == settled
 
 
 def test_a_gap_in_what_is_no_channel_keeps_nothing_open() -> None:
-    assert bridged_for_good(ends_lane({**ANON, "js.heap_bytes": [1, 1, None, None]}), 4) == 4
+    assert bridged_for_good(ends_timeline({**ANON, "js.heap_bytes": [1, 1, None, None]}), 4) == 4
     page: dict[str, Sequence[Value]] = {"tfjs.bytes": [1] * 4, "js.heap_bytes": [1, 1, None, None]}
-    assert bridged_for_good(ends_lane(page), 4) == 2
+    assert bridged_for_good(ends_timeline(page), 4) == 2
 
 
 @pytest.mark.parametrize(
-    ("private", "upto", "swing"),
+    ("private", "end", "swing"),
     [
         ([50, 10, 50, 10, 50], 5, 40.0), ([50, 40, 90, 60, 95, 45], 6, 30.0), ([9, 1, 2, 3], 4, 8.0),
         ([9, 1, 2, 3, 4], 5, 0.0), ([*[900, 0] * 8, *[50, 40] * 8], 32, 10.0),
@@ -174,9 +178,9 @@ def test_a_gap_in_what_is_no_channel_keeps_nothing_open() -> None:
     ids=["up and down", "the middle fall", "one in four", "one in five", "as it swings now"],
 )  # fmt: skip
 def test_memory_swings_where_a_quarter_of_its_steps_are_falls(
-    private: list[Value], upto: int, swing: float
+    private: list[Value], end: int, swing: float
 ) -> None:
-    assert _swing(ends_lane({"process.anon_bytes": private}), upto) == swing
+    assert _swing(ends_timeline({"process.anon_bytes": private}), end) == swing
 
 
 def _garbage(rate: int, fall: int, n: int = 8, looks: int | None = None) -> float | None:
@@ -184,8 +188,8 @@ def _garbage(rate: int, fall: int, n: int = 8, looks: int | None = None) -> floa
     freed: list[Value] = [
         rate * g if g < (n if looks is None else looks) else None for g in range(n)
     ]
-    lane = ends_lane({"process.anon_bytes": private, "python.garbage_freed": freed})
-    return garbage_per_generation(lane, n)
+    timeline = ends_timeline({"process.anon_bytes": private, "python.garbage_freed": freed})
+    return garbage_per_generation(timeline, n)
 
 
 @pytest.mark.parametrize(
@@ -206,10 +210,10 @@ def test_garbage_and_what_the_allocator_keeps_are_told_as_they_grow_now() -> Non
     slow: list[Value] = [g * 100 for g in range(40)]
     freed = [*slow, *[4000 + 2000 * g for g in range(1, 17)]]
     private: list[Value] = [1000 + 200 * (g % 2) for g in range(56)]
-    lane = ends_lane({"process.anon_bytes": private, "python.garbage_freed": freed})
-    assert garbage_per_generation(lane, 56) == 2000.0
+    timeline = ends_timeline({"process.anon_bytes": private, "python.garbage_freed": freed})
+    assert garbage_per_generation(timeline, 56) == 2000.0
     kept: list[Value] = [*range(80), *[80 + 10 * g for g in range(1, 65)]]
-    assert allocator_rate(ends_lane({"allocator.kept_bytes": kept}), 0, 144) == 10.0
+    assert allocator_rate(ends_timeline({"allocator.kept_bytes": kept}), 0, 144) == 10.0
 
 
 def _cache(
@@ -218,7 +222,7 @@ def _cache(
     series = {f"{device}.reserved_bytes": kept, f"{device}.allocated_bytes": tensors}
     if split is not None:
         series[f"{device}.inactive_split_bytes"] = split
-    return idle_in_cache(ends_lane({**ANON, **series}), f"{device}.reserved_bytes")
+    return idle_in_cache(ends_timeline({**ANON, **series}), f"{device}.reserved_bytes")
 
 
 @pytest.mark.parametrize(
@@ -247,7 +251,7 @@ def test_a_cache_is_idle_by_four_looks_of_which_the_least_counts() -> None:
 
 def test_only_what_torch_keeps_of_a_device_is_its_cache() -> None:
     assert _cache([200] * 4, [100] * 4, device="gpu.0") is None
-    assert idle_in_cache(ends_lane(ANON), "cuda.0.reserved_bytes") is None
+    assert idle_in_cache(ends_timeline(ANON), "cuda.0.reserved_bytes") is None
     assert _cache([0] * 4, [0] * 4) is None
 
 
@@ -260,5 +264,5 @@ def test_what_the_allocator_keeps_has_a_rate_from_four_readings_since_the_start_
     start: float, rate: float | None
 ) -> None:
     kept: list[Value] = [0, 70, 70, 90, 100, 110, 120, 130]
-    assert allocator_rate(ends_lane({"allocator.kept_bytes": kept}), start, 8) == rate
-    assert allocator_rate(ends_lane(ANON), start, 4) is None
+    assert allocator_rate(ends_timeline({"allocator.kept_bytes": kept}), start, 8) == rate
+    assert allocator_rate(ends_timeline(ANON), start, 4) is None

@@ -12,7 +12,7 @@ from leakline.analysis import RunHistory, examine
 from leakline.analysis.memory.memory_kinds import GrowingChildren, growing_children, growing_lines
 from leakline.analysis.results import Finding, Status, Suspect
 from leakline.analysis.run_history import Value
-from leakline.analysis.timeline import Lane
+from leakline.analysis.timeline import Timeline
 
 GENERATIONS = 40
 RAISED: tuple[Status, ...] = ("suspected", "confirmed")
@@ -171,12 +171,12 @@ def test_other_children_of_a_launcher_are_still_seen() -> None:
     assert 8 * MIB < finding.growth_bytes_per_generation.estimate < 10 * MIB
 
 
-def lane(
+def timeline(
     series: Mapping[str, Sequence[Value]], *, segment: Sequence[int] | None = None, generations: Sequence[int] = ()
-) -> Lane:  # fmt: skip
+) -> Timeline:  # fmt: skip
     n = max(map(len, series.values()), default=0)
     named, rows = tuple(generations or range(n)), tuple(range(n))
-    return Lane(
+    return Timeline(
         "rank 0 main", "p", ["generation_end"] * n, [None] * n, [60.0 * i for i in range(n)], named, series,
         segment or [0] * n, named, rows, None, {g: i for i, g in enumerate(named)},
     )  # fmt: skip
@@ -191,16 +191,16 @@ def line(slope: float, n: int = 10) -> list[Value]:
 
 
 def test_eight_children_are_named_and_one_that_was_read_twice_is_not() -> None:
-    many = lane({child(f"c{i}"): line(10.0 + i) for i in range(10)})
+    many = timeline({child(f"c{i}"): line(10.0 + i) for i in range(10)})
     assert [s.name for s in growing_children(many, None, 50).suspects] == [
         f"c{i}" for i in range(9, 1, -1)
     ]
-    seldom = lane({child("a"): [1, 50, None, None], child("b"): [1, 50, 99, None]})
+    seldom = timeline({child("a"): [1, 50, None, None], child("b"): [1, 50, 99, None]})
     assert [s.name for s in growing_children(seldom, None, 50).suspects] == ["b"]
 
 
 def test_the_rest_grows_from_the_generation_before_its_start() -> None:
-    told = lane({child("other"): [*[500] * 4, 1_000, 1_010, 1_020, 1_030]})
+    told = timeline({child("other"): [*[500] * 4, 1_000, 1_010, 1_020, 1_030]})
     # From generation 4 on it grows by 10.
     assert growing_children(told, 5, 50).rest == 10
     # Of two in a row nothing is told, of three it is.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from builder import GIB, MIB, TRAIN, Leak, Training, kept_environments
-from pieces import ends_lane, finding
+from pieces import ends_timeline, finding
 
 from leakline.analysis import RunHistory, compare, examine, history_from_batches
 from leakline.analysis.findings.cleanup_effects import (
@@ -27,7 +27,7 @@ from leakline.analysis.findings.verdict_summary import Priorities
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.results import Finding, Suspect
 from leakline.analysis.run_history import Value
-from leakline.analysis.timeline import Lane
+from leakline.analysis.timeline import Timeline
 from leakline.snapshot import Event
 
 ENVIRONMENT = "trading.TradingEnvironment"
@@ -253,12 +253,12 @@ def test_a_vain_cleanup_makes_a_finding_one_class_worse() -> None:
     assert not is_deeper(_leak(), limits)
 
 
-def _sawtooth(cleaned: set[int], gain: int, back: int, n: int = 24) -> Lane:
+def _sawtooth(cleaned: set[int], gain: int, back: int, n: int = 24) -> Timeline:
     value, values = 100_000, list[Value]()
     for g in range(n):
         value += gain - (back if g in cleaned else 0)
         values.append(value)
-    return ends_lane({"process.anon_bytes": values})
+    return ends_timeline({"process.anon_bytes": values})
 
 
 @pytest.mark.parametrize(
@@ -280,14 +280,14 @@ def test_a_cleanup_that_takes_back_what_grows_and_runs_too_seldom_is_told_how_of
 
 
 def test_a_cleanup_before_the_growth_began_is_not_told_of() -> None:
-    lane = _sawtooth({4, 8, 16}, 1000, 3000)
+    timeline = _sawtooth({4, 8, 16}, 1000, 3000)
     events = [cleanup(3000, g) for g in (4, 8, 16)]
     for start, told in ((5.0, (2, 16)), (None, (3, 20))):
-        found = rare_cleanup(_leak(start=start), events, lane)
+        found = rare_cleanup(_leak(start=start), events, timeline)
         assert found is not None
         assert (found.times, found.window) == told
-    assert rare_cleanup(_leak(kind="gpu"), events, lane) is None
-    assert rare_cleanup(_leak(), [cleanup(0, g) for g in (4, 8, 16)], lane) is None
+    assert rare_cleanup(_leak(kind="gpu"), events, timeline) is None
+    assert rare_cleanup(_leak(), [cleanup(0, g) for g in (4, 8, 16)], timeline) is None
 
 
 def test_what_one_generation_gains_is_told_by_four_without_a_cleanup() -> None:

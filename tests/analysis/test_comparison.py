@@ -41,6 +41,7 @@ from leakline.analysis.comparison.run_comparison import (
     _both_have,
     _by_phase,
     _by_type,
+    _end,
     _finding_changes,
     _less,
     _outcome,
@@ -49,7 +50,6 @@ from leakline.analysis.comparison.run_comparison import (
     _Side,
     _summary,
     _type_change,
-    _upto,
     warm_up,
 )
 from leakline.analysis.findings.growth_tables import type_growth
@@ -520,11 +520,11 @@ def test_generations_that_were_not_read_count_where_both_runs_went_through_them(
 
 def test_a_run_is_cut_after_the_newest_generation_that_both_have() -> None:
     history = run_of(process(range(6)), process(range(3), rank=1))
-    cut = _upto(history, [0, 1, 2])
+    cut = _end(history, [0, 1, 2])
     assert [list(p.generation) for p in cut.processes] == [[0, 1, 2], [0, 1, 2]]
     assert cut.processes[0].series["process.rss_bytes"] == [100, 100, 100]
     assert cut.processes[1] is history.processes[1]
-    assert _upto(history, []) is history
+    assert _end(history, []) is history
 
 
 def test_the_peak_is_that_of_the_shared_generations_with_the_processes_added_up() -> None:

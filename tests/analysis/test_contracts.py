@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from builder import EVALUATE, EVOLVE, MIB, TRAIN, Leak, Training, kept_environments, old_population
-from pieces import ends_history, ends_lane, lane_of, steps_history
+from pieces import ends_history, ends_timeline, steps_history, timeline_of
 
 from leakline.analysis import (
     RunHistory,
@@ -212,10 +212,12 @@ def test_a_declared_name_stands_for_the_class_where_one_of_them_has_no_module() 
 
 
 def test_a_full_name_that_is_counted_stands_for_itself_alone() -> None:
-    lane = ends_lane({"type.Env.count": [1], "type.a.Env.count": [1], "type.b.Env.count": [1]})
-    assert matching_types(lane, "Env") == ("Env",)
-    lane = ends_lane({"type.b.Env.count": [1], "type.a.Env.count": [1]})
-    assert matching_types(lane, "Env") == ("a.Env", "b.Env")
+    timeline = ends_timeline(
+        {"type.Env.count": [1], "type.a.Env.count": [1], "type.b.Env.count": [1]}
+    )
+    assert matching_types(timeline, "Env") == ("Env",)
+    timeline = ends_timeline({"type.b.Env.count": [1], "type.a.Env.count": [1]})
+    assert matching_types(timeline, "Env") == ("a.Env", "b.Env")
 
 
 def test_which_type_a_series_counts() -> None:
@@ -249,17 +251,17 @@ def test_which_readings_a_count_is_held_against(
     kind: str, phase: str | None, after: str | None, held: bool
 ) -> None:
     rows: list[Row] = [(kind, 0, phase), ("generation_end", 0, None)]
-    lane = lane_of(steps_history(rows, {"process.anon_bytes": [1, 1]}))
-    assert applies(lane, 0, after) == held
+    timeline = timeline_of(steps_history(rows, {"process.anon_bytes": [1, 1]}))
+    assert applies(timeline, 0, after) == held
 
 
 def _violation(
-    counts: Sequence[Value], collections: Sequence[Value] | None = None, upto: int | None = None, low: int = 1
+    counts: Sequence[Value], collections: Sequence[Value] | None = None, end: int | None = None, low: int = 1
 ) -> Violation | None:  # fmt: skip
     series = {COUNT: counts} if collections is None else {COUNT: counts, COLLECTIONS: collections}
-    lane = ends_lane(series)
-    (readings,) = applicable_readings(lane, [Expectation("Env", low, 2)])
-    return find_violation(lane, readings, len(counts) - 1 if upto is None else upto)
+    timeline = ends_timeline(series)
+    (readings,) = applicable_readings(timeline, [Expectation("Env", low, 2)])
+    return find_violation(timeline, readings, len(counts) - 1 if end is None else end)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +287,7 @@ def test_a_violation_knows_where_it_began_and_what_was_there_before() -> None:
     found = _violation([3, 0, 0])
     assert found is not None
     assert (found.first_row, found.above, found.row_before) == (1, False, 0)
-    assert _violation([2, 3, 4], upto=0) is None
+    assert _violation([2, 3, 4], end=0) is None
 
 
 @pytest.mark.parametrize(
@@ -317,9 +319,9 @@ def test_a_surplus_seen_once_is_proven_where_it_outlived_a_full_collection(
     rows: list[Row] = [
         ("generation_end", 0, None), ("generation_end", 1, None), ("sample", 1, None),
     ]  # fmt: skip
-    lane = lane_of(steps_history(rows, {COUNT: [2, 3, later], COLLECTIONS: collections}))
-    (readings,) = applicable_readings(lane, [Expectation("Env", 1, 2)])
-    found = find_violation(lane, readings, 2)
+    timeline = timeline_of(steps_history(rows, {COUNT: [2, 3, later], COLLECTIONS: collections}))
+    (readings,) = applicable_readings(timeline, [Expectation("Env", 1, 2)])
+    found = find_violation(timeline, readings, 2)
     assert found is not None
     assert found.proven == proven
 
@@ -328,10 +330,12 @@ def test_a_baseline_is_the_most_there_was_by_the_end_of_the_first_generation() -
     rows: list[Row] = [
         ("baseline", None, None), ("phase_end", 0, "a"), ("generation_end", 0, None), ("generation_end", 1, None),
     ]  # fmt: skip
-    lane = lane_of(steps_history(rows, {COUNT: [3, 7, 5, 9]}))
-    (readings,) = applicable_readings(lane, [Expectation("Env", 0, LARGEST_INTEGER, baseline=True)])
+    timeline = timeline_of(steps_history(rows, {COUNT: [3, 7, 5, 9]}))
+    (readings,) = applicable_readings(
+        timeline, [Expectation("Env", 0, LARGEST_INTEGER, baseline=True)]
+    )
     assert (readings.expectation.high, readings.counts) == (7, (3, 7, 5, 9))
-    unread = lane_of(steps_history(rows, {COUNT: [None] * 4}))
+    unread = timeline_of(steps_history(rows, {COUNT: [None] * 4}))
     expected = Expectation("Env", 0, LARGEST_INTEGER, baseline=True)
     assert applicable_readings(unread, [expected]) == (Readings(expected, "app.Env", (), ()),)
 

@@ -15,8 +15,8 @@ from scipy import stats
 
 from leakline.analysis.assessment import assess
 from leakline.analysis.status import ACTIVE, step
-from leakline.analysis.timeline import lanes_of
-from leakline.analysis.timeline_analysis import LaneStudy
+from leakline.analysis.timeline import timelines_of
+from leakline.analysis.timeline_analysis import TimelineAnalysis
 
 pytestmark = pytest.mark.long
 GENERATIONS = 90
@@ -28,11 +28,11 @@ SEED = 20
 def statuses(case: Case) -> list[str]:
     """The worst status at every generation, as a run watched live would have shown it."""
     history = history_of(case)
-    study = LaneStudy(history, lanes_of(history)[0])
+    study = TimelineAnalysis(history, timelines_of(history)[0])
     remembered: dict = {}
     shown = []
-    for upto in range(1, len(study.lane) + 1):
-        step(study, assess(study, upto), remembered)
+    for end in range(1, len(study.timeline) + 1):
+        step(study, assess(study, end), remembered)
         shown.append(max((m.status for m in remembered.values()), key=_severity, default="ok"))
     return shown
 
@@ -45,8 +45,8 @@ def mann_kendall(case: Case) -> bool:
     """Whether the rank trend test ever says "rising" at 5 %, from 8 generations on."""
     return any(
         test.pvalue < 0.05 and test.statistic > 0
-        for upto in range(8, len(case.values) + 1, 4)
-        for test in [stats.kendalltau(range(upto), case.values[:upto])]
+        for end in range(8, len(case.values) + 1, 4)
+        for test in [stats.kendalltau(range(end), case.values[:end])]
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from pieces import ends_history, ends_lane, growing, lane_of
+from pieces import ends_history, ends_timeline, growing, timeline_of
 
 from leakline.analysis.run_history import Expectation, Value
 from leakline.analysis.series_facts import Facts, _best_of, _is_stale, _risen, growth_of, leads_into
@@ -55,7 +55,7 @@ def test_garbage_is_a_holder_where_it_is_half_of_a_rise_and_collections_free_hal
     holders = (Holder(3, "app.Env", CYCLIC_GARBAGE, count), Holder(3, "app.Env", "app.kept[*]", 40))
     series = {COUNT: [100, 150, 180, 200, *later], COLLECTIONS: collections}
     history = ends_history(series, holders=holders)
-    found = Facts(history, lane_of(history)).holders
+    found = Facts(history, timeline_of(history)).holders
     assert (found["app.Env"] == CYCLIC_GARBAGE) == is_garbage
 
 
@@ -69,25 +69,25 @@ def test_a_count_read_four_generations_ago_is_old_news_where_memory_hardly_rises
 ) -> None:
     private: list[Value] = [1000 + 100 * g for g in range(11)]
     private += [round(2000 + 10 * since * i) for i in range(1, gap + 1)]
-    lane = ends_lane({"process.anon_bytes": private})
-    assert _is_stale(lane, growing(start=1, generations=9), 10.0, 11 + gap) == stale
-    assert not _is_stale(lane, growing(start=11, generations=9), 10.0, 11 + gap)
-    assert not _is_stale(ends_lane({COUNT: private}), growing(start=1), 10.0, 11 + gap)
+    timeline = ends_timeline({"process.anon_bytes": private})
+    assert _is_stale(timeline, growing(start=1, generations=9), 10.0, 11 + gap) == stale
+    assert not _is_stale(timeline, growing(start=11, generations=9), 10.0, 11 + gap)
+    assert not _is_stale(ends_timeline({COUNT: private}), growing(start=1), 10.0, 11 + gap)
 
 
 def test_a_count_grows_while_its_newest_64_readings_are_not_back_at_their_lowest() -> None:
     flat: list[Value] = [*range(100), *[100] * 64]
-    lane = ends_lane({COUNT: flat, "x": [*range(100), *[100] * 63]})
-    assert growth_of(lane, COUNT, 164) is None
-    growth = growth_of(lane, COUNT, 100)
+    timeline = ends_timeline({COUNT: flat, "x": [*range(100), *[100] * 63]})
+    assert growth_of(timeline, COUNT, 164) is None
+    growth = growth_of(timeline, COUNT, 100)
     assert growth is not None
     assert growth.slope == 1.0
-    assert growth_of(ends_lane({COUNT: [None] * 9}), COUNT, 9) is None
+    assert growth_of(ends_timeline({COUNT: [None] * 9}), COUNT, 9) is None
 
 
 def _facts(series: Mapping[str, Sequence[Value]], **more: Any) -> Facts:
     history = ends_history({"process.anon_bytes": [1000] * 8, **series}, **more)
-    return Facts(history, lane_of(history))
+    return Facts(history, timeline_of(history))
 
 
 RISING: list[Value] = [10 + 2 * g for g in range(8)]

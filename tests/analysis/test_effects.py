@@ -26,7 +26,7 @@ from leakline.analysis.comparison.fix_effects import (
     effects_within,
 )
 from leakline.analysis.results import FixEffect, Interval
-from leakline.analysis.timeline_analysis import LaneStudy
+from leakline.analysis.timeline_analysis import TimelineAnalysis
 from leakline.analysis.window import Stretch
 from leakline.snapshot import Event
 
@@ -260,12 +260,12 @@ def test_a_fix_is_about_its_classes_and_its_phase_else_about_the_run(
     assert _subjects(declared) == subjects
 
 
-def lane_study(ends: int) -> LaneStudy:
+def timeline_analysis(ends: int) -> TimelineAnalysis:
     """Generations that end at 100, 200, 300 … seconds."""
-    lane = SimpleNamespace(
+    timeline = SimpleNamespace(
         end_rows=range(ends), time=[100.0 * (i + 1) for i in range(ends)], generations=range(ends)
     )
-    return cast(LaneStudy, SimpleNamespace(lane=lane))
+    return cast(TimelineAnalysis, SimpleNamespace(timeline=timeline))
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def lane_study(ends: int) -> LaneStudy:
 def test_a_stretch_leaves_out_what_builds_up_at_its_start(
     begin: float, end: float, first: bool, counted: int
 ) -> None:
-    assert _between([lane_study(12)], begin, end, first).generations == counted
+    assert _between([timeline_analysis(12)], begin, end, first).generations == counted
 
 
 def declared(name: str, at: float, phase: str | None = None) -> Event:
@@ -288,7 +288,7 @@ def declared(name: str, at: float, phase: str | None = None) -> Event:
 
 
 def sentences(*events: Event, ends: int = 30) -> dict[str, str]:
-    found = effects_within(RunHistory("r", events=events), [lane_study(ends)])
+    found = effects_within(RunHistory("r", events=events), [timeline_analysis(ends)])
     return {each.fix: each.sentence for each in found}
 
 

@@ -236,13 +236,13 @@ def test_how_a_count_grows_is_told_by_its_pattern(growth: Any, said: str | None)
 
 
 def test_of_a_phase_that_runs_twice_the_growth_of_one_execution_is_told() -> None:
-    twice = study_of(phase__train__executions=[2] * 12).lane
+    twice = study_of(phase__train__executions=[2] * 12).timeline
     nested = candidate("E", "object", slope=12, place=Place("train", None, 1.0))
     for member in (candidate("E", "object", slope=12), nested):
         said = ": 6 per execution of train, which ran twice in each"
         assert _per_execution(twice, member) == said
-        for lane in (study_of(phase__train__executions=[1] * 12).lane, study_of().lane):
-            assert _per_execution(lane, member) == ""
+        for timeline in (study_of(phase__train__executions=[1] * 12).timeline, study_of().timeline):
+            assert _per_execution(timeline, member) == ""
     assert _per_execution(twice, candidate("E", "object", slope=12, place=NOWHERE)) == ""
 
 
@@ -334,11 +334,11 @@ def test_native_growth_says_how_well_objects_were_looked_at(
 def test_two_looks_at_the_heap_tell_what_grows_where_one_lies_just_before_the_start(
     at: set[int], start: float | None, seldom: bool
 ) -> None:
-    lane = study_of(python__objects=[1 if g in at else None for g in range(12)]).lane
+    timeline = study_of(python__objects=[1 if g in at else None for g in range(12)]).timeline
     begin = None if start is None else (start, start - 3, start + 3)
-    assert _counted_too_seldom(lane, assessed(cause_of(), start=begin)) == seldom
+    assert _counted_too_seldom(timeline, assessed(cause_of(), start=begin)) == seldom
     # A program whose heap is never looked at is not counted too seldom.
-    assert _counted_too_seldom(study_of().lane, assessed(cause_of())) is False
+    assert _counted_too_seldom(study_of().timeline, assessed(cause_of())) is False
 
 
 def test_where_it_stays_is_told_with_its_share() -> None:

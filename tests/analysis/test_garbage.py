@@ -13,7 +13,7 @@ from pieces import (
     cause_of,
     ends_history,
     growing,
-    lane_of,
+    timeline_of,
 )
 
 from leakline.analysis import examine
@@ -355,7 +355,7 @@ def _waiting(counts: Sequence[Value] = RISING, **more: Sequence[Value]) -> Waiti
         OBJECTS: counts,
         "python.garbage_bytes": size,
     }
-    return waiting_of(lane_of(ends_history({**series, **named})))
+    return waiting_of(timeline_of(ends_history({**series, **named})))
 
 
 def test_garbage_of_which_just_less_than_a_thousand_waits_is_none() -> None:
@@ -411,14 +411,18 @@ def test_looks_at_the_newest_that_reach_no_further_back_see_what_has_come_since(
 
 
 def test_the_newest_reading_is_the_last_there_is() -> None:
-    lane = lane_of(ends_history({"a": [1, 2, None], "b": [None, None, None]}))
-    assert (_newest(lane, "a"), _newest(lane, "b"), _newest(lane, "c")) == (2.0, None, None)
+    timeline = timeline_of(ends_history({"a": [1, 2, None], "b": [None, None, None]}))
+    assert (_newest(timeline, "a"), _newest(timeline, "b"), _newest(timeline, "c")) == (
+        2.0,
+        None,
+        None,
+    )
 
 
 def _facts(holders: Sequence[Holder] = (), **series: Sequence[Value]) -> Facts:
     named = {f"python.{name}": values for name, values in series.items()}
     history = ends_history({"process.anon_bytes": [9000] * 4, **named}, holders=tuple(holders))
-    return Facts(history, lane_of(history))
+    return Facts(history, timeline_of(history))
 
 
 CYCLE = Holder(3, "app.Env", CYCLIC_GARBAGE, 100)

@@ -9,7 +9,7 @@ from builder import MIB, Training, history_of, kept_environments
 
 from leakline.analysis import RunHistory, compare, examine
 from leakline.analysis.findings.gauges import companions, rank_correlation
-from leakline.analysis.timeline import lanes_of
+from leakline.analysis.timeline import timelines_of
 
 STEADY = [60.0 + (g % 3) for g in range(24)]
 FALLING = [60.0 - 1.6 * g for g in range(24)]
@@ -52,12 +52,12 @@ def test_a_gauge_of_zero_in_both_is_no_change_and_from_zero_has_no_percent() -> 
 
 def test_a_steady_frame_rate_beside_a_leak_is_not_told() -> None:
     leaking = with_gauge(run("a", leaks=True), "js.frames_per_second", STEADY)
-    assert companions(lanes_of(leaking)[0]) == ()
+    assert companions(timelines_of(leaking)[0]) == ()
 
 
 def test_a_frame_rate_that_falls_without_memory_is_not_told() -> None:
     history = history_of([500 * MIB - i for i in range(24)], js__frames_per_second=FALLING)
-    assert companions(lanes_of(history)[0]) == ()
+    assert companions(timelines_of(history)[0]) == ()
 
 
 def test_a_frame_rate_that_falls_as_memory_rises_stands_with_the_evidence() -> None:
@@ -74,7 +74,7 @@ def test_at_most_two_gauges_are_told() -> None:
     history = run("a", leaks=True)
     for name in "abcd":
         history = with_gauge(history, f"gauge.{name}", FALLING)
-    assert len(companions(lanes_of(history)[0])) == 2
+    assert len(companions(timelines_of(history)[0])) == 2
 
 
 @pytest.mark.parametrize(

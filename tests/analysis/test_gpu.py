@@ -19,7 +19,7 @@ from benchmarks.client.gpu import (
     conclude,
 )
 from builder import EVOLVE, GIB, MIB, TRAIN, Leak, Training, loss_graph
-from pieces import ends_lane
+from pieces import ends_timeline
 
 from leakline.analysis import RunHistory, examine, history_from_batches
 from leakline.analysis.memory.memory_kinds import Channel, _devices
@@ -70,7 +70,7 @@ def test_a_device_is_what_holds_bytes_of_it() -> None:
         "cuda.1.allocated_bytes", "gpu.0.process_bytes", "cuda.2.retries", "mps.allocated_bytes",
         "tracked.buffer.allocated_bytes",
     )  # fmt: skip
-    assert _devices(ends_lane({name: [1] for name in names})) == ["0", "1"]
+    assert _devices(ends_timeline({name: [1] for name in names})) == ["0", "1"]
 
 
 def of_devices(verdict: Verdict) -> list[Finding]:

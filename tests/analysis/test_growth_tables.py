@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from builder import MIB, history_of
-from pieces import lane_of
+from pieces import timeline_of
 
 from leakline.analysis.assertions.expected_counts import _is_expected, replaces, steady_counts
 from leakline.analysis.comparison.comparison_results import Survival
@@ -39,12 +39,12 @@ from leakline.analysis.run_history import (
     declared_expectations,
     number_of,
 )
-from leakline.analysis.timeline import Lane
+from leakline.analysis.timeline import Timeline
 from leakline.snapshot import Event
 
 
-def read(n: int, **others: Sequence[float | None]) -> Lane:
-    return lane_of(history_of([500.0 * MIB] * n, **others))
+def read(n: int, **others: Sequence[float | None]) -> Timeline:
+    return timeline_of(history_of([500.0 * MIB] * n, **others))
 
 
 @pytest.mark.parametrize(
@@ -157,11 +157,11 @@ def test_a_container_is_full_as_many_generations_ahead_as_it_has_room_for(
 
 
 def test_a_container_that_holds_half_of_its_items_has_half_of_its_bytes() -> None:
-    lane = read(
+    timeline = read(
         2, tracked__s__length=[2.0, 5.0], tracked__s__bytes=[200.0, 503.0], tracked__s__capacity=[10.0, 10.0],
         tracked__s__device_bytes=[None, 500.0],
     )  # fmt: skip
-    row = _fill_row(lane, "s", {})
+    row = _fill_row(timeline, "s", {})
     assert row is not None
     assert (row.length, row.capacity, row.bytes, row.ceiling_bytes) == (5, 10, 503, 1006)
     assert (row.full_at_generation, row.state) == (2.7, "filling")

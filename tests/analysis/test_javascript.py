@@ -20,17 +20,17 @@ from leakline.analysis.memory.uncollected_memory import (
     YOUNG,
     _Collector,
     _kept_and_native,
+    _known_until,
     _longest_gap,
     _lowered,
     _on_lines,
-    _told_upto,
     beside_tensors,
     is_told,
     told_for_good,
 )
 from leakline.analysis.results import Finding
 from leakline.analysis.run_history import Value, is_javascript, is_page
-from leakline.analysis.timeline import Lane
+from leakline.analysis.timeline import Timeline
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 
 MIB = 2**20
@@ -376,7 +376,7 @@ def test_what_is_kept_is_no_more_than_the_next_two_collections_find(
 
 
 @pytest.mark.parametrize(
-    ("kept", "upto"),
+    ("kept", "end"),
     [
         ([1, 1, 1, 1], 3), ([1, N, 1, 1, N, 1, N], 4), ([1, 1, 1], 0),
         # Three are enough where each lies above the one before by more than the young objects.
@@ -384,8 +384,8 @@ def test_what_is_kept_is_no_more_than_the_next_two_collections_find(
         ([0, N, YOUNG + 1], 0), ([], 0),
     ],
 )  # fmt: skip
-def test_four_floors_are_a_trend_and_three_that_are_clear(kept: list[Value], upto: int) -> None:
-    assert _told_upto(kept) == upto
+def test_four_floors_are_a_trend_and_three_that_are_clear(kept: list[Value], end: int) -> None:
+    assert _known_until(kept) == end
 
 
 @pytest.mark.parametrize(
@@ -459,13 +459,13 @@ def test_what_v8_would_not_let_lie_is_kept_without_a_collection(end: int, more: 
     assert after_each([10 * MIB, end], [0, 0]) == [more]
 
 
-def lane(
+def timeline(
     heap: Sequence[Value], *, tensors: int = 0, resident: int = 1_000 * MIB, segment: Sequence[int] | None = None,
     kinds: Sequence[str] | None = None,
-) -> Lane:  # fmt: skip
+) -> Timeline:  # fmt: skip
     n = len(heap)
     rows = tuple(range(n))
-    return Lane(
+    return Timeline(
         "rank 0 main", "p", kinds or ["generation_end"] * n, [None] * n, [60.0 * i for i in range(n)], rows,
         {HEAP: heap, OUTSIDE: [0] * n, RESIDENT: [resident] * n, TENSORS: [tensors] * n},
         segment or [0] * n, rows, rows, None, {i: i for i in range(n)},
@@ -474,7 +474,7 @@ def lane(
 
 def test_native_memory_is_above_the_highest_that_v8_has_held() -> None:
     heap = [100 * MIB, 80 * MIB, 120 * MIB, 90 * MIB]
-    kept, native = _kept_and_native(lane([h + MIB for h in heap], tensors=MIB))
+    kept, native = _kept_and_native(timeline([h + MIB for h in heap], tensors=MIB))
     highest = [100, 100, 120, 120]
     assert native == [(1_000 - 1 - top) * MIB for top in highest]
     # It fell by more than the young in the second and the fourth.
@@ -483,18 +483,18 @@ def test_native_memory_is_above_the_highest_that_v8_has_held() -> None:
 
 def test_each_attempt_has_a_collector_of_its_own() -> None:
     heap = [100 * MIB, 100 * MIB, 20 * MIB, 20 * MIB]
-    assert _kept_and_native(lane(heap))[0] == [None, None, 20 * MIB, None]
-    resumed = _kept_and_native(lane(heap, segment=[0, 0, 1, 1]))
+    assert _kept_and_native(timeline(heap))[0] == [None, None, 20 * MIB, None]
+    resumed = _kept_and_native(timeline(heap, segment=[0, 0, 1, 1]))
     assert resumed[0] == [None] * 4
 
 
 def test_a_generation_that_goes_on_is_not_known_yet() -> None:
     heap = [100 * MIB, 100 * MIB, 20 * MIB]
     kinds = ["generation_end", "generation_end", "phase_end"]
-    assert _kept_and_native(lane(heap, kinds=kinds))[0] == [None] * 3
+    assert _kept_and_native(timeline(heap, kinds=kinds))[0] == [None] * 3
     # Of one before the last the collection has been seen.
     kinds = ["generation_end", "generation_end", "phase_end", "generation_end"]
-    assert _kept_and_native(lane([*heap, 20 * MIB], kinds=kinds))[0][2] == 20 * MIB
+    assert _kept_and_native(timeline([*heap, 20 * MIB], kinds=kinds))[0][2] == 20 * MIB
 
 
 def teeth(floors: Sequence[float]) -> list[Value]:
@@ -503,19 +503,19 @@ def teeth(floors: Sequence[float]) -> list[Value]:
 
 
 def test_behind_the_last_floor_but_one_it_stands() -> None:
-    beside = beside_tensors(lane(teeth([10, 20, 30, 40, 50])))
+    beside = beside_tensors(timeline(teeth([10, 20, 30, 40, 50])))
     # Floors at 1, 3, 5, 7 and 9; that of 7 is the last but one.
     assert (beside.told, beside.longest_gap) == (8, 2)
     assert [value / MIB for value in beside.kept] == [10, 10, 15, 20, 25, 30, 35, 40, 40, 40]
-    assert told_for_good(lane(teeth([10, 20, 30, 40, 50])), 10) == 6
-    assert told_for_good(lane(teeth([10, 20, 30, 40, 50])), 8) == 4
-    assert told_for_good(lane(teeth([10, 20])), 4) == 0
+    assert told_for_good(timeline(teeth([10, 20, 30, 40, 50])), 10) == 6
+    assert told_for_good(timeline(teeth([10, 20, 30, 40, 50])), 8) == 4
+    assert told_for_good(timeline(teeth([10, 20])), 4) == 0
 
 
 def test_while_floors_are_few_the_first_is_all_that_is_known() -> None:
-    few = beside_tensors(lane(teeth([10, 20])))
+    few = beside_tensors(timeline(teeth([10, 20])))
     assert ([value / MIB for value in few.kept], few.told) == ([10] * 4, 0)
-    assert beside_tensors(lane([MIB] * 3)).kept == (0.0, 0.0, 0.0)
+    assert beside_tensors(timeline([MIB] * 3)).kept == (0.0, 0.0, 0.0)
 
 
 def test_a_page_has_no_memory_of_a_process() -> None:
@@ -526,6 +526,6 @@ def test_a_page_has_no_memory_of_a_process() -> None:
         False,
     ]
     assert [is_page(series) for series in (page, node, {})] == [True, False, False]
-    assert is_told(lane([1]))
+    assert is_told(timeline([1]))
     without = SimpleNamespace(has=lambda name: name != OUTSIDE)
-    assert not is_told(cast(Lane, without))
+    assert not is_told(cast(Timeline, without))

@@ -32,8 +32,8 @@ from leakline.analysis.generation_axis import in_its_unit
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.run_history import ProcessHistory
 from leakline.analysis.status import moments_of, walk
-from leakline.analysis.timeline import lanes_of
-from leakline.analysis.timeline_analysis import LaneStudy
+from leakline.analysis.timeline import timelines_of
+from leakline.analysis.timeline_analysis import TimelineAnalysis
 from leakline.snapshot import Event
 
 ALL = list(FAMILIES)
@@ -54,10 +54,10 @@ def begun(process: ProcessHistory, rows: int) -> ProcessHistory:
 
 def growing(history: RunHistory, rng: random.Random, most: int) -> Iterator[RunHistory]:
     """The run at every so many snapshots, in the middle of generations too, ending with all of it."""
-    upto, rows = 0, sum(map(len, history.processes))
-    while upto < rows:
-        upto = min(rows, upto + rng.randint(1, most))
-        left, shown = upto, []
+    end, rows = 0, sum(map(len, history.processes))
+    while end < rows:
+        end = min(rows, end + rng.randint(1, most))
+        left, shown = end, []
         for process in history.processes:
             if left > 0:
                 shown.append(begun(process, min(left, len(process))))
@@ -67,14 +67,14 @@ def growing(history: RunHistory, rng: random.Random, most: int) -> Iterator[RunH
 
 def moments(history: RunHistory, kept: Kept) -> list[object]:
     """What is said of each process at all the moments that a verdict rests on."""
-    studies = [LaneStudy(history, lane) for lane in lanes_of(history)]
+    studies = [TimelineAnalysis(history, timeline) for timeline in timelines_of(history)]
     for study in studies:
         kept.give(study)
     found: list[object] = []
     for study in studies:
-        found += [moment_of(study, upto) for upto in moments_of(len(study.lane))]
+        found += [moment_of(study, end) for end in moments_of(len(study.timeline))]
         found += [
-            outlook_of(study, upto) for upto, _ in grid(len(study.lane)) if study.lane.private
+            outlook_of(study, end) for end, _ in grid(len(study.timeline)) if study.timeline.private
         ]
     kept.take(studies)
     return found
@@ -96,8 +96,8 @@ def test_of_every_family_each_look_says_what_a_first_look_would(family: str) -> 
     case = drawn(Draw(PUBLIC, family, 3))
     recording = Recording(case, witness=True)
     rng = random.Random(family)
-    upto = min(len(case), 70)
-    assert_the_same(growing(recording.upto(upto), rng, most=25))
+    end = min(len(case), 70)
+    assert_the_same(growing(recording.until(end), rng, most=25))
 
 
 PLANTED = (kept_environments, loss_graph, old_population, best_agents, figures)
@@ -210,17 +210,17 @@ def test_the_first_seconds_are_assessed_once(monkeypatch: pytest.MonkeyPatch) ->
     assessed: list[int] = []
     real = assessment.assess
 
-    def count(study: LaneStudy, upto: int) -> object:
-        assessed.append(upto)
-        return real(study, upto)
+    def count(study: TimelineAnalysis, end: int) -> object:
+        assessed.append(end)
+        return real(study, end)
 
     monkeypatch.setattr(assessment, "assess", count)
     kept = Kept()
     examine(until(whole, 1200.0), kept)
-    assert sum(upto > 60 for upto in assessed) > 40
+    assert sum(end > 60 for end in assessed) > 40
     assessed.clear()
     examine(until(whole, 1260.0), kept)
-    assert sum(upto > 60 for upto in assessed) <= 2 * len(whole.processes)
+    assert sum(end > 60 for end in assessed) <= 2 * len(whole.processes)
 
 
 def test_a_minute_that_is_not_over_is_not_known_for_good() -> None:
@@ -276,10 +276,10 @@ def test_phases_that_run_after_the_end_of_a_generation() -> None:
     kept = Kept()
     for rows in range(60, 110):
         shown = replace(whole, processes=(begun(told, rows),))
-        (lane,) = lanes_of(shown)
-        study = LaneStudy(shown, lane)
+        (timeline,) = timelines_of(shown)
+        study = TimelineAnalysis(shown, timeline)
         kept.give(study)
-        assert rows == 60 or lane.known.once(8, "growths", lambda: None) is not None
+        assert rows == 60 or timeline.known.once(8, "growths", lambda: None) is not None
         walk(study)
         kept.take([study])
 
@@ -338,10 +338,10 @@ def test_what_is_declared_later_counts_for_all_moments() -> None:
     budget = Event(0, 0.0, "budget", "generation", data={"leak_bytes": 2 * MIB})
 
     def told() -> Iterator[RunHistory]:
-        for upto in range(20, 121, 4):
-            events = (*history.events, budget) if upto > 60 else history.events
+        for end in range(20, 121, 4):
+            events = (*history.events, budget) if end > 60 else history.events
             # What one of them holds is known better with each search.
-            searched = upto // 25 * 25
+            searched = end // 25 * 25
             holders = tuple(
                 replace(h, bytes_each=(h.bytes_each or 0) + 1_000 * h.sequence)
                 for h in history.holders
@@ -349,12 +349,12 @@ def test_what_is_declared_later_counts_for_all_moments() -> None:
             )
             shown = replace(
                 history, events=events, holders=holders,
-                processes=(begun(history.processes[0], upto),),
+                processes=(begun(history.processes[0], end),),
             )  # fmt: skip
             yield replace(
                 shown,
-                total=200 if upto > 80 else None,
-                limit_bytes=900 * MIB if upto > 100 else None,
+                total=200 if end > 80 else None,
+                limit_bytes=900 * MIB if end > 100 else None,
             )
 
     assert_the_same(told())

@@ -45,8 +45,8 @@ from leakline.analysis.run_history import ProcessHistory, history_from_batches
 from leakline.analysis.statistics.memory_evidence import bend_of, pieces_of
 from leakline.analysis.statistics.trend import Slope
 from leakline.analysis.status import Standing, Told
-from leakline.analysis.timeline import Lane, lanes_of
-from leakline.analysis.timeline_analysis import LaneStudy, Limit, Moment, limit_of
+from leakline.analysis.timeline import Timeline, timelines_of
+from leakline.analysis.timeline_analysis import Limit, Moment, TimelineAnalysis, limit_of
 from leakline.report.verdict_facts import forecast_headline
 
 RATE = 57.27 * MIB
@@ -181,9 +181,9 @@ def test_an_ended_run_without_readings_of_memory_says_so() -> None:
     assert examine(replace(run, ended=True)).oom.sentence == "not known: memory was not read"
 
 
-def study_of(history: RunHistory) -> LaneStudy:
-    (lane,) = lanes_of(history)
-    return LaneStudy(history, lane)
+def study_of(history: RunHistory) -> TimelineAnalysis:
+    (timeline,) = timelines_of(history)
+    return TimelineAnalysis(history, timeline)
 
 
 @pytest.mark.parametrize(
@@ -197,48 +197,50 @@ def study_of(history: RunHistory) -> LaneStudy:
 )
 def test_a_rise_begins_where_it_is_first_seen(shape: Callable[[int], float], start: int) -> None:
     values = curve(shape, 90)
-    bend = bend_of(study_of(history_of(values)).lane, values, len(values))
+    bend = bend_of(study_of(history_of(values)).timeline, values, len(values))
     assert bend is not None
     assert abs(bend[0] - start) <= 5
     assert bend[1] <= bend[0] <= bend[2]
 
 
-def _attempts(*lengths: int) -> tuple[list[float], Lane]:
-    """Flat but for 300 MiB of warm-up in three generations of each process that resumes, and the lane of them."""
+def _attempts(*lengths: int) -> tuple[list[float], Timeline]:
+    """Flat but for 300 MiB of warm-up in three generations of each process that resumes, and the timeline of them."""
     trainings = [
         Training(generations=n, buffer_bytes=0, noise=0.0, warm_up=(0.0, 200.0 * MIB, 100.0 * MIB) if i else (),
                  instance=f"p{i}", attempt=i + 1, first_generation=sum(lengths[:i]))
         for i, n in enumerate(lengths)
     ]  # fmt: skip
     batches = [batch for training in trainings for batch in training.batches()]
-    (lane,) = lanes_of(history_from_batches(trainings[0].header(), batches))
-    return lane.private, lane
+    (timeline,) = timelines_of(history_from_batches(trainings[0].header(), batches))
+    return timeline.private, timeline
 
 
 def test_the_warm_up_of_a_resumed_process_is_no_beginning_of_a_leak() -> None:
-    values, lane = _attempts(20, 20)
+    values, timeline = _attempts(20, 20)
     assert values[22] > values[19] + 250 * MIB
     leak = [value + 5 * MIB * max(0, i - 29) for i, value in enumerate(values)]
-    assert bend_of(lane, leak, 40) == (30, 30, 30)
+    assert bend_of(timeline, leak, 40) == (30, 30, 30)
 
 
 def test_what_begins_in_the_gap_of_a_resume_may_have_begun_in_any_of_its_generations() -> None:
-    values, lane = _attempts(20, 20)
+    values, timeline = _attempts(20, 20)
     for start in (20, 22, 24):
         leak = [value + 5 * MIB * max(0, i - start + 1) for i, value in enumerate(values)]
-        bend = bend_of(lane, leak, 40)
+        bend = bend_of(timeline, leak, 40)
         assert bend is not None
         assert (bend[1], bend[2]) == (20, 25)
         assert bend[1] <= bend[0] <= bend[2]
 
 
 def test_attempts_of_a_few_generations_each_are_one_line() -> None:
-    values, lane = _attempts(*[5] * 8)
-    assert [len(stretch) for stretch in pieces_of(lane, list(map(float, range(40))), values)] == [
-        40
+    values, timeline = _attempts(*[5] * 8)
+    assert [
+        len(stretch) for stretch in pieces_of(timeline, list(map(float, range(40))), values)
+    ] == [40]
+    values, timeline = _attempts(*[10] * 30)
+    lengths = [
+        len(stretch) for stretch in pieces_of(timeline, list(map(float, range(300))), values)
     ]
-    values, lane = _attempts(*[10] * 30)
-    lengths = [len(stretch) for stretch in pieces_of(lane, list(map(float, range(300))), values)]
     assert lengths == [220, *[6] * 8]
 
 
@@ -321,7 +323,7 @@ def test_half_a_short_run_flat_and_then_growth_is_worth_watching(flat: int) -> N
 QUIET = OomForecast("none", 1_000, "user")
 
 
-class _Lane(SimpleNamespace):
+class _Timeline(SimpleNamespace):
     def __len__(self) -> int:
         return len(self.generations)
 
@@ -331,28 +333,28 @@ def study(
     limit: float | None = 1_000, source: Literal["cgroup", "system", "user"] = "user", outlook: Outlook | None = None,
     bounded: Sequence[Any] = (), planned: float | None = None, seconds: float = 60.0,
     series: dict[str, Any] | None = None, channels: Sequence[Any] = (), behind: float = 0.0,
-) -> LaneStudy:  # fmt: skip
+) -> TimelineAnalysis:  # fmt: skip
     """Private memory of each snapshot; ``ends``: those that end a generation, all where none are named."""
     end_rows = list(range(len(rows)) if ends is None else ends)
-    lane = _Lane(
+    timeline = _Timeline(
         private_rows=list(rows), end_rows=end_rows, generations=list(generations or range(len(end_rows))),
         private=[float(v) for row in end_rows if (v := rows[row]) is not None],
         time=[1_000.0 + seconds * row for row in range(len(rows))], series=series or {},
-        left_behind=lambda upto: behind,
+        left_behind=lambda end: behind,
     )  # fmt: skip
     told = SimpleNamespace(
-        lane=lane, limit=None if limit is None else Limit(limit, source), channels=channels,
-        facts=SimpleNamespace(bounded=bounded), remaining=lambda upto: planned,
+        timeline=timeline, limit=None if limit is None else Limit(limit, source), channels=channels,
+        facts=SimpleNamespace(bounded=bounded), remaining=lambda end: planned,
         history=RunHistory("r", total=None if planned is None else round(end_rows[-1] + 1 + planned)),
-        known=SimpleNamespace(once=lambda upto, name, work: outlook or Outlook()),
-        residual=lambda upto: lane.private[:upto], bend=lambda upto: None,
+        known=SimpleNamespace(once=lambda end, name, work: outlook or Outlook()),
+        residual=lambda end: timeline.private[:end], bend=lambda end: None,
     )  # fmt: skip
-    return cast(LaneStudy, told)
+    return cast(TimelineAnalysis, told)
 
 
-def moment(upto: int, *, window: int = 0, visible: bool = False) -> Moment:
+def moment(end: int, *, window: int = 0, visible: bool = False) -> Moment:
     return cast(
-        Moment, SimpleNamespace(upto=upto, rise=SimpleNamespace(window=window, visible=visible))
+        Moment, SimpleNamespace(end=end, rise=SimpleNamespace(window=window, visible=visible))
     )
 
 
@@ -470,7 +472,7 @@ def test_shared_memory_that_grows_counts_once_for_all_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "ends", "upto", "over"),
+    ("rows", "ends", "end", "over"),
     [
         # A peak of 9 inside the generation that ends with 5.
         ([4, 9, 5], [0, 2], 2, 4),
@@ -483,9 +485,9 @@ def test_shared_memory_that_grows_counts_once_for_all_processes() -> None:
     ],
 )  # fmt: skip
 def test_the_peak_inside_a_generation_is_above_its_end(
-    rows: list[float | None], ends: list[int], upto: int, over: float
+    rows: list[float | None], ends: list[int], end: int, over: float
 ) -> None:
-    assert _peak_over_floor(study(rows, ends=ends), moment(upto)) == over
+    assert _peak_over_floor(study(rows, ends=ends), moment(end)) == over
 
 
 def test_room_is_what_the_limit_leaves_above_the_peaks() -> None:
@@ -601,13 +603,13 @@ def test_a_moment_more_than_a_year_away_has_no_date() -> None:
 def test_how_long_a_generation_takes_is_that_of_the_last_eight() -> None:
     # Nine of a minute each, and eight between the last nine ends that take ten seconds.
     slow = study([0.0] * 18)
-    slow.lane.time[9:] = [slow.lane.time[9] + 10.0 * i for i in range(9)]  # type: ignore[index]
+    slow.timeline.time[9:] = [slow.timeline.time[9] + 10.0 * i for i in range(9)]  # type: ignore[index]
     assert _seconds_each(slow) == 10
     # Where only each fifth generation was read, or steps are counted by the thousand.
     assert _seconds_each(study([0.0] * 4, generations=[0, 5, 10, 15])) == 12
 
 
-def forecast_of(run: LaneStudy, at: Moment, growing: bool = False) -> OomForecast:
+def forecast_of(run: TimelineAnalysis, at: Moment, growing: bool = False) -> OomForecast:
     one: Told = (run, at, [standing(100)] if growing else [])
     return forecast([one])
 
@@ -655,8 +657,8 @@ def test_the_smallest_limit_holds_and_what_people_say_goes_first(
     user: int | None, group: float | None, system: float | None, limit: Limit | None
 ) -> None:
     series = {"cgroup.limit_bytes": [group], "system.total_bytes": [system]}
-    lane = cast(Lane, SimpleNamespace(series=series))
-    assert limit_of(RunHistory("r", limit_bytes=user), lane) == limit
+    timeline = cast(Timeline, SimpleNamespace(series=series))
+    assert limit_of(RunHistory("r", limit_bytes=user), timeline) == limit
 
 
 def halves(first: float, second: float, n: int = 16) -> tuple[list[float], list[float]]:
@@ -687,6 +689,6 @@ def test_children_count_as_private_memory_does_however_far_apart_they_are_read(
 ) -> None:
     children = [9 * MIB * i if i in read else None for i in range(60)]
     history = history_of(curve(lambda i: 0.0, 60), children__uss_bytes=children)
-    upto = max(read) + 1
-    rate = outlook_of(study_of(history), upto).rate
+    end = max(read) + 1
+    rate = outlook_of(study_of(history), end).rate
     assert rate.estimate == pytest.approx(9 * MIB, rel=0.1)

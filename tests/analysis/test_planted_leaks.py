@@ -26,8 +26,8 @@ from builder import (
 from leakline.analysis import RunHistory, examine
 from leakline.analysis.results import SEVERITY, Verdict
 from leakline.analysis.status import walk
-from leakline.analysis.timeline import lanes_of
-from leakline.analysis.timeline_analysis import LaneStudy
+from leakline.analysis.timeline import timelines_of
+from leakline.analysis.timeline_analysis import TimelineAnalysis
 from leakline.text_format import format_bytes
 
 SEEDS = range(5)
@@ -54,18 +54,18 @@ def test_a_buffer_without_a_declared_bound_is_forgiven_once_it_is_full(seed: int
     assert verdict.status in ("ok", "recovered"), verdict.summary
 
 
-def _pool(upto: int, seed: int, times: Callable[[int], float]) -> Verdict:
+def _pool(end: int, seed: int, times: Callable[[int], float]) -> Verdict:
     """A container that nobody declared, 6 MiB and 1,000 entries in a generation, ``times`` as often."""
     counts = {"container.app.Pool.items.length": 1_000, "container.app.Pool.items.bytes": 6 * MIB}
     leak = Leak(TRAIN, 6 * MIB, counts, times=times)
-    return _examined(leak, seed=seed, generations=upto, buffer_bytes=0, declare_buffer=False)
+    return _examined(leak, seed=seed, generations=end, buffer_bytes=0, declare_buffer=False)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_container_nobody_declared_that_grows_on_is_suspected_and_then_confirmed(
     seed: int,
 ) -> None:
-    told = [_pool(upto, seed, lambda _: 1.0) for upto in (3, 6, 12, 25)]
+    told = [_pool(end, seed, lambda _: 1.0) for end in (3, 6, 12, 25)]
     assert [verdict.status for verdict in told] == [
         "learning", "suspected", "suspected", "confirmed",
     ]  # fmt: skip
@@ -81,7 +81,7 @@ def test_a_container_nobody_declared_that_grows_on_is_suspected_and_then_confirm
 def test_the_same_container_that_saturates_is_never_confirmed_and_forgiven(
     times: Callable[[int], float], seed: int
 ) -> None:
-    told = [_pool(upto, seed, times) for upto in range(2, 26)]
+    told = [_pool(end, seed, times) for end in range(2, 26)]
     # Until it is full, nothing tells it from one that grows on; from then on nothing is said against it.
     assert "confirmed" not in {verdict.status for verdict in told}
     assert {verdict.status for verdict in told[-5:]} <= {"ok", "recovered"}, told[-1].summary
@@ -253,10 +253,10 @@ def test_a_leak_is_not_called_recovered_while_its_count_still_rises(seed: int) -
     """Memory scatters by four times what a generation leaks, so now and then it shows no growth that matters."""
     leak = Leak(EVALUATE, MIB, {"trading.TradingEnvironment": 16})
     history = Training(70, leaks=(leak,), seed=seed, noise=4 * MIB, watch=()).history()
-    (lane,) = lanes_of(history)
-    study, told = LaneStudy(history, lane), []
-    for upto in range(1, 71):
-        _, standings = walk(study, range(max(1, upto - 40), upto + 1))
+    (timeline,) = timelines_of(history)
+    study, told = TimelineAnalysis(history, timeline), []
+    for end in range(1, 71):
+        _, standings = walk(study, range(max(1, end - 40), end + 1))
         told += [s.status for s in standings if "Environment" in str(s.assessed.cause.owner)]
     assert "suspected" in told
     assert "recovered" not in told

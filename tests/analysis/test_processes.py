@@ -136,12 +136,14 @@ def test_processes_that_were_not_read_are_told() -> None:
 @pytest.mark.parametrize(("places", "told"), [(1_024, 1_024), (1_025, 1_024)])
 def test_as_many_places_are_told_in_their_order(places: int, told: int) -> None:
     """Of more the one that grows least is left out."""
-    lanes = [SimpleNamespace(name=f"rank {i} main", instance=f"p{i}") for i in range(places)]
+    timelines = [SimpleNamespace(name=f"rank {i} main", instance=f"p{i}") for i in range(places)]
     growths = [SimpleNamespace(growth=Slope(9.0 * (i != 3), 0, 9, 9)) for i in range(places)]
     moments = [
-        (SimpleNamespace(lane=lane), growth, ())
-        for lane, growth in zip(lanes, growths, strict=True)
+        (SimpleNamespace(timeline=timeline), growth, ())
+        for timeline, growth in zip(timelines, growths, strict=True)
     ]
-    found = process_growth(cast(Any, lanes), cast(Any, moments), ())
-    names = [lane.name for lane in lanes if places == told or lane.name != "rank 3 main"]
+    found = process_growth(cast(Any, timelines), cast(Any, moments), ())
+    names = [
+        timeline.name for timeline in timelines if places == told or timeline.name != "rank 3 main"
+    ]
     assert [each.process for each in found] == names

@@ -135,9 +135,9 @@ def test_scenario_3_is_the_agents_of_evolve_population(split: bool) -> None:
     assert finding.growth_bytes_per_generation.estimate == pytest.approx(10.67 * GB, rel=0.01)
 
 
-def _fourth(upto: int, declared: bool) -> RunHistory:
+def _fourth(end: int, declared: bool) -> RunHistory:
     first, rows = SCENARIO_4[0], list[Row]()
-    for i, rss in enumerate(SCENARIO_4[:upto]):
+    for i, rss in enumerate(SCENARIO_4[:end]):
         row: dict[str, float] = {"TradingEnvironment": 2, "DDPGAgent": 16 if i < 2 else 17}
         if declared:
             row["tracked.replay.length"] = 10_000 + round((rss - first) * 6_000)
@@ -147,18 +147,18 @@ def _fourth(upto: int, declared: bool) -> RunHistory:
     return replay(rows, capacity=full if declared else None)
 
 
-@pytest.mark.parametrize("upto", range(1, 8))
+@pytest.mark.parametrize("end", range(1, 8))
 @pytest.mark.parametrize("declared", [False, True])
-def test_scenario_4_is_never_more_than_watched(upto: int, declared: bool) -> None:
-    verdict = examine(_fourth(upto, declared))
+def test_scenario_4_is_never_more_than_watched(end: int, declared: bool) -> None:
+    verdict = examine(_fourth(end, declared))
     assert SEVERITY.index(verdict.status) <= SEVERITY.index("watch")
-    if upto <= 3 and not declared:
+    if end <= 3 and not declared:
         assert verdict.status in ("learning", "watch")
 
 
 def test_scenario_4_with_its_buffer_declared_is_filling_and_then_ok() -> None:
-    for upto in range(2, 7):
-        verdict = examine(_fourth(upto, declared=True))
+    for end in range(2, 7):
+        verdict = examine(_fourth(end, declared=True))
         assert verdict.status == "filling", verdict.summary
         assert "replay" in verdict.summary
     full = _fourth(7, declared=True)

@@ -344,15 +344,15 @@ READ: list[Value] = [None, 5, None, 7, None]
 
 
 @pytest.mark.parametrize(
-    ("first", "upto", "ends"),
+    ("first", "end", "ends"),
     [
         (0, 5, (1, 3)), (2, 5, (3, 3)), (0, 3, (1, 1)), (0, 1, None),
     ],
 )  # fmt: skip
 def test_where_the_first_and_the_last_reading_is(
-    first: int, upto: int, ends: tuple[int, int] | None
+    first: int, end: int, ends: tuple[int, int] | None
 ) -> None:
-    assert _ends(READ, first, upto) == ends
+    assert _ends(READ, first, end) == ends
 
 
 def test_bytes_that_were_never_read_are_none() -> None:

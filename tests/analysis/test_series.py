@@ -34,16 +34,16 @@ from leakline.analysis.statistics.memory_evidence import (
 )
 from leakline.analysis.statistics.trend import Hinge, Slope
 from leakline.analysis.timeline import (
-    Lane,
+    Timeline,
     _ends,
     _follows,
     _left_out,
     _rows_that_count,
     _usual_gain,
     fill_gaps,
-    lanes_of,
+    timelines_of,
 )
-from leakline.analysis.timeline_analysis import LaneStudy
+from leakline.analysis.timeline_analysis import TimelineAnalysis
 from leakline.analysis.window import (
     Since,
     _by_top_level,
@@ -76,26 +76,30 @@ def _ended(generations: Sequence[int]) -> list[Row]:
     return [(g, "generation_end", None) for g in generations]
 
 
-def _resumed(second: Sequence[int], memory: Sequence[Value]) -> Lane:
+def _resumed(second: Sequence[int], memory: Sequence[Value]) -> Timeline:
     """Generations 0 to 3 with 10, 12, 14 and 16 bytes, and an attempt that goes on from there or repeats some."""
     one = _process(_ended(range(4)), process__anon_bytes=[10, 12, 14, 16])
     two = _process(_ended(second), 2, 100.0, process__anon_bytes=memory)
-    (lane,) = lanes_of(RunHistory("r", processes=(one, two)))
-    return lane
+    (timeline,) = timelines_of(RunHistory("r", processes=(one, two)))
+    return timeline
 
 
 def test_a_resume_goes_on_where_the_attempt_before_would_have_been() -> None:
-    lane = _resumed([4, 5, 6], [5, 7, 20])
-    assert lane.values(MEMORY) == [10, 12, 14, 16, 18, 20, 33]
-    assert lane.readings(MEMORY) == [10, 12, 14, 16, 5, 7, 20]
-    assert lane.private == [10, 12, 14, 16, 18, 20, 33]
-    assert (lane.left_behind(4), lane.left_behind(5), lane.left_behind(7)) == (0, 13, 13)
+    timeline = _resumed([4, 5, 6], [5, 7, 20])
+    assert timeline.values(MEMORY) == [10, 12, 14, 16, 18, 20, 33]
+    assert timeline.readings(MEMORY) == [10, 12, 14, 16, 5, 7, 20]
+    assert timeline.private == [10, 12, 14, 16, 18, 20, 33]
+    assert (timeline.left_behind(4), timeline.left_behind(5), timeline.left_behind(7)) == (
+        0,
+        13,
+        13,
+    )
 
 
 def test_what_a_resume_repeats_replaces_what_was_measured_before() -> None:
-    lane = _resumed([2, 3, 4], [5, 7, 20])
-    assert lane.generations == (0, 1, 2, 3, 4)
-    assert lane.values(MEMORY) == [10, 12, 14, 16, 29]
+    timeline = _resumed([2, 3, 4], [5, 7, 20])
+    assert timeline.generations == (0, 1, 2, 3, 4)
+    assert timeline.values(MEMORY) == [10, 12, 14, 16, 29]
     assert _resumed([0, 1], [5, 7]).values(MEMORY) == [5, 7]
 
 
@@ -104,15 +108,15 @@ def test_a_resume_whose_first_reading_is_missing_goes_on_with_its_next() -> None
 
 
 def test_one_attempt_has_left_nothing_behind() -> None:
-    (lane,) = lanes_of(history_of([5.0, 6, 7]))
-    assert lane.left_behind(3) == 0
-    assert lane.values(MEMORY) == [5, 6, 7]
+    (timeline,) = timelines_of(history_of([5.0, 6, 7]))
+    assert timeline.left_behind(3) == 0
+    assert timeline.values(MEMORY) == [5, 6, 7]
 
 
 def test_a_resumed_process_is_warm_for_four_generations() -> None:
-    lane = _resumed(range(4, 14), [*range(10)])
+    timeline = _resumed(range(4, 14), [*range(10)])
     x, y = [float(i) for i in range(14)], [float(i) for i in range(14)]
-    assert pieces_of(lane, x, y) == [Piece(x[:4], y[:4]), Piece(x[8:], y[8:])]
+    assert pieces_of(timeline, x, y) == [Piece(x[:4], y[:4]), Piece(x[8:], y[8:])]
     # Two readings behind that are a piece, one is none; and where less than half is left all is read as one.
     pair = _resumed(range(4, 10), [*range(6)])
     assert pieces_of(pair, x[:10], y[:10]) == [Piece(x[:4], y[:4]), Piece(x[8:10], y[8:10])]
@@ -174,20 +178,22 @@ def test_a_series_is_read_where_most_of_it_is(at_ends: int, after_phase: int, pl
         column[2 * i] = 100 + i
     for i in range(at_ends):
         column[2 * i + 1] = 200 + i
-    (lane,) = lanes_of(RunHistory("r", processes=(_process(rows, x=column),)))
-    read = lane.values("x")
+    (timeline,) = timelines_of(RunHistory("r", processes=(_process(rows, x=column),)))
+    read = timeline.values("x")
     known = column[::2] if place == "phase a" else column[1::2]
-    assert (lane.place("x"), read) == (place, known)
+    assert (timeline.place("x"), read) == (place, known)
 
 
 def test_points_are_the_newest_of_the_first_with_the_baseline_before_them() -> None:
     rows: list[Row] = [(None, "baseline", None), *_ended(range(3, 8))]
-    (lane,) = lanes_of(RunHistory("r", processes=(_process(rows, x=[1, 2, None, 4, 5, 6]),)))
-    assert lane.points("x") == ([3.0, 5, 6, 7], [2.0, 4, 5, 6])
-    assert lane.points("x", 3, baseline=True) == ([2.0, 3, 5], [1.0, 2, 4])
-    assert lane.points("x", 4, newest=2) == ([5.0, 6], [4.0, 5])
-    assert lane.points("x", newest=2, baseline=True) == ([6.0, 7], [5.0, 6])
-    assert lane.points("x", newest=5, baseline=True)[0] == [2.0, 3, 5, 6, 7]
+    (timeline,) = timelines_of(
+        RunHistory("r", processes=(_process(rows, x=[1, 2, None, 4, 5, 6]),))
+    )
+    assert timeline.points("x") == ([3.0, 5, 6, 7], [2.0, 4, 5, 6])
+    assert timeline.points("x", 3, baseline=True) == ([2.0, 3, 5], [1.0, 2, 4])
+    assert timeline.points("x", 4, newest=2) == ([5.0, 6], [4.0, 5])
+    assert timeline.points("x", newest=2, baseline=True) == ([6.0, 7], [5.0, 6])
+    assert timeline.points("x", newest=5, baseline=True)[0] == [2.0, 3, 5, 6, 7]
 
 
 def test_what_was_missed_after_a_phase_is_of_all_that_ended_until_the_next_reading() -> None:
@@ -196,8 +202,8 @@ def test_what_was_missed_after_a_phase_is_of_all_that_ended_until_the_next_readi
         (1, "sample", None), (1, "phase_end", "a/x"), (1, "phase_end", "a"), (1, "generation_end", None),
     ]  # fmt: skip
     column = [10, 15, None, 18, 999, None, 20, 27]
-    (lane,) = lanes_of(RunHistory("r", processes=(_process(rows, x=column),)))
-    assert lane.increments("x") == ({"a": 5.0, "?": 3.0}, {"a": 2.0, "": 7.0})
+    (timeline,) = timelines_of(RunHistory("r", processes=(_process(rows, x=column),)))
+    assert timeline.increments("x") == ({"a": 5.0, "?": 3.0}, {"a": 2.0, "": 7.0})
 
 
 def test_no_step_leads_from_one_attempt_to_the_next() -> None:
@@ -217,22 +223,22 @@ def test_memory_is_split_where_half_of_the_snapshots_say_so(
     anonymous: list[Value], private: list[Value]
 ) -> None:
     process = _process(_ended(range(4)), process__anon_bytes=anonymous, process__rss_bytes=[9] * 4)
-    (lane,) = lanes_of(RunHistory("r", processes=(process,)))
-    assert lane.private_rows == private
+    (timeline,) = timelines_of(RunHistory("r", processes=(process,)))
+    assert timeline.private_rows == private
 
 
 def test_what_is_swapped_out_is_private_too() -> None:
     process = _process(
         _ended(range(3)), process__anon_bytes=[1, 2, None], process__swap_bytes=[5, None, 7]
     )
-    (lane,) = lanes_of(RunHistory("r", processes=(process,)))
-    assert lane.private_rows == [6, 2, None]
+    (timeline,) = timelines_of(RunHistory("r", processes=(process,)))
+    assert timeline.private_rows == [6, 2, None]
 
 
 def _since(memory: Sequence[float], since: float = 0.0) -> Since:
     history = history_of(memory)
-    (lane,) = lanes_of(history)
-    return Since(history, [(LaneStudy(history, lane), None)], since)
+    (timeline,) = timelines_of(history)
+    return Since(history, [(TimelineAnalysis(history, timeline), None)], since)
 
 
 def test_the_largest_jump_is_that_from_one_end_to_the_next() -> None:
@@ -246,8 +252,12 @@ def test_the_largest_jump_is_that_from_one_end_to_the_next() -> None:
 def test_what_was_lost_between_two_ends_is_no_jump_of_one() -> None:
     process = _process(_ended([0, 1, 2, 6, 7]), process__anon_bytes=[0, 3, 6, 90, 94])
     history = RunHistory("r", processes=(process,))
-    (lane,) = lanes_of(history)
-    assert Since(history, [(LaneStudy(history, lane), None)], 0.0).largest_jump() == (4, 6, 7)
+    (timeline,) = timelines_of(history)
+    assert Since(history, [(TimelineAnalysis(history, timeline), None)], 0.0).largest_jump() == (
+        4,
+        6,
+        7,
+    )
 
 
 @pytest.mark.parametrize(("generations", "enough"), [(4, False), (5, True)])
@@ -266,9 +276,9 @@ def _x(n: int, first: int = 0) -> list[float]:
     return [float(first + i) for i in range(n)]
 
 
-def _lane(n: int) -> Lane:
-    (lane,) = lanes_of(history_of([500.0 * MIB] * n))
-    return lane
+def _timeline(n: int) -> Timeline:
+    (timeline,) = timelines_of(history_of([500.0 * MIB] * n))
+    return timeline
 
 
 @pytest.mark.parametrize(
@@ -389,15 +399,15 @@ def test_readings_of_a_later_attempt_count_from_its_middle() -> None:
 
 
 def test_generations_count_that_ended_since_a_moment() -> None:
-    lane = _lane(8)
-    assert [_first_position(lane, since) for since in (-1.0, 0.0, 60.0, 60.5, 999.0)] == [
+    timeline = _timeline(8)
+    assert [_first_position(timeline, since) for since in (-1.0, 0.0, 60.0, 60.5, 999.0)] == [
         0,
         0,
         1,
         2,
         8,
     ]
-    assert (_spans_ended(lane), _spans_ended(lane, 3), _spans_ended(lane, 8)) == (
+    assert (_spans_ended(timeline), _spans_ended(timeline, 3), _spans_ended(timeline, 8)) == (
         Spans(((0, 7),)), Spans(((3, 7),)), NO_SPANS,
     )  # fmt: skip
 
@@ -411,7 +421,7 @@ def test_generations_count_that_ended_since_a_moment() -> None:
 def test_a_quarter_of_a_resumed_process_is_warm_up_and_no_more_than_four(
     generations: int, first: int, warm_up: int
 ) -> None:
-    assert _warm_up(_lane(generations), first) == warm_up
+    assert _warm_up(_timeline(generations), first) == warm_up
 
 
 def test_processes_add_up_with_their_intervals() -> None:
@@ -444,9 +454,9 @@ def test_it_has_what_the_set_has(numbers: set[int], asked: int) -> None:
     assert (list(found), len(found)) == (sorted(numbers), len(numbers))
     assert (asked in found) == (asked in numbers)
     assert (found.first, found.last) == (min(numbers, default=None), max(numbers, default=None))
-    assert set(found.upto(asked)) == {n for n in numbers if n <= asked}
+    assert set(found.until(asked)) == {n for n in numbers if n <= asked}
     assert set(found.above(asked)) == {n for n in numbers if n > asked}
-    assert found.upto(asked) == Spans.of(sorted(n for n in numbers if n <= asked))
+    assert found.until(asked) == Spans.of(sorted(n for n in numbers if n <= asked))
 
 
 @given(st.lists(NUMBERS, max_size=4))

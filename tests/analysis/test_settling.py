@@ -10,16 +10,16 @@ import corpus
 import pytest
 from builder import GIB, MIB, Leak, Training, history_of, kept_environments
 from builder import TRAIN as IN_TRAINING
-from pieces import lane_of
+from pieces import timeline_of
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.examination import _of_lane, duration_of
+from leakline.analysis.examination import _of_timeline, duration_of
 from leakline.analysis.forecast.memory_outlook import _is_flat, settling_of
 from leakline.analysis.results import Interval
 from leakline.analysis.statistics.memory_evidence import Scale, baseline_of
 from leakline.analysis.timeline import (
-    Lane,
-    lanes_of,
+    Timeline,
+    timelines_of,
 )
 
 
@@ -236,18 +236,18 @@ def test_a_generation_that_was_not_timed_took_as_long_as_usual() -> None:
     assert found.seconds.estimate == pytest.approx(1000)
 
 
-def read(n: int, **others: Sequence[float | None]) -> Lane:
-    return lane_of(history_of([500.0 * MIB] * n, **others))
+def read(n: int, **others: Sequence[float | None]) -> Timeline:
+    return timeline_of(history_of([500.0 * MIB] * n, **others))
 
 
 def test_a_run_takes_what_it_took_and_for_each_to_come_what_the_newest_take() -> None:
-    found = _of_lane(read(4, generation__seconds=[10.0, 20.0, 30.0, None]), 10)
+    found = _of_timeline(read(4, generation__seconds=[10.0, 20.0, 30.0, None]), 10)
     # One without a reading took 20, and six are to come; nine of ten take between 11 and 29.
     assert found == (Interval(20, 11, 29), Interval(120, 66, 174), Interval(200, 146, 254))
-    assert _of_lane(read(4, generation__seconds=[10.0, 20.0, None, None]), 10) is None
-    assert _of_lane(read(3, generation__seconds=[10.0] * 3), 3) is None
-    assert _of_lane(read(3, generation__seconds=[10.0] * 3), 4) is not None
-    assert _of_lane(read(3), 10) is None
+    assert _of_timeline(read(4, generation__seconds=[10.0, 20.0, None, None]), 10) is None
+    assert _of_timeline(read(3, generation__seconds=[10.0] * 3), 3) is None
+    assert _of_timeline(read(3, generation__seconds=[10.0] * 3), 4) is not None
+    assert _of_timeline(read(3), 10) is None
 
 
 @pytest.mark.parametrize(("each", "told"), [(0.24, False), (0.25, True)])
@@ -256,4 +256,4 @@ def test_less_than_a_second_in_all_is_not_told(each: float, told: bool) -> None:
     process = history.processes[0]
     series = {**process.series, "generation.seconds": [each] * 3}
     timed = replace(history, total=4, processes=(replace(process, series=series),))
-    assert (duration_of(timed, lanes_of(timed)) is not None) is told
+    assert (duration_of(timed, timelines_of(timed)) is not None) is told

@@ -288,7 +288,7 @@ def test_what_is_known_is_worked_out_once() -> None:
     known, answers = Known(), iter((7, 0))
     assert [known.once(3, "what", lambda: next(answers)) for _ in range(2)] == [7, 7]
     assert known.once(4, "what", lambda: 8) == 8
-    few = known.only(lambda upto, what: upto == 3)
+    few = known.only(lambda end, what: end == 3)
     assert few.once(4, "what", lambda: 9) == 9
     known.learn(few)
     assert known.once(4, "what", lambda: 0) == 9

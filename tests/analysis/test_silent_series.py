@@ -17,7 +17,7 @@ from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.results import SEVERITY
 from leakline.analysis.run_history import Value
 from leakline.analysis.status import ACTIVE
-from leakline.analysis.timeline import lanes_of
+from leakline.analysis.timeline import timelines_of
 
 GROWING_CHANNELS = ("children__uss_bytes", "process__shared_bytes", "cuda__0__allocated_bytes")
 
@@ -158,8 +158,8 @@ def test_memory_that_falls_for_a_while_is_not_flat() -> None:
         "type.numpy.ndarray.count": only([5 + i for i in range(n)], range(28)),
         "arrays.bytes": only([2 * MIB * i for i in range(n)], range(28)),
     }
-    for upto in (60, 68, 76, 88):
-        cut = {name: values[:upto] for name, values in series.items()}
+    for end in (60, 68, 76, 88):
+        cut = {name: values[:end] for name, values in series.items()}
         assert status_of(ends_history(cut)) != "recovered"
 
 
@@ -180,8 +180,8 @@ def test_graphs_that_are_no_longer_read_end_with_the_number_of_tensors(goes_on: 
 
 def test_the_newest_generations_without_memory_are_no_level() -> None:
     history = history_of(curve(lambda i: 5.0 * i, 30))
-    (lane,) = lanes_of(history)
-    assert lane.private_read == list(range(30))
+    (timeline,) = timelines_of(history)
+    assert timeline.private_read == list(range(30))
 
 
 @pytest.mark.parametrize(("goes_on", "expected"), [(True, "confirmed"), (False, "recovered")])
@@ -273,8 +273,8 @@ def test_a_better_name_does_not_lower_a_status() -> None:
     process = whole.processes[0]
     for named_from in (26, 30, 34):
         seen = 0
-        for upto in range(named_from, 44):
-            rows = [i for i, g in enumerate(process.generation) if g is None or g <= upto]
+        for end in range(named_from, 44):
+            rows = [i for i, g in enumerate(process.generation) if g is None or g <= end]
             late = [(process.generation[i] or 0) >= named_from for i in rows]
             counted = ("type.", "tensors.", "arrays.", "container.")
             series = {
@@ -287,7 +287,7 @@ def test_a_better_name_does_not_lower_a_status() -> None:
             cut = process.picked(lambda column, rows=rows: [column[i] for i in rows], {})
             history = replace(whole, processes=(replace(cut, series=series),))
             rank = SEVERITY.index(status_of(history))
-            assert rank >= seen, (named_from, upto)
+            assert rank >= seen, (named_from, end)
             seen = rank
 
 
@@ -329,8 +329,8 @@ def test_a_short_leak_with_few_flat_readings_is_not_forgotten_in_a_long_silence(
     read = only(values, range(last + 1 + flat_readings))
     flat = curve(lambda i: 0.0, n)
     kept = Kept()
-    for upto in (last + 1, n - 1, n):
-        history = history_of(flat[:upto], children__uss_bytes=read[:upto])
+    for end in (last + 1, n - 1, n):
+        history = history_of(flat[:end], children__uss_bytes=read[:end])
         verdict = examine(history, kept)
         assert verdict.status == "suspected"
         assert verdict == examine(history)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from builder import MIB, history_of
-from pieces import assessed, candidate, cause_of, ends_lane, growing, sure
+from pieces import assessed, candidate, cause_of, ends_timeline, growing, sure
 
 from leakline.analysis.attribution.causes import Cause
 from leakline.analysis.memory.memory_kinds import Channel
@@ -30,8 +30,8 @@ from leakline.analysis.status import (
     still_counted,
     walk,
 )
-from leakline.analysis.timeline import lanes_of
-from leakline.analysis.timeline_analysis import Assessed, LaneStudy, Moment
+from leakline.analysis.timeline import timelines_of
+from leakline.analysis.timeline_analysis import Assessed, Moment, TimelineAnalysis
 
 ENVS = candidate("app.Env", "object")
 
@@ -40,44 +40,44 @@ class _Seen:
     """A study of which nothing is asked but how long memory has risen at each moment."""
 
     channels = (Channel("children.uss_bytes", "children", (0.0,)),)
-    lane = lanes_of(history_of([0.0] * 40))[0]
+    timeline = timelines_of(history_of([0.0] * 40))[0]
 
     def __init__(
         self, strict: Callable[[int], int], of_channel: int = 0, counted: float = 0.0
     ) -> None:
         self._strict, self._of_channel, self._counted = strict, of_channel, counted
 
-    def rise(self, upto: int) -> Rise:
-        return Rise(strict=self._strict(upto))
+    def rise(self, end: int) -> Rise:
+        return Rise(strict=self._strict(end))
 
     def readings(self, channel: str) -> range:
         return range(1000)
 
-    def residual(self, upto: int) -> list[float]:
+    def residual(self, end: int) -> list[float]:
         """Return memory that rises on: whether it has stopped is tested on histories."""
-        return [1e6 * at for at in range(upto)]
+        return [1e6 * at for at in range(end)]
 
     def counted_in(self, cause: Cause) -> None:
         """It is not said in which series: how long a count was not read is tested on histories."""
 
-    def counts_between(self, cause: Cause, first: int, upto: int) -> list[float]:
-        return [self._counted * at for at in range(first, upto)]
+    def counts_between(self, cause: Cause, first: int, end: int) -> list[float]:
+        return [self._counted * at for at in range(first, end)]
 
-    def channel_rise(self, channel: Channel, upto: int) -> Rise:
+    def channel_rise(self, channel: Channel, end: int) -> Rise:
         assert channel is self.channels[0]
         return Rise(strict=self._of_channel)
 
 
 def _study(
     strict: int | Callable[[int], int] = 0, of_channel: int = 0, counted: float = 0.0
-) -> LaneStudy:
+) -> TimelineAnalysis:
     """``counted``: by how much a count rises in each generation."""
-    seen = strict if callable(strict) else lambda upto: strict
-    return cast(LaneStudy, _Seen(seen, of_channel, counted))
+    seen = strict if callable(strict) else lambda end: strict
+    return cast(TimelineAnalysis, _Seen(seen, of_channel, counted))
 
 
-def _moment(upto: int, *causes: Assessed) -> Moment:
-    return Moment(upto, causes, Rise(), NO_GROWTH, Scale(1000.0), ())
+def _moment(end: int, *causes: Assessed) -> Moment:
+    return Moment(end, causes, Rise(), NO_GROWTH, Scale(1000.0), ())
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_the_moments_looked_at_stay_few_and_old_ones_stay_where_they_are() -> No
 
 def _thinned(first: int, last: int) -> Any:
     """``first`` generations, many that are left out, and ``last`` more."""
-    lane = ends_lane({"process.anon_bytes": [1000] * (first + last)})
+    timeline = ends_timeline({"process.anon_bytes": [1000] * (first + last)})
     generations = (*range(first), *range(9000 - last, 9000))
     return replace(
-        lane, generations=generations, left_out=LeftOut(Spans.of(range(first, 9000 - last)))
+        timeline, generations=generations, left_out=LeftOut(Spans.of(range(first, 9000 - last)))
     )
 
 
@@ -113,7 +113,7 @@ def test_moments_whose_rate_would_rest_on_what_is_left_out_are_not_looked_at() -
     assert moments_in(_thinned(10, 400)) == [288, 320, 352, *recent]
     assert moments_in(_thinned(31, 379)) == [288, 320, 352, *recent]
     assert moments_in(_thinned(32, 378)) == [320, 352, *recent]
-    assert moments_in(ends_lane({"process.anon_bytes": [1000] * 40})) == moments_of(40)
+    assert moments_in(ends_timeline({"process.anon_bytes": [1000] * 40})) == moments_of(40)
 
 
 def test_the_newest_32_moments_are_looked_at_whatever_is_left_out() -> None:
@@ -122,17 +122,17 @@ def test_the_newest_32_moments_are_looked_at_whatever_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strict", "upto", "found"),
+    ("strict", "end", "found"),
     [
-        (lambda upto: 8, 20, 5), (lambda upto: 8 if upto > 18 else 7, 20, 2),
-        (lambda upto: 8 if upto > 15 else 7, 20, 5), (lambda upto: 8 if upto > 16 else 7, 20, 4),
+        (lambda end: 8, 20, 5), (lambda end: 8 if end > 18 else 7, 20, 2),
+        (lambda end: 8 if end > 15 else 7, 20, 5), (lambda end: 8 if end > 16 else 7, 20, 4),
     ],
     ids=["five", "two", "five of five", "four"],
 )  # fmt: skip
 def test_moments_in_a_row_are_counted_back_from_now_and_five_are_enough(
-    strict: Callable[[int], int], upto: int, found: int
+    strict: Callable[[int], int], end: int, found: int
 ) -> None:
-    assert confirmations(_study(strict), assessed(cause_of(ENVS)), upto, 8) == found
+    assert confirmations(_study(strict), assessed(cause_of(ENVS)), end, 8) == found
 
 
 def test_what_grows_elsewhere_is_confirmed_by_its_own_channel() -> None:
@@ -143,7 +143,7 @@ def test_what_grows_elsewhere_is_confirmed_by_its_own_channel() -> None:
 
 
 def _since(first: int, strict: int) -> Callable[[int], int]:
-    return lambda upto: strict if upto >= first else 0
+    return lambda end: strict if end >= first else 0
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def _active(*witnesses: str, at: int | None = 20) -> _Memory:
 
 
 @pytest.mark.parametrize(
-    ("witnesses", "upto", "status"),
+    ("witnesses", "end", "status"),
     [
         (("counts",), 23, "suspected"),
         (("counts",), 24, "recovered"),
@@ -289,10 +289,10 @@ def _active(*witnesses: str, at: int | None = 20) -> _Memory:
     ],
 )
 def test_a_leak_that_stops_is_over_after_four_quiet_moments_by_counts_and_eight_by_memory(
-    witnesses: tuple[str, ...], upto: int, status: Status
+    witnesses: tuple[str, ...], end: int, status: Status
 ) -> None:
     memory = _active(*witnesses)
-    _quiet(_study(), memory, _moment(upto), assessed(cause_of(ENVS)), "ok")
+    _quiet(_study(), memory, _moment(end), assessed(cause_of(ENVS)), "ok")
     assert (memory.status, memory.confirmations) == (status, 3)
 
 
@@ -302,23 +302,23 @@ def test_memory_alone_that_stays_level_for_eight_generations_has_recovered(
 ) -> None:
     # A free list that fragments: 50 MiB in twenty generations, and then nothing more.
     memory = [2.5 * MIB * min(generation, 20) for generation in range(21 + flat)]
-    study = LaneStudy(history_of(memory), lanes_of(history_of(memory))[0])
+    study = TimelineAnalysis(history_of(memory), timelines_of(history_of(memory))[0])
     _, standings = walk(study)
     assert [(s.assessed.cause.kind, s.status) for s in standings] == [("native", status)]
 
 
 def test_memory_that_rises_in_steps_keeps_the_alarm_between_two_steps() -> None:
     memory = [20.0 * MIB * (generation // 8) for generation in range(48)]
-    study = LaneStudy(history_of(memory), lanes_of(history_of(memory))[0])
-    for upto in range(24, 49):
-        _, standings = walk(study, range(1, upto))
-        assert "recovered" not in {s.status for s in standings}, upto
+    study = TimelineAnalysis(history_of(memory), timelines_of(history_of(memory))[0])
+    for end in range(24, 49):
+        _, standings = walk(study, range(1, end))
+        assert "recovered" not in {s.status for s in standings}, end
 
 
-@pytest.mark.parametrize(("upto", "status"), [(27, "suspected"), (28, "recovered")])
-def test_readings_of_a_count_that_rises_are_no_quiet_moments(upto: int, status: Status) -> None:
+@pytest.mark.parametrize(("end", "status"), [(27, "suspected"), (28, "recovered")])
+def test_readings_of_a_count_that_rises_are_no_quiet_moments(end: int, status: Status) -> None:
     memory = _active("counts")
-    _quiet(_study(counted=2.0), memory, _moment(upto), assessed(cause_of(ENVS)), "ok")
+    _quiet(_study(counted=2.0), memory, _moment(end), assessed(cause_of(ENVS)), "ok")
     assert memory.status == status
 
 
@@ -372,8 +372,8 @@ IDLE = assessed(cause_of(ENVS, rate=0.0))
 def _after(*moments: Sequence[Assessed]) -> list[tuple[Status, int]]:
     """The statuses after these moments, from the twentieth on."""
     remembered: dict[str, _Memory] = {}
-    for upto, causes in enumerate(moments, 20):
-        step(_study(8), _moment(upto, *causes), remembered)
+    for end, causes in enumerate(moments, 20):
+        step(_study(8), _moment(end, *causes), remembered)
     return [(m.status, m.confirmations) for m in remembered.values()]
 
 

@@ -33,7 +33,7 @@ from leakline.analysis.results import Verdict
 from leakline.analysis.run_history import Value
 from leakline.analysis.series_facts import Facts
 from leakline.analysis.statistics.count_evidence import CountGrowth
-from leakline.analysis.timeline import Lane
+from leakline.analysis.timeline import Timeline
 from leakline.snapshot import Holder
 
 ACTIVE = ("suspected", "confirmed")
@@ -72,7 +72,7 @@ def run(
 
 
 def prefixes(history: Callable[[int], RunHistory], generations: int) -> Iterator[Verdict]:
-    return (examine(history(upto)) for upto in range(5, generations + 1))
+    return (examine(history(end)) for end in range(5, generations + 1))
 
 
 @pytest.mark.parametrize("counted_every", [1, 3])
@@ -91,7 +91,7 @@ def test_a_store_that_fills_is_cleared_and_fills_again_is_never_suspected(
 ) -> None:
     length = lengths(generations, cleared_every, capacity)
     private = memory_of(length, given_back=given_back)
-    for upto, verdict in enumerate(
+    for end, verdict in enumerate(
         prefixes(
             lambda n: run(
                 length[:n], private[:n], capacity, sized=sized, counted_every=counted_every
@@ -100,7 +100,7 @@ def test_a_store_that_fills_is_cleared_and_fills_again_is_never_suspected(
         ),
         5,
     ):
-        assert verdict.status not in ACTIVE, f"{upto}: {verdict.summary}"
+        assert verdict.status not in ACTIVE, f"{end}: {verdict.summary}"
 
 
 @pytest.mark.parametrize("given_back", [True, False])
@@ -337,7 +337,7 @@ def store(
 
 
 @pytest.mark.parametrize(
-    ("length", "upto", "filling"),
+    ("length", "end", "filling"),
     [
         # More than one in a thousand of its capacity over the last three generations.
         ([0, 0, 0, 1], 4, False), ([0, 0, 0, 1.1], 4, True), ([0, 5, 5, 5, 5], 5, False), ([0, 5, 5, 5, 5], 4, True),
@@ -346,9 +346,9 @@ def store(
     ],
 )  # fmt: skip
 def test_a_store_fills_while_it_takes_in_and_has_room(
-    length: list[float], upto: int, filling: bool
+    length: list[float], end: int, filling: bool
 ) -> None:
-    assert store(*length).is_filling(upto) is filling
+    assert store(*length).is_filling(end) is filling
 
 
 @pytest.mark.parametrize(("length", "over"), [(999, False), (1_000, False), (1_001, True)])
@@ -389,10 +389,10 @@ def test_bytes_per_generation_are_those_of_its_items(
     assert store(*length, size=size).fill_rate(len(length)) == rate
 
 
-def lane(
+def timeline(
     private: Sequence[float] = (), *, segment: Sequence[int] | None = None,
     series: dict[str, Sequence[Value]] | None = None, generations: int | None = None,
-) -> Lane:  # fmt: skip
+) -> Timeline:  # fmt: skip
     columns = series or {}
     n = (
         generations
@@ -402,18 +402,18 @@ def lane(
     told = SimpleNamespace(
         private=list(private), segment=segment or [0] * n, end_rows=range(n), generations=tuple(range(n)),
         series=columns, readings=lambda name: list(columns[name]), has=lambda name: name in columns,
-        spacing=lambda upto: 1,
+        spacing=lambda end: 1,
     )  # fmt: skip
-    return cast(Lane, told)
+    return cast(Timeline, told)
 
 
 def test_sizes_go_on_over_a_resume() -> None:
-    resumed = lane([0] * 6, segment=[0, 0, 0, 1, 1, 2])
+    resumed = timeline([0] * 6, segment=[0, 0, 0, 1, 1, 2])
     # It starts empty at the fourth and the sixth.
     assert _going_on(resumed, [10, 20, 30, 0, 5, 1]) == (10, 20, 30, 30, 35, 35)
-    assert _going_on(lane([0] * 3, segment=[0, 1, 1]), [10, 4, 5]) == (10, 10, 11)
+    assert _going_on(timeline([0] * 3, segment=[0, 1, 1]), [10, 4, 5]) == (10, 10, 11)
     # The first generation that is known resumes nothing.
-    assert _going_on(lane([0] * 2, segment=[1, 1]), [10, 20]) == (10, 20)
+    assert _going_on(timeline([0] * 2, segment=[1, 1]), [10, 20]) == (10, 20)
 
 
 def test_what_memory_did_not_show_of_a_fall_is_kept() -> None:
@@ -444,11 +444,11 @@ def test_what_memory_did_not_show_of_a_fall_is_kept() -> None:
 def test_bytes_of_an_item_are_what_memory_gained_as_it_was_fuller_than_ever(
     length: list[float], private: list[float], each: float
 ) -> None:
-    assert _bytes_per_item(lane(private), length) == each
+    assert _bytes_per_item(timeline(private), length) == each
 
 
 def test_a_store_that_starts_empty_in_an_attempt_is_fuller_than_ever_in_it() -> None:
-    resumed = lane([100, 120, 100, 130], segment=[0, 0, 1, 1])
+    resumed = timeline([100, 120, 100, 130], segment=[0, 0, 1, 1])
     assert _bytes_per_item(resumed, [0, 10, 0, 10]) == 2.5
 
 
@@ -477,37 +477,39 @@ def tracked(**columns: Sequence[Value]) -> dict[str, Sequence[Value]]:
 
 
 def test_a_capacity_is_what_was_declared_else_what_was_read_last() -> None:
-    told = lane(series=tracked(length=[1, 2], capacity=[50, 60, 70, None]))
+    told = timeline(series=tracked(length=[1, 2], capacity=[50, 60, 70, None]))
     assert capacity_of(told, "replay", {"replay": 9}) == 9
     assert capacity_of(told, "replay", {"replay": None}) == 70
     assert capacity_of(told, "other", {}) is None
     assert tracked_names(told) == {"replay"}
-    assert tracked_names(lane(series={"tracked.a.bytes": [1], "container.a.length": [1]})) == set()
+    assert (
+        tracked_names(timeline(series={"tracked.a.bytes": [1], "container.a.length": [1]})) == set()
+    )
 
 
 def test_what_lies_on_devices_is_no_memory_of_the_process() -> None:
     columns = tracked(length=[10, 20], bytes=[100, 200], device_bytes=[40, None])
-    (found,) = bounded_containers(lane([1_000, 2_000], series=columns), {"replay": 50})
+    (found,) = bounded_containers(timeline([1_000, 2_000], series=columns), {"replay": 50})
     assert (found.bytes, found.estimated, found.capacity) == ((60, 200), False, 50)
     more = tracked(length=[10], bytes=[100], device_bytes=[140])
-    assert bounded_containers(lane([1_000], series=more), {"replay": 50})[0].bytes == (0,)
+    assert bounded_containers(timeline([1_000], series=more), {"replay": 50})[0].bytes == (0,)
 
 
 def test_without_a_size_it_is_worked_out_up_to_the_capacity() -> None:
-    told = lane([100, 120, 140], series=tracked(length=[0, 10, 20]))
+    told = timeline([100, 120, 140], series=tracked(length=[0, 10, 20]))
     (found,) = bounded_containers(told, {"replay": 15})
     assert (found.bytes, found.estimated, found.each) == ((0, 20, 30), True, 2)
     (flat,) = bounded_containers(
-        lane([5, 5, 5], series=tracked(length=[0, 10, 20])), {"replay": 15}
+        timeline([5, 5, 5], series=tracked(length=[0, 10, 20])), {"replay": 15}
     )
     assert (flat.bytes, flat.gained) == ((), ())
 
 
 def test_without_a_capacity_or_a_reading_it_is_no_store() -> None:
-    told = lane([1, 1], series=tracked(length=[5, 6]))
+    told = timeline([1, 1], series=tracked(length=[5, 6]))
     assert bounded_containers(told, {}) == ()
     assert bounded_containers(told, {"replay": 0}) == ()
-    assert bounded_containers(lane([1], series=tracked(length=[None])), {"replay": 5}) == ()
+    assert bounded_containers(timeline([1], series=tracked(length=[None])), {"replay": 5}) == ()
 
 
 def facts(
@@ -517,7 +519,7 @@ def facts(
     told = SimpleNamespace(
         bounded=stores,
         bytes_each=each or {},
-        lane=lane(series=column, generations=len(stores[0].length)),
+        timeline=timeline(series=column, generations=len(stores[0].length)),
     )
     return cast(Facts, told)
 

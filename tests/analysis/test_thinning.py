@@ -16,7 +16,7 @@ from leakline.analysis.generation_axis import WHOLE, positions_to_read, rows_to_
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.run_history import Expectation, ProcessHistory
 from leakline.analysis.timeline import (
-    lanes_of,
+    timelines_of,
 )
 from leakline.snapshot import Event
 
@@ -104,7 +104,7 @@ def test_a_run_that_is_not_long_is_read_as_it_is() -> None:
     assert thinned(short) is short
     long = thinned(run(process(range(WHOLE + 1), never)))
     assert thinned(long) is long
-    assert len(lanes_of(long)[0]) < WHOLE
+    assert len(timelines_of(long)[0]) < WHOLE
 
 
 @pytest.mark.parametrize("start", [0, 500, 2_950])
@@ -135,7 +135,7 @@ def test_the_minutes_of_a_program_without_generations_are_thinned_too() -> None:
         whole, generation=[None] * n, phase=[None] * n, kind=["sample"] * n,
         series={"process.anon_bytes": whole.series["process.anon_bytes"]},
     )  # fmt: skip
-    assert len(lanes_of(thinned(run(silent)))[0]) <= MOST
+    assert len(timelines_of(thinned(run(silent)))[0]) <= MOST
     assert examine(run(silent)).status == "confirmed"
 
 
@@ -206,11 +206,11 @@ def test_a_resumed_run_is_whole_from_where_it_was_repeated() -> None:
     first = process(range(2_000), since(1_400), attempt=1)
     second = process(range(1_500, 1_900), since(1_400), attempt=2)
     history = thinned(run(first, second))
-    (lane,) = lanes_of(history)
-    assert lane.generations[lane.whole_from] <= 1_500
-    missing = set(range(1_900)) - set(lane.generations)
+    (timeline,) = timelines_of(history)
+    assert timeline.generations[timeline.whole_from] <= 1_500
+    missing = set(range(1_900)) - set(timeline.generations)
     assert missing
-    assert max(missing) < lane.generations[lane.whole_from]
+    assert max(missing) < timeline.generations[timeline.whole_from]
     verdict = examine(run(first, second))
     assert verdict.status == "confirmed"
     assert verdict.findings[0].phase == "train"

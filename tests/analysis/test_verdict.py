@@ -22,7 +22,7 @@ from builder import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pieces import assessed, cause_of, ends_history, finding, lane_of, steps_history, sure
+from pieces import assessed, cause_of, ends_history, finding, steps_history, sure, timeline_of
 
 from leakline.analysis import (
     books,
@@ -45,7 +45,7 @@ from leakline.analysis.results import Interval, RuledOut, Status
 from leakline.analysis.run_history import Value
 from leakline.analysis.statistics.memory_evidence import Rise, Scale
 from leakline.analysis.statistics.trend import NO_GROWTH, Slope
-from leakline.analysis.timeline_analysis import Assessed, LaneStudy, Moment
+from leakline.analysis.timeline_analysis import Assessed, Moment, TimelineAnalysis
 
 leaks = st.lists(
     st.sampled_from([kept_environments, loss_graph, old_population]), max_size=2, unique=True
@@ -69,10 +69,10 @@ def test_any_order_and_any_repeat_of_batches_gives_the_same_verdict(
 
 @settings(max_examples=15)
 @given(leaks, st.integers(0, 60))
-def test_every_prefix_has_a_verdict_and_always_the_same(planted: list[type], upto: int) -> None:
+def test_every_prefix_has_a_verdict_and_always_the_same(planted: list[type], end: int) -> None:
     training = Training(leaks=tuple(make() for make in planted), generations=10)
     batches = training.batches()
-    snapshots = [s for batch in batches for s in batch.snapshots][:upto]
+    snapshots = [s for batch in batches for s in batch.snapshots][:end]
     prefix = [type(batches[0])(batches[0].process, tuple(snapshots))]
     history = history_from_batches(training.header(), prefix)
     assert examine(history) == examine(history_from_batches(training.header(), prefix))
@@ -207,10 +207,10 @@ def test_the_forecast_names_limit_and_generation_and_is_quiet_without_growth() -
     assert examine(replace(leaking, total=20).history()).oom.risk == "none"
 
 
-def _study(**series: Sequence[Value]) -> LaneStudy:
+def _study(**series: Sequence[Value]) -> TimelineAnalysis:
     named = {name.replace("__", "."): values for name, values in series.items()}
     history = ends_history(named, capacities={"replay": 1000})
-    return LaneStudy(history, lane_of(history))
+    return TimelineAnalysis(history, timeline_of(history))
 
 
 RISING: list[Value] = [1000 + 100 * g for g in range(12)]
@@ -218,9 +218,9 @@ STUDY = _study(process__anon_bytes=RISING)
 
 
 def _moment(
-    upto: int = 12, *causes: Assessed, visible: bool = False, growth: Slope = NO_GROWTH, filling: tuple[str, ...] = ()
+    end: int = 12, *causes: Assessed, visible: bool = False, growth: Slope = NO_GROWTH, filling: tuple[str, ...] = ()
 ) -> Moment:  # fmt: skip
-    return Moment(upto, causes, Rise(visible=visible), growth, Scale(1000.0), filling)
+    return Moment(end, causes, Rise(visible=visible), growth, Scale(1000.0), filling)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_store_that_fills_says_how_full_it_is_and_when_it_will_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("upto", "causes", "share"),
+    ("end", "causes", "share"),
     [
         (12, [cause_of(measured=25.0, rate=100.0)], 0.25),
         (12, [cause_of(measured=25.0), cause_of(measured=50.0)], 0.75), (12, [cause_of(measured=900.0)], 1.0),
@@ -271,10 +271,10 @@ def test_a_store_that_fills_says_how_full_it_is_and_when_it_will_be() -> None:
     ids=["a quarter", "two causes", "more than all", "unmeasured", "none", "too soon", "just not"],
 )  # fmt: skip
 def test_the_share_that_is_explained_is_what_was_measured_of_what_memory_gained(
-    upto: int, causes: Sequence[object], share: float | None
+    end: int, causes: Sequence[object], share: float | None
 ) -> None:
     found = [assessed(c) for c in causes]  # type: ignore[arg-type]
-    assert _explained_share([STUDY], [_moment(upto, *found)]) == share
+    assert _explained_share([STUDY], [_moment(end, *found)]) == share
 
 
 def test_what_lies_on_a_device_explains_nothing_of_the_process() -> None:
@@ -290,12 +290,12 @@ def test_a_phase_that_was_announced_and_never_ran_is_ruled_out() -> None:
     ]  # fmt: skip
     phases = ("evaluate", "episode", "evaluate/episode", "train")
     history = steps_history(rows, {"process.anon_bytes": [1, 1]}, phases=phases)
-    study = LaneStudy(history, lane_of(history))
+    study = TimelineAnalysis(history, timeline_of(history))
     assert _never_ran(history, [study]) == (RuledOut("train", "never ran"),)
 
 
 @pytest.mark.parametrize(
-    ("rate", "upto", "status", "named"),
+    ("rate", "end", "status", "named"),
     [
         (2, 12, "suspected", ["evolve"]), (3, 12, "suspected", []), (2, 12, "ok", []),
         (2, 12, "watch", ["evolve"]), (2, 2, "suspected", []), (2, 3, "suspected", ["evolve"]),
@@ -303,13 +303,13 @@ def test_a_phase_that_was_announced_and_never_ran_is_ruled_out() -> None:
     ids=["flat", "rises", "no alarm", "may leak", "too soon", "three generations"],
 )  # fmt: skip
 def test_a_phase_that_keeps_too_little_to_matter_is_ruled_out_beside_one_that_leaks(
-    rate: int, upto: int, status: Status, named: list[str]
+    rate: int, end: int, status: Status, named: list[str]
 ) -> None:
     """Of a thousand bytes 50 matter, and twelve generations are looked ahead for twice as long: 2.08 in each."""
     study = _study(
         process__anon_bytes=RISING, phase__train__bytes=[100] * 12, phase__evolve__bytes=[rate] * 12,
         phase__between__bytes=[0] * 12,
     )  # fmt: skip
-    moment = _moment(upto, growth=sure(100.0))
+    moment = _moment(end, growth=sure(100.0))
     found = _ruled_out(study.history, [(study, moment, [])], [finding(status, phase="train")])
     assert [each.phase for each in found] == named

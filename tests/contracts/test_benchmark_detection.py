@@ -190,7 +190,7 @@ def test_each_look_says_what_examine_says_of_the_same_prefix(family: str) -> Non
     case = FAMILIES[family].make(random.Random(f"looks {family}"), 36)
     recording = Recording(case, witness=True)
     for i, look in enumerate(looks(case, witness=True)):
-        verdict = examine(recording.upto(i + 1))
+        verdict = examine(recording.until(i + 1))
         active = verdict.status if verdict.status in ("suspected", "confirmed") else ""
         assert (look.level, look.warned) == (active, verdict.oom.risk != "none"), i
 

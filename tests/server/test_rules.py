@@ -17,7 +17,7 @@ from tests.server.stored import count_of, put_run, serving
 
 from leakline.analysis.results import Interval, Moment, OomForecast, Verdict
 from leakline.analysis.run_history import ProcessHistory, RunHistory
-from leakline.analysis.timeline import Lane, lanes_of
+from leakline.analysis.timeline import Timeline, timelines_of
 from leakline_server.alerts.alert_payload import ExaminedRun
 from leakline_server.alerts.rules import rule_evaluation
 from leakline_server.alerts.rules.rule_alerts import Looks, SaidMeanwhile, alerts_of_rules, looks_at
@@ -110,7 +110,7 @@ def count_states(engine: Engine) -> int:
 def test_a_rule_fires_once_and_ends_once_over_many_looks(engine: Engine) -> None:
     (number,) = add(engine, QUEUE)
     values = [1.0, 60, 70, 60, 1, 1, 1, 1, 1, 60]
-    told = [a for upto in range(1, 11) for _ in range(2) for a in look(engine, values[:upto])]
+    told = [a for end in range(1, 11) for _ in range(2) for a in look(engine, values[:end])]
     assert titles(told) == ["Rule fired: Queue", "Rule over: Queue", "Rule fired: Queue"]
     assert {alert.subject for alert in told} == {f"rule {number}"}
     assert {alert.event for alert in told} == {"rule.fired"}
@@ -172,13 +172,13 @@ def test_others_write_while_a_rule_is_held_against_a_run(
             connection.execute(runs.update().values(name="fix"))
         done.set()
 
-    def slowly(history: RunHistory) -> tuple[Lane, ...]:
+    def slowly(history: RunHistory) -> tuple[Timeline, ...]:
         done = threading.Event()
         threading.Thread(target=write, args=(done,), daemon=True).start()
         wrote.append(done.wait(10))
-        return lanes_of(history)
+        return timelines_of(history)
 
-    monkeypatch.setattr(rule_evaluation, "lanes_of", slowly)
+    monkeypatch.setattr(rule_evaluation, "timelines_of", slowly)
     monkeypatch.setattr(
         examination, "load_for_examination", lambda *_: (history_of([1.0, 60.0]), 0)
     )
@@ -256,7 +256,7 @@ def test_steps_of_one_limit_share_a_message_by_the_strictest(engine: Engine) -> 
 def test_steps_that_are_passed_one_by_one_are_told_one_by_one(engine: Engine) -> None:
     add(engine, *(PRESETS[name] for name in SETS["tensors"].rules))
     values = [99.0, 100, 200, 201, 500, 501]
-    told = [look(engine, values[:upto], series="tensors.count") for upto in range(1, 7)]
+    told = [look(engine, values[:end], series="tensors.count") for end in range(1, 7)]
     assert [titles(each) for each in told] == [
         [], ["Rule fired: Tensors elevated"], [], ["Rule fired: Tensors high"], [],
         ["Rule fired: Tensors critical"],

@@ -1,6 +1,6 @@
-"""The state of one lane at one moment: its causes with their rates, and how much speaks for each.
+"""The state of one timeline at one moment: its causes with their rates, and how much speaks for each.
 
-``assess`` looks only at the first ``upto`` generations, so the same function gives today's answer and the
+``assess`` looks only at the first ``end`` generations, so the same function gives today's answer and the
 answer of any earlier day; the ladder compares the two.
 """
 
@@ -37,8 +37,8 @@ from .statistics.trend import Slope
 from .timeline import top_level
 from .timeline_analysis import (
     Assessed,
-    LaneStudy,
     Moment,
+    TimelineAnalysis,
     first_generation,
     last_row_of,
     memory_since,
@@ -55,27 +55,27 @@ _EXPLOSION_MEMORY: Final = 0.4
 _YOUNG: Final = 4
 
 
-def moment_of(study: LaneStudy, upto: int) -> Moment:
+def moment_of(study: TimelineAnalysis, end: int) -> Moment:
     """`assess`, once for each moment that later snapshots leave as it is."""
-    if last_row_of(study, upto) == study.lane.end_rows[upto - 1]:
-        return study.known.once(upto, MOMENT, lambda: assess(study, upto))
-    return assess(study, upto)
+    if last_row_of(study, end) == study.timeline.end_rows[end - 1]:
+        return study.known.once(end, MOMENT, lambda: assess(study, end))
+    return assess(study, end)
 
 
-def assess(study: LaneStudy, upto: int) -> Moment:
+def assess(study: TimelineAnalysis, end: int) -> Moment:
     """1. what grows, 2. how fast memory grows since then, 3. causes and their shares, 4. what the allocator keeps and
     what waits for the collector, 5. the other channels.
     """
     # Of generations in which memory was not read nothing is known: it is judged as it was last read.
-    at = study.read_upto(upto)
-    rise, scale, residual = study.rise(upto), study.scale(at), study.residual(at)
-    filling = tuple(b.name for b in study.facts.bounded if b.is_filling(upto))
-    candidates = find_candidates(study.facts, upto)
+    at = study.read_until(end)
+    rise, scale, residual = study.rise(end), study.scale(at), study.residual(at)
+    filling = tuple(b.name for b in study.facts.bounded if b.is_filling(end))
+    candidates = find_candidates(study.facts, end)
     rises = bool(rise.window) or rise.visible
-    candidates = [c for c in candidates if not _is_stored(study, c, upto, rises=rises)]
-    candidates = with_surplus(study, upto, candidates)
-    candidates += exploded(study, upto, candidates)
-    start = _start(study, candidates, rise, upto)
+    candidates = [c for c in candidates if not _is_stored(study, c, end, rises=rises)]
+    candidates = with_surplus(study, end, candidates)
+    candidates += exploded(study, end, candidates)
+    start = _start(study, candidates, rise, end)
     memory = memory_since(study, residual, start[0] if start else None, at)
     rising = bool(rise.window) or (rise.visible and at >= _MIN_FOR_NATIVE)
     window = window_since(study, start, at)
@@ -84,36 +84,36 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     kept = retained(study, memory, causes, at) if rising else 0.0
     live = memory.without(kept)
     causes, left, elsewhere = share_out(causes, live, rising, matters)
-    found = [_assessed(study, cause, rise, scale, start, upto) for cause in causes]
+    found = [_assessed(study, cause, rise, scale, start, end) for cause in causes]
     left += kept
     if rising and left > 0 and scale.is_material(left, window):
         told = replace(memory, phases=elsewhere) if elsewhere else memory
         found.append(native_growth(study, told, left, kept, rise, scale, start, at))
-    found = with_garbage(study, found, upto)
-    found = with_budgets(study, upto, found)
-    found.extend(other_channels(study, upto, candidates))
-    found = with_seldom_counted(study, found, upto)
-    found = with_handles(study, found, candidates, upto)
-    return Moment(upto, tuple(found), rise, memory.total, scale, filling)
+    found = with_garbage(study, found, end)
+    found = with_budgets(study, end, found)
+    found.extend(other_channels(study, end, candidates))
+    found = with_seldom_counted(study, found, end)
+    found = with_handles(study, found, candidates, end)
+    return Moment(end, tuple(found), rise, memory.total, scale, filling)
 
 
-def _is_stored(study: LaneStudy, candidate: Candidate, upto: int, *, rises: bool) -> bool:
+def _is_stored(study: TimelineAnalysis, candidate: Candidate, end: int, *, rises: bool) -> bool:
     """Return True if a store may keep these: excused only while memory shows no growth but that of the stores, or if
     these became more only until the store was full, and memory rises still.
     """
     if candidate.declared or candidate.role != "type":
         return False
     if candidate.family == "plain":
-        return grows_while_a_store_fills(study.facts, candidate.name, upto, full=rises)
+        return grows_while_a_store_fills(study.facts, candidate.name, end, full=rises)
     own = candidate.family == "object" and not rises
-    return own and is_stored(study.facts, candidate.name, upto)
+    return own and is_stored(study.facts, candidate.name, end)
 
 
 def _start(
-    study: LaneStudy,
+    study: TimelineAnalysis,
     candidates: Sequence[Candidate],
     rise: Rise,
-    upto: int,
+    end: int,
 ) -> Start | None:
     """(estimate, low, high) of the first leaking generation, by counts where they grow, else by memory."""
     owners = [c for c in candidates if c.family not in OF_OTHERS] or list(candidates)
@@ -125,44 +125,44 @@ def _start(
         return best.growth.start, best.growth.start_low, best.growth.start_high
     if not (rise.window or rise.visible):
         return None
-    return study.bend(study.read_upto(upto))
+    return study.bend(study.read_until(end))
 
 
 def _assessed(
-    study: LaneStudy,
+    study: TimelineAnalysis,
     cause: Cause,
     rise: Rise,
     scale: Scale,
     start: Start | None,
-    upto: int,
+    end: int,
 ) -> Assessed:
     owner = cause.owner
     begin = start
-    window = window_since(study, start, upto)
+    window = window_since(study, start, end)
     if owner is not None:
         g = owner.growth
         begin, window = (g.start, g.start_low, g.start_high), g.generations
     witnesses = _witnesses(cause)
-    if "counts" in witnesses and _come_together(study, cause, upto):
+    if "counts" in witnesses and _come_together(study, cause, end):
         witnesses |= {"together"}
-    return Assessed(cause, begin, window, rise, witnesses, scale, study.lane.name)
+    return Assessed(cause, begin, window, rise, witnesses, scale, study.timeline.name)
 
 
-def _come_together(study: LaneStudy, cause: Cause, upto: int) -> bool:
-    owner, lane = cause.owner, study.lane
-    if owner is None or not lane.private:
+def _come_together(study: TimelineAnalysis, cause: Cause, end: int) -> bool:
+    owner, timeline = cause.owner, study.timeline
+    if owner is None or not timeline.private:
         return False
     series = study.counted_in(cause)
     if series is None:
         return False
-    at, counts = lane.points(series, upto, newest=WINDOW)
+    at, counts = timeline.points(series, end, newest=WINDOW)
     first = max(
         0,
-        upto - WINDOW,
-        *(i for i, g in enumerate(lane.generations[:upto]) if g < owner.growth.start),
+        end - WINDOW,
+        *(i for i, g in enumerate(timeline.generations[:end]) if g < owner.growth.start),
     )
-    x = [float(g) for g in lane.generations[first:upto]]
-    return come_together(x, study.residual(upto)[first:], at, counts)
+    x = [float(g) for g in timeline.generations[first:end]]
+    return come_together(x, study.residual(end)[first:], at, counts)
 
 
 def _witnesses(cause: Cause) -> frozenset[str]:
@@ -188,28 +188,30 @@ def _witnesses(cause: Cause) -> frozenset[str]:
     return frozenset(found)
 
 
-def with_surplus(study: LaneStudy, upto: int, candidates: Sequence[Candidate]) -> list[Candidate]:
-    violations = study.facts.violations(last_row_of(study, upto))
+def with_surplus(
+    study: TimelineAnalysis, end: int, candidates: Sequence[Candidate]
+) -> list[Candidate]:
+    violations = study.facts.violations(last_row_of(study, end))
     found = []
     for candidate in candidates:
         broken = violations.pop(candidate.name, None) if candidate.role == "type" else None
         found.append(replace(candidate, violation=broken) if broken else candidate)
     for name, violation in violations.items():
-        growth = _growth_since_violation(study, name, violation, upto)
+        growth = _growth_since_violation(study, name, violation, end)
         found.append(
-            describe(study.facts, f"type.{name}.count", name, "type", growth, upto, violation)
+            describe(study.facts, f"type.{name}.count", name, "type", growth, end, violation)
         )
     return found
 
 
 def _growth_since_violation(
-    study: LaneStudy, name: str, violation: Violation, upto: int
+    study: TimelineAnalysis, name: str, violation: Violation, end: int
 ) -> CountGrowth:
     """How a broken count moved, from the last reading that held to the newest: two readings are enough."""
-    lane = study.lane
-    begin = float(lane.generation[violation.first_row] or first_generation(lane))
-    held = None if violation.row_before is None else lane.generation[violation.row_before]
-    until = lane.generation[: last_row_of(study, upto) + 1]
+    timeline = study.timeline
+    begin = float(timeline.generation[violation.first_row] or first_generation(timeline))
+    held = None if violation.row_before is None else timeline.generation[violation.row_before]
+    until = timeline.generation[: last_row_of(study, end) + 1]
     newest = float(max((g for g in until if g is not None), default=begin))
     if violation.count_before is None:
         # It never held: what it gained since its first reading is all that is known to have grown.
@@ -222,46 +224,46 @@ def _growth_since_violation(
     return CountGrowth("irregular", each, each, each, begin, low, begin, 1, span, gained)
 
 
-def exploded(study: LaneStudy, upto: int, candidates: Sequence[Candidate]) -> list[Candidate]:
+def exploded(study: TimelineAnalysis, end: int, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Tensors that multiply within a phase which ran before, while memory leaps: too early for any trend."""
-    lane = study.lane
-    if upto >= _YOUNG or upto < 2 or len(lane.private) < 2 or candidates:
+    timeline = study.timeline
+    if end >= _YOUNG or end < 2 or len(timeline.private) < 2 or candidates:
         return []
-    if lane.private[upto - 1] < (1 + _EXPLOSION_MEMORY) * lane.private[upto - 2]:
+    if timeline.private[end - 1] < (1 + _EXPLOSION_MEMORY) * timeline.private[end - 2]:
         return []
     found = []
     for series, name, role in study.facts.count_series:
         if name.rsplit(".", 1)[-1] not in ("Tensor", "ndarray"):
             continue
-        x, counts = lane.points(series, upto)
+        x, counts = timeline.points(series, end)
         if len(x) < 2 or counts[-2] <= 0 or counts[-1] < _EXPLOSION_COUNT * counts[-2]:
             continue
         gained = counts[-1] - counts[-2]
         growth = CountGrowth(
             "irregular", gained, gained, gained, x[-1], x[-1], x[-1], 1, 1.0, gained
         )
-        candidate = describe(study.facts, series, name, role, growth, upto)
+        candidate = describe(study.facts, series, name, role, growth, end)
         if candidate.family in ("tensor", "graph"):
             found.append(candidate)
     return found
 
 
-def with_budgets(study: LaneStudy, upto: int, found: Sequence[Assessed]) -> list[Assessed]:
+def with_budgets(study: TimelineAnalysis, end: int, found: Sequence[Assessed]) -> list[Assessed]:
     """Add each broken budget to the cause that explains it, or as a finding of its own."""
     result = list(found)
     for budget in declared_budgets(study.history):
         if budget.leak is None:
             continue
-        amounts = kept_amounts(study, budget, upto)
+        amounts = kept_amounts(study, budget, end)
         if not amounts or amounts[-1][1] < budget.leak:
             continue
         generation, kept = amounts[-1]
-        if generation != study.lane.generations[upto - 1]:
+        if generation != study.timeline.generations[end - 1]:
             continue
         said = broken_budget_evidence(budget, study.history.unit, kept)
         index = _explained_by(budget, result)
         if index is None:
-            result.append(_alone(study, upto, budget, amounts, said))
+            result.append(_alone(study, end, budget, amounts, said))
         else:
             a = result[index]
             note = f"{a.note} {said}" if a.note else said
@@ -278,7 +280,9 @@ def _explained_by(budget: Assertion, found: Sequence[Assessed]) -> int | None:
     return None
 
 
-def _alone(study: LaneStudy, upto: int, budget: Assertion, amounts: Amounts, said: str) -> Assessed:
+def _alone(
+    study: TimelineAnalysis, end: int, budget: Assertion, amounts: Amounts, said: str
+) -> Assessed:
     kept, leak = amounts[-1][1], budget.leak or 0.0
     generation = float(amounts[-1][0])
     place = NOWHERE
@@ -290,5 +294,5 @@ def _alone(study: LaneStudy, upto: int, budget: Assertion, amounts: Amounts, sai
     cause = Cause("native", place, (), None, Slope(kept, 0.0, kept, 1))
     start = (generation, generation, generation)
     return Assessed(
-        cause, start, 1.0, Rise(), frozenset({"budget"}), study.scale(upto), study.lane.name, note=said
+        cause, start, 1.0, Rise(), frozenset({"budget"}), study.scale(end), study.timeline.name, note=said
     )  # fmt: skip

@@ -60,8 +60,8 @@ from .status import (
     studies_by_seconds,
     walk,
 )
-from .timeline import END, MAIN, Lane, lanes_of, top_level, with_its_generations
-from .timeline_analysis import LaneStudy, Moment, memory_since
+from .timeline import END, MAIN, Timeline, timelines_of, top_level, with_its_generations
+from .timeline_analysis import Moment, TimelineAnalysis, memory_since
 from .window import added
 
 _MAX_FINDINGS: Final = 20
@@ -110,8 +110,8 @@ def _examine(history: RunHistory, kept: Kept | None, priorities: Priorities) -> 
     return verdict
 
 
-def _studies(history: RunHistory) -> list[LaneStudy]:
-    return [LaneStudy(history, lane) for lane in lanes_of(history)]
+def _studies(history: RunHistory) -> list[TimelineAnalysis]:
+    return [TimelineAnalysis(history, timeline) for timeline in timelines_of(history)]
 
 
 def _is_planned(history: RunHistory) -> bool:
@@ -119,19 +119,19 @@ def _is_planned(history: RunHistory) -> bool:
 
 
 def _verdict(
-    history: RunHistory, studies: Sequence[LaneStudy], every: Sequence[LaneStudy],
-    early: Sequence[LaneStudy], priorities: Priorities,
+    history: RunHistory, studies: Sequence[TimelineAnalysis], every: Sequence[TimelineAnalysis],
+    early: Sequence[TimelineAnalysis], priorities: Priorities,
 ) -> Verdict:  # fmt: skip
     carried = active_by_seconds(early)
     walks = [
-        walk(s, carried=carried.get(s.lane.name, ()), carried_at=minutes_carried(s))
+        walk(s, carried=carried.get(s.timeline.name, ()), carried_at=minutes_carried(s))
         for s in studies
     ]
     told = [
         (s, m, standings) for s, (m, standings) in zip(studies, walks, strict=True) if m is not None
     ]
-    lanes = with_its_generations([study.lane for study in studies])
-    lived = union(lane.lived for lane in lanes)
+    timelines = with_its_generations([study.timeline for study in studies])
+    lived = union(timeline.lived for timeline in timelines)
     generations, went_by = len(lived), passed(history.unit, lived)
     if not told:
         verdict = Verdict(
@@ -140,7 +140,7 @@ def _verdict(
             ruled_out=_never_ran(history, studies) if generations else (),
             effects=effects_within(history, every),
             assertions=check_assertions(history, [(s, None) for s in every]),
-            processes=process_growth([s.lane for s in studies], (), ()), generations_passed=went_by,
+            processes=process_growth([s.timeline for s in studies], (), ()), generations_passed=went_by,
             oom=unread(ended=history.ended),
         )  # fmt: skip
         unjudged = [(s, None) for s in studies]
@@ -173,8 +173,8 @@ def _verdict(
         check_assertions(history, [(s, m) for s, (m, _) in zip(every, walks, strict=True)]),
         settled_at_generation=settled([(s, m) for s, m, _ in told], rising),
         forecast_score=score_of([s for s, _, _ in told], history.unit),
-        processes=process_growth([s.lane for s in studies], said, findings),
-        duration=duration_of(history, [s.lane for s in studies]),
+        processes=process_growth([s.timeline for s in studies], said, findings),
+        duration=duration_of(history, [s.timeline for s in studies]),
         effects=effects_within(history, every),
         attempts=attempt_growth(history),
         generations_passed=went_by,
@@ -187,9 +187,9 @@ def _findings(told: Sequence[Told], several: bool, priorities: Priorities) -> li
     found = [
         with_companions(
             with_counters(
-                build_finding(study, standing, several, priorities), study.history, study.lane
+                build_finding(study, standing, several, priorities), study.history, study.timeline
             ),
-            study.lane,
+            study.timeline,
         )
         for study, _, standings in told
         for standing in standings
@@ -214,23 +214,25 @@ def _status(findings: Sequence[Finding], told: Sequence[Told], generations: int)
     return "watch" if any(m.rise.visible for _, m, _ in told) else "ok"
 
 
-def _is_filling(study: LaneStudy, moment: Moment) -> bool:
+def _is_filling(study: TimelineAnalysis, moment: Moment) -> bool:
     return bool(moment.filling)
 
 
-def _filling_lines(study: LaneStudy, moment: Moment) -> list[str]:
+def _filling_lines(study: TimelineAnalysis, moment: Moment) -> list[str]:
     lines = []
     for container in study.facts.bounded:
         if container.name not in moment.filling:
             continue
-        at = moment.upto - 1
+        at = moment.end - 1
         share = container.length[at] / container.capacity
         held, room = format_count(container.length[at]), format_count(container.capacity)
         line = f"{container.name} holds {held} of {room} ({format_share(share)})"
-        speed = container.per_generation(moment.upto)
+        speed = container.per_generation(moment.end)
         if speed > 0:
             left = (container.capacity - container.length[at]) / speed
-            line += f", full about {study.history.unit} {round(study.lane.generations[at] + left)}"
+            line += (
+                f", full about {study.history.unit} {round(study.timeline.generations[at] + left)}"
+            )
         if container.bytes and container.length[at] > 0:
             ceiling = container.bytes[at] * container.capacity / container.length[at]
             line += f" with {format_bytes(ceiling)}"
@@ -257,18 +259,20 @@ def _periods(told: Sequence[Told]) -> dict[str, int]:
     return found
 
 
-def _explained_share(studies: Sequence[LaneStudy], moments: Sequence[Moment]) -> float | None:
+def _explained_share(
+    studies: Sequence[TimelineAnalysis], moments: Sequence[Moment]
+) -> float | None:
     """Growth of what was measured (objects, arrays, tensors, bounded containers) over growth of memory."""
     grown = known = 0.0
     for study, moment in zip(studies, moments, strict=True):
-        private, upto = study.lane.private, moment.upto
-        if len(private) < 2 or upto < MIN_GENERATIONS:
+        private, end = study.timeline.private, moment.end
+        if len(private) < 2 or end < MIN_GENERATIONS:
             continue
-        x = [float(g) for g in study.lane.generations[:upto]][-64:]
-        total = theil_sen(x[::4] + x[-1:], private[:upto][-64:][::4] + private[upto - 1 : upto])
-        if not moment.scale.is_material(total.estimate, upto * moment.scale.spacing):
+        x = [float(g) for g in study.timeline.generations[:end]][-64:]
+        total = theil_sen(x[::4] + x[-1:], private[:end][-64:][::4] + private[end - 1 : end])
+        if not moment.scale.is_material(total.estimate, end * moment.scale.spacing):
             continue
-        bounded = study.facts.bounded_bytes[:upto][-64:]
+        bounded = study.facts.bounded_bytes[:end][-64:]
         filled = (bounded[-1] - bounded[0]) / max(1.0, x[-1] - x[0]) if bounded else 0.0
         causes = [a.cause for a in moment.causes if a.channel == "private"]
         measured = [c.measured for c in causes]
@@ -283,20 +287,20 @@ def _explained_share(studies: Sequence[LaneStudy], moments: Sequence[Moment]) ->
     return round(known / grown, 3) if grown > 0 else None
 
 
-def _never_ran(history: RunHistory, studies: Sequence[LaneStudy]) -> tuple[RuledOut, ...]:
+def _never_ran(history: RunHistory, studies: Sequence[TimelineAnalysis]) -> tuple[RuledOut, ...]:
     ran = {
         part
         for study in studies
-        for path, times in phase_executions(study.lane).items()
+        for path, times in phase_executions(study.timeline).items()
         if times
         for part in (path, top_level(path), path.rsplit("/", 1)[-1])
     }
     return tuple(RuledOut(phase, "never ran") for phase in history.phases if phase not in ran)
 
 
-def _attempts_without(history: RunHistory, studies: Sequence[LaneStudy]) -> dict[str, str]:
+def _attempts_without(history: RunHistory, studies: Sequence[TimelineAnalysis]) -> dict[str, str]:
     """Phase -> that it never ran in the newest attempt, of those that ran in an earlier one."""
-    newest = {study.lane.instance for study in studies if study.lane.role == MAIN}
+    newest = {study.timeline.instance for study in studies if study.timeline.role == MAIN}
     now: set[str] = set()
     before: set[str] = set()
     number = 0
@@ -330,16 +334,16 @@ def _ruled_out(
         # The memory of the training process says nothing of what a child keeps.
         return tuple(found)
     for study, moment, _ in told:
-        if moment.upto < 3:
+        if moment.end < 3:
             continue
-        upto, first = moment.upto, max(0, min(moment.upto // 4, moment.upto - 3))
-        slopes = phase_slopes(study.booked, study.lane.generations, first, upto)
+        end, first = moment.end, max(0, min(moment.end // 4, moment.end - 3))
+        slopes = phase_slopes(study.booked, study.timeline.generations, first, end)
         born = _phases_with_births(study, moment, first)
-        unread = unread_phases(study.lane, study.booked, first, upto)
+        unread = unread_phases(study.timeline, study.booked, first, end)
         for phase, slope in slopes.items():
             if phase in blamed or phase in NO_PHASE or phase in born or phase in unread:
                 continue
-            generations = upto * moment.scale.spacing
+            generations = end * moment.scale.spacing
             known = {r.phase for r in found}
             if not moment.scale.is_material(slope.estimate, generations) and phase not in known:
                 frees = moment.scale.is_material(-slope.estimate, generations)
@@ -347,7 +351,7 @@ def _ruled_out(
     return tuple(found)
 
 
-def _phases_with_births(study: LaneStudy, moment: Moment, first: int) -> set[str]:
+def _phases_with_births(study: TimelineAnalysis, moment: Moment, first: int) -> set[str]:
     """Return the phases in which something was made that is still alive: counted objects that grow, or memory in use.
 
     They are not ruled out, whatever the books charge to them.
@@ -356,20 +360,24 @@ def _phases_with_births(study: LaneStudy, moment: Moment, first: int) -> set[str
     for cause in moment.causes:
         for member in cause.cause.members:
             if member is cause.cause.owner or member.family not in OF_OTHERS:
-                found |= born_in(study.facts, member, moment.upto)
-    live = live_bytes_by_phase(study.lane, first, moment.upto) or {}
+                found |= born_in(study.facts, member, moment.end)
+    live = live_bytes_by_phase(study.timeline, first, moment.end) or {}
     total = sum(live.values())
     return found | {phase for phase, size in live.items() if size >= BORN * total > 0}
 
 
-def duration_of(history: RunHistory, lanes: Sequence[Lane]) -> RunDuration | None:
+def duration_of(history: RunHistory, timelines: Sequence[Timeline]) -> RunDuration | None:
     """None of a run that has ended, or come to its end, or says no ``total``, and before three generations were timed.
 
     Of several processes the slowest counts: the others wait for it, or will.
     """
     if history.ended or not history.total:
         return None
-    each = [found for lane in lanes if (found := _of_lane(lane, history.total)) is not None]
+    each = [
+        found
+        for timeline in timelines
+        if (found := _of_timeline(timeline, history.total)) is not None
+    ]
     if not each:
         return None
     if max(whole.estimate for _, _, whole in each) < 1:
@@ -379,12 +387,14 @@ def duration_of(history: RunHistory, lanes: Sequence[Lane]) -> RunDuration | Non
     return RunDuration(of_one, left, whole, _duration_sentence(left, whole, history))
 
 
-def _of_lane(lane: Lane, total: int) -> tuple[Interval, Interval, Interval] | None:
+def _of_timeline(timeline: Timeline, total: int) -> tuple[Interval, Interval, Interval] | None:
     """Seconds of a generation, of all to come, and of the whole run."""
     read = (
-        [float(v) for v in lane.readings(_SECONDS) if v is not None] if lane.has(_SECONDS) else []
+        [float(v) for v in timeline.readings(_SECONDS) if v is not None]
+        if timeline.has(_SECONDS)
+        else []
     )
-    done = len(lane.generations) + len(lane.left_out.generations)
+    done = len(timeline.generations) + len(timeline.left_out.generations)
     if len(read) < _FIRST or done >= total:
         return None
     newest = read[-_RECENT:]
@@ -415,33 +425,35 @@ def attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
     for number in numbers:
         mine = tuple(p for p in history.processes if p.attempt == number)
         own = replace(history, processes=mine)
-        lanes = [lane for lane in with_its_generations(lanes_of(own)) if len(lane)]
-        if not lanes:
+        timelines = [
+            timeline for timeline in with_its_generations(timelines_of(own)) if len(timeline)
+        ]
+        if not timelines:
             continue
-        did = _generations(lanes)
-        growth = _growth_of_attempt(own, lanes) if number in numbers[-MAX_ATTEMPTS:] else None
+        did = _generations(timelines)
+        growth = _growth_of_attempt(own, timelines) if number in numbers[-MAX_ATTEMPTS:] else None
         found.append(AttemptGrowth(number, did, growth, _both(before, did)))
         before = did if before is None else _together(before, did)
     return tuple(found[-MAX_ATTEMPTS:])
 
 
-def _generations(lanes: Sequence[Lane]) -> GenerationSpan:
-    """Of lanes that have ended some each."""
+def _generations(timelines: Sequence[Timeline]) -> GenerationSpan:
+    """Of timelines that have ended some each."""
     # What is left out of a very long one it has ended as well.
-    ended = union(lane.lived for lane in lanes).spans
+    ended = union(timeline.lived for timeline in timelines).spans
     return GenerationSpan(ended[0][0], ended[-1][1])
 
 
-def _growth_of_attempt(history: RunHistory, lanes: Sequence[Lane]) -> Interval | None:
+def _growth_of_attempt(history: RunHistory, timelines: Sequence[Timeline]) -> Interval | None:
     """Of all processes together; a part of the sum would be taken for it."""
-    each = [_growth_of_lane(LaneStudy(history, lane)) for lane in lanes]
+    each = [_growth_of_timeline(TimelineAnalysis(history, timeline)) for timeline in timelines]
     known = [growth for growth in each if growth is not None]
     return added(known) if len(known) == len(each) else None
 
 
-def _growth_of_lane(study: LaneStudy) -> Interval | None:
-    upto = len(study.lane)
-    return measured(memory_since(study, study.residual(upto), None, upto).total)
+def _growth_of_timeline(study: TimelineAnalysis) -> Interval | None:
+    end = len(study.timeline)
+    return measured(memory_since(study, study.residual(end), None, end).total)
 
 
 def _together(a: GenerationSpan, b: GenerationSpan) -> GenerationSpan:

@@ -41,7 +41,7 @@ class Spans(Collection[int]):
     def last(self) -> int | None:
         return self.spans[-1][1] if self.spans else None
 
-    def upto(self, last: float) -> Spans:
+    def until(self, last: float) -> Spans:
         """Those that are not above this one."""
         found = ((a, int(min(b, last))) for a, b in self.spans if a <= last)
         return Spans(tuple(found))

@@ -1,4 +1,4 @@
-"""What a run says of itself, for all moments of a lane: declarations, count series, holders, and how counts grow."""
+"""What a run says of itself at all moments of a timeline: declarations, count series, holders, how counts grow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .statistics.count_evidence import (
     grow_larger,
     may_grow,
 )
-from .timeline import Lane
+from .timeline import Timeline
 
 TENSOR: Final = "torch.Tensor"
 ARRAY: Final = "numpy.ndarray"
@@ -51,7 +51,7 @@ _GOES_ON: Final = 0.25
 _FROM_INSIDE: Final = (
     "type.", "python.", "phase.", "container.", "tracked.", "tensors.", "arrays.", "figures.", "js.", "tfjs.",
 )  # fmt: skip
-# As what is known of a lane.
+# As what is known of a timeline.
 GROWTHS: Final = "growths"
 # Of a search, a path with this share of what the best one holds, or of what a type gained, may be the culprit.
 _AS_MANY: Final = 0.3
@@ -62,21 +62,21 @@ _SIZES_COMPARED: Final = 3
 
 
 class Facts:
-    """What the run declares and what its holders say; one object for all moments of a lane."""
+    """What the run declares and what its holders say; one object for all moments of a timeline."""
 
-    def __init__(self, history: RunHistory, lane: Lane) -> None:
+    def __init__(self, history: RunHistory, timeline: Timeline) -> None:
         self.history = history
-        self.lane = lane
+        self.timeline = timeline
         self._counts_of_looks: dict[str, list[float | None]] = {}
         self.holders = self._holders(history.holders_by_type)
         self.bytes_each = history.holders_by_type.bytes_each
         self.watched: frozenset[str] = history.said.once(
             "watched", (history.events, history.expectations), lambda: _watched(history)
         )
-        self.readings: tuple[Readings, ...] = applicable_readings(lane, history.expectations)
+        self.readings: tuple[Readings, ...] = applicable_readings(timeline, history.expectations)
 
     def _growing_containers(self) -> list[str]:
-        growths = self.growths(len(self.lane))
+        growths = self.growths(len(self.timeline))
         return [
             name
             for series, name, role in self.count_series
@@ -115,8 +115,8 @@ class Facts:
             return True
         container, item, _ = path.rpartition("[*]")
         series = f"container.{container}.length"
-        if item and container and series in self.lane.series:
-            lengths = [length for length in self.lane.series[series] if length is not None]
+        if item and container and series in self.timeline.series:
+            lengths = [length for length in self.timeline.series[series] if length is not None]
             if len(lengths) >= _MIN_LENGTHS and self.store_of(container) is None:
                 return lengths[-1] > lengths[0]
         if name in _counted_by_several(self.history):
@@ -135,8 +135,8 @@ class Facts:
         return held[-1] >= _AS_MANY * (last - (last if least is None else least))
 
     def _counts_at(self, name: str, sequences: Sequence[int]) -> list[float | None]:
-        """Return the newest count of a type at each of these snapshots of the lane's process, oldest first."""
-        process = next(iter(self.history.of_instance(self.lane.instance)), None)
+        """Return the newest count of a type at each of these snapshots of the timeline's process, oldest first."""
+        process = next(iter(self.history.of_instance(self.timeline.instance)), None)
         if process is None:
             return [None] * len(sequences)
         counts = process.series.get(f"type.{name}.count", ())
@@ -144,10 +144,10 @@ class Facts:
         newest: float | None = None
         seen = 0
         for sequence in sequences:
-            upto = min(bisect_right(process.sequence, sequence), len(counts))
-            rows = range(upto - 1, seen - 1, -1)
+            end = min(bisect_right(process.sequence, sequence), len(counts))
+            rows = range(end - 1, seen - 1, -1)
             newest = next((counts[row] for row in rows if counts[row] is not None), newest)
-            seen = max(seen, upto)
+            seen = max(seen, end)
             found.append(newest)
         return found
 
@@ -155,7 +155,7 @@ class Facts:
         """Return the paths to the largest object of a type whose objects grow larger; of a sample of all, if it has
         most of their bytes.
         """
-        counted = self.lane.series.get(f"type.{name}.count", ())
+        counted = self.timeline.series.get(f"type.{name}.count", ())
         count = next((n for n in reversed(counted) if n is not None), 0)
         sampled = count * found.bytes_each.get(name, 0) >= _MOST_OF_A_RISE * self._sizes(name)[0][1]
         return found.newest_unsized.get(name, paths if sampled else {})
@@ -169,8 +169,8 @@ class Facts:
 
     def _sizes(self, name: str) -> list[tuple[float, float]]:
         """Return the last readings of the bytes of a type, newest first, each with its number as known by then."""
-        counted = self.lane.series.get(f"type.{name}.count", ())
-        sizes = self.lane.series.get(f"type.{name}.bytes", ())
+        counted = self.timeline.series.get(f"type.{name}.count", ())
+        sizes = self.timeline.series.get(f"type.{name}.bytes", ())
         rows = islice(
             (i for i in reversed(range(len(sizes))) if sizes[i] is not None), _SIZES_COMPARED
         )
@@ -184,16 +184,16 @@ class Facts:
         return found
 
     def _least_count(self, name: str) -> float | None:
-        counts = self.lane.series.get(f"type.{name}.count", ())
+        counts = self.timeline.series.get(f"type.{name}.count", ())
         return min((count for count in counts if count is not None), default=None)
 
     def _is_passing(self, holder: Holder) -> bool:
-        process = next(iter(self.history.of_instance(self.lane.instance)), None)
+        process = next(iter(self.history.of_instance(self.timeline.instance)), None)
         if process is None:
             return False
-        upto = bisect_right(process.sequence, holder.sequence)
+        end = bisect_right(process.sequence, holder.sequence)
         counts = process.series.get(f"type.{holder.type}.count", ())
-        known = [count for count in counts[:upto] if count is not None]
+        known = [count for count in counts[:end] if count is not None]
         if not known:
             return False
         collections = process.series.get(COLLECTIONS, ())
@@ -202,24 +202,24 @@ class Facts:
             one.count
             for one in self.history.holders_by_type.garbage_looks[holder.type]
             if not _risen(
-                collections[max(0, bisect_right(process.sequence, one.sequence) - 1) : upto]
+                collections[max(0, bisect_right(process.sequence, one.sequence) - 1) : end]
             )
         )
         if held < _MOST_OF_A_RISE * (known[-1] - min(known)):
             return True
-        later = [count for count in counts[upto:] if count is not None]
-        passed = _risen(collections[max(0, upto - 1) :]) >= _COLLECTIONS_PASSED
+        later = [count for count in counts[end:] if count is not None]
+        passed = _risen(collections[max(0, end - 1) :]) >= _COLLECTIONS_PASSED
         return bool(later) and passed and min(later) > known[-1] - _FREED * held
 
     @cached_property
     def bounded(self) -> tuple[Bounded, ...]:
-        return bounded_containers(self.lane, self.history.capacities)
+        return bounded_containers(self.timeline, self.history.capacities)
 
     @cached_property
     def stores(self) -> Mapping[str, Bounded]:
         """Path of a container -> the declared store that keeps its items there: equal in every length, or in name."""
         found: dict[str, Bounded] = {}
-        for series in self.lane.series:
+        for series in self.timeline.series:
             if series.startswith("container.") and series.endswith(".length"):
                 store = next((b for b in self.bounded if self._is_store(series, b)), None)
                 if store is not None:
@@ -230,7 +230,7 @@ class Facts:
                 # A container that was never seen to grow has no lengths to compare.
                 outer = path.partition("[")[0]
                 store = names.get(short_name(outer))
-                if store is not None and f"container.{outer}.length" not in self.lane.series:
+                if store is not None and f"container.{outer}.length" not in self.timeline.series:
                     found[outer] = store
         return found
 
@@ -243,36 +243,36 @@ class Facts:
     def bounded_bytes(self) -> list[float]:
         """Bytes of all bounded containers per generation."""
         sizes = [b.gained for b in self.bounded if b.gained]
-        return [sum(size[i] for size in sizes) for i in range(len(self.lane))] if sizes else []
+        return [sum(size[i] for size in sizes) for i in range(len(self.timeline))] if sizes else []
 
     @cached_property
     def from_outside(self) -> bool:
         """Whether all that was read are figures of the process: no object was ever counted, of Python or a page."""
-        return not any(name.startswith(_FROM_INSIDE) for name in self.lane.series)
+        return not any(name.startswith(_FROM_INSIDE) for name in self.timeline.series)
 
     @cached_property
     def count_series(self) -> tuple[tuple[str, str, Literal["type", "container"]], ...]:
         """(series, name, role) of everything whose count can be a witness."""
-        lane = self.lane
-        types = types_of(lane)
+        timeline = self.timeline
+        types = types_of(timeline)
         found: list[tuple[str, str, Literal["type", "container"]]] = []
-        if lane.has("figures.open"):
+        if timeline.has("figures.open"):
             # What pyplot has open is exact and often read, and goes before the class of the same name.
             found.append(("figures.open", FIGURE, "type"))
         found.extend((f"type.{name}.count", name, "type") for name in sorted(types))
         for series, name in (
             ("tensors.count", TENSOR), ("arrays.count", ARRAY), (JS_TENSORS, JS_TENSOR),
         ):  # fmt: skip
-            if lane.has(series) and name not in types:
+            if timeline.has(series) and name not in types:
                 found.append((series, name, "type"))
         found.extend(
             (series, series[len("container.") : -len(".length")], "container")
-            for series in sorted(lane.series)
+            for series in sorted(timeline.series)
             if series.startswith("container.")
             and series.endswith(".length")
             and series[len("container.") : -len(".length")] not in self.stores
         )
-        free = tracked_names(lane) - {b.name for b in self.bounded}
+        free = tracked_names(timeline) - {b.name for b in self.bounded}
         found.extend((f"tracked.{name}.length", name, "container") for name in sorted(free))
         return tuple(found)
 
@@ -281,17 +281,19 @@ class Facts:
         wanted = name, role
         return next((series for series, *what in self.count_series if tuple(what) == wanted), None)
 
-    def growths(self, upto: int) -> Mapping[str, CountGrowth]:
-        """By series, of every count that grows at the end of generation number ``upto``."""
-        return self.lane.known.once(upto, GROWTHS, lambda: self._growths(upto))
+    def growths(self, end: int) -> Mapping[str, CountGrowth]:
+        """By series, of every count that grows at the end of generation number ``end``."""
+        return self.timeline.known.once(end, GROWTHS, lambda: self._growths(end))
 
-    def _growths(self, upto: int) -> dict[str, CountGrowth]:
-        found = ((series, growth_of(self.lane, series, upto)) for series, _, _ in self.count_series)
+    def _growths(self, end: int) -> dict[str, CountGrowth]:
+        found = (
+            (series, growth_of(self.timeline, series, end)) for series, _, _ in self.count_series
+        )
         return {series: growth for series, growth in found if growth is not None}
 
     def _is_store(self, series: str, bounded: Bounded) -> bool:
         """Whether this container is what a tracked one keeps its items in: as long in every reading."""
-        lengths = self.lane.readings(series)
+        lengths = self.timeline.readings(series)
         pairs = [(a, b) for a, b in zip(lengths, bounded.length, strict=True) if a is not None]
         return len(pairs) >= 2 and all(a == b for a, b in pairs) and pairs[0] != pairs[-1]
 
@@ -303,7 +305,7 @@ class Facts:
         """type -> its surplus now. Fewer than declared is shown with the expectations; it is no leak."""
         found: dict[str, Violation] = {}
         for readings in self.readings:
-            violation = find_violation(self.lane, readings, last_row)
+            violation = find_violation(self.timeline, readings, last_row)
             if violation is None or not violation.above:
                 continue
             known = found.get(violation.type)
@@ -332,27 +334,27 @@ def _risen(values: Sequence[int | float | None]) -> float:
     return known[-1] - known[0] if known else 0
 
 
-def growth_of(lane: Lane, series: str, upto: int) -> CountGrowth | None:
-    """How a count grows at the end of generation number ``upto``, unless that is old news by now."""
-    _, newest = lane.points(series, upto, newest=WINDOW)
+def growth_of(timeline: Timeline, series: str, end: int) -> CountGrowth | None:
+    """How a count grows at the end of generation number ``end``, unless that is old news by now."""
+    _, newest = timeline.points(series, end, newest=WINDOW)
     if len(newest) == WINDOW and not may_grow(newest):
         return None
-    x, counts = lane.points(series, upto, baseline=True, newest=LOOK_BACK)
-    spacing = lane.spacing(upto)
-    growth = count_growth(x, counts, lane.generations[0], spacing) if counts else None
-    return None if growth is None or _is_stale(lane, growth, x[-1], upto) else growth
+    x, counts = timeline.points(series, end, baseline=True, newest=LOOK_BACK)
+    spacing = timeline.spacing(end)
+    growth = count_growth(x, counts, timeline.generations[0], spacing) if counts else None
+    return None if growth is None or _is_stale(timeline, growth, x[-1], end) else growth
 
 
-def _is_stale(lane: Lane, growth: CountGrowth, read: float, upto: int) -> bool:
+def _is_stale(timeline: Timeline, growth: CountGrowth, read: float, end: int) -> bool:
     """Whether a growth was last seen a while ago, and memory has hardly risen since, though it rose with it."""
-    age = lane.generations[upto - 1] - read
-    if age < _STALE * lane.spacing(upto) or not lane.private or growth.start > read:
+    age = timeline.generations[end - 1] - read
+    if age < _STALE * timeline.spacing(end) or not timeline.private or growth.start > read:
         return False
-    at = lane.position.get(int(read), 0)
+    at = timeline.position.get(int(read), 0)
     first = max(0, at - round(min(age, growth.generations)))
-    before = lane.private[at] - lane.private[first]
-    since = lane.private[upto - 1] - lane.private[at]
-    return at > first and since * (at - first) < _GOES_ON * before * (upto - 1 - at)
+    before = timeline.private[at] - timeline.private[first]
+    since = timeline.private[end - 1] - timeline.private[at]
+    return at > first and since * (at - first) < _GOES_ON * before * (end - 1 - at)
 
 
 def _best_of(found: Mapping[str, int], growing: Sequence[str]) -> str:

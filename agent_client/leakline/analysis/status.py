@@ -27,8 +27,8 @@ from .memory.memory_by_phase import IN_USE
 from .results import SEVERITY, Status
 from .run_history import MINUTE_SECONDS, ProcessHistory, RunHistory
 from .statistics.trend import floor_slope
-from .timeline import Lane, lanes_of
-from .timeline_analysis import PRIVATE, RATE_WINDOW, Assessed, LaneStudy, Moment
+from .timeline import Timeline, timelines_of
+from .timeline_analysis import PRIVATE, RATE_WINDOW, Assessed, Moment, TimelineAnalysis
 
 _WATCH: Final = 8
 _SUSPECT: Final = (12, 4)  # generations of growth, moments in a row
@@ -85,29 +85,29 @@ def moments_of(generations: int) -> list[int]:
     return sorted({*old, *recent})
 
 
-def moments_in(lane: Lane) -> list[int]:
-    """Those of a lane: where generations are left out, what was booked and counted in them is not known."""
-    found = moments_of(len(lane))
-    if not lane.whole_from:
+def moments_in(timeline: Timeline) -> list[int]:
+    """Those of a timeline: where generations are left out, what was booked and counted in them is not known."""
+    found = moments_of(len(timeline))
+    if not timeline.whole_from:
         return found
-    told = [upto for upto in found if upto > lane.whole_from + RATE_WINDOW]
+    told = [end for end in found if end > timeline.whole_from + RATE_WINDOW]
     return told if len(told) >= _DENSE else found[-_DENSE:]
 
 
-def moments_for(study: LaneStudy) -> list[int]:
-    """Return the moments of its lane, and those of the newest readings of memory that is no longer read.
+def moments_for(study: TimelineAnalysis) -> list[int]:
+    """Return the moments of its timeline, and those of the newest readings of memory that is no longer read.
 
     What these readings showed is not forgotten because generations without readings follow.
     """
-    lane = study.lane
-    read_of = [lane.private_read, *(c.read for c in study.channels if c.read is not None)]
-    found = moments_in(lane)
-    silent = (read for read in read_of if read and read[-1] < len(lane) - _DENSE)
+    timeline = study.timeline
+    read_of = [timeline.private_read, *(c.read for c in study.channels if c.read is not None)]
+    found = moments_in(timeline)
+    silent = (read for read in read_of if read and read[-1] < len(timeline) - _DENSE)
     return sorted({*found, *(at + 1 for read in silent for at in read[-2 * _HOLD_MEMORY :])})
 
 
 def walk(
-    study: LaneStudy,
+    study: TimelineAnalysis,
     moments: Sequence[int] | None = None,
     *,
     carried: Sequence[Standing] = (),
@@ -127,9 +127,9 @@ def walk(
     if moments is None:
         moments = moments_for(study)
         if remembered:
-            moments = [upto for upto in moments if upto > carried_at] or moments[-1:]
-    for upto in moments:
-        newest = moment_of(study, upto)
+            moments = [end for end in moments if end > carried_at] or moments[-1:]
+    for end in moments:
+        newest = moment_of(study, end)
         step(study, newest, remembered)
     if newest is None:
         return None, []
@@ -137,7 +137,7 @@ def walk(
     return newest, standings
 
 
-def step(study: LaneStudy, moment: Moment, remembered: dict[str, _Memory]) -> None:
+def step(study: TimelineAnalysis, moment: Moment, remembered: dict[str, _Memory]) -> None:
     """Take one moment into account."""
     seen: set[str] = set()
     for assessed in moment.causes:
@@ -145,7 +145,7 @@ def step(study: LaneStudy, moment: Moment, remembered: dict[str, _Memory]) -> No
         if fingerprint in seen:
             continue
         seen.add(fingerprint)
-        status, confirmations = level(study, assessed, moment.upto)
+        status, confirmations = level(study, assessed, moment.end)
         memory = remembered.get(fingerprint)
         if memory is None:
             memory = remembered[fingerprint] = _Memory(assessed, status, confirmations)
@@ -153,7 +153,7 @@ def step(study: LaneStudy, moment: Moment, remembered: dict[str, _Memory]) -> No
             memory.assessed, memory.confirmations = assessed, confirmations
             # Once confirmed, a leak that still shows is not taken down a step.
             memory.status = "confirmed" if memory.status == "confirmed" else status
-            memory.last_active, memory.peak = moment.upto, memory.status
+            memory.last_active, memory.peak = moment.end, memory.status
         else:
             _quiet(study, memory, moment, assessed, status)
     for fingerprint, memory in list(remembered.items()):
@@ -168,45 +168,45 @@ def step(study: LaneStudy, moment: Moment, remembered: dict[str, _Memory]) -> No
 
 
 def _quiet(
-    study: LaneStudy, memory: _Memory, moment: Moment, assessed: Assessed, status: Status
+    study: TimelineAnalysis, memory: _Memory, moment: Moment, assessed: Assessed, status: Status
 ) -> None:
     """Hold the status of a cause that does not qualify now until enough new readings show that, then set recovered."""
     if memory.last_active is None:
         memory.assessed, memory.status, memory.confirmations = assessed, status, 0
         return
     if status == "watch" and still_counted(assessed):
-        memory.last_active = moment.upto
+        memory.last_active = moment.end
         return
-    if _is_shown_quiet(study, memory.assessed, memory.last_active, moment.upto):
+    if _is_shown_quiet(study, memory.assessed, memory.last_active, moment.end):
         memory.status = "recovered"
 
 
-def _is_shown_quiet(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
+def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> bool:
     """Return True if what the cause rests on was read often enough since its last active moment.
 
     Silence is not flatness: generations without a reading do not count.
     """
-    if a.channel == PRIVATE and _fills_freed_memory(study, a, active, upto):
+    if a.channel == PRIVATE and _fills_freed_memory(study, a, active, end):
         return False
     read = study.readings(a.channel)
-    memory = _read_between(read, active, upto)
-    counts = study.counts_between(a.cause, active, upto) if "counts" in a.witnesses else []
+    memory = _read_between(read, active, end)
+    counts = study.counts_between(a.cause, active, end) if "counts" in a.witnesses else []
     # A count that rises on shows no end, whatever memory does.
     counted = len(counts) >= _HOLD_COUNTS and counts[-1] <= max(counts[: len(counts) // 2])
-    if counted or memory >= _HOLD_MEMORY or _has_ended_unread(study, a, upto):
+    if counted or memory >= _HOLD_MEMORY or _has_ended_unread(study, a, end):
         return True
     return (
-        a.channel == PRIVATE and "counts" not in a.witnesses and _was_level(study, a, active, upto)
+        a.channel == PRIVATE and "counts" not in a.witnesses and _was_level(study, a, active, end)
     )
 
 
-def _was_level(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
+def _was_level(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> bool:
     """Return True if memory has been level for longer than it paused while it rose.
 
     A cause stays active for some moments after its growth has ended, and these were quiet too. A leak of every eighth
     generation is level for as long between two steps.
     """
-    read, residual, claimed = study.readings(PRIVATE), study.residual(upto), _claimed(a)
+    read, residual, claimed = study.readings(PRIVATE), study.residual(end), _claimed(a)
     pause = longest = 0
     highest = -math.inf
     for at in read[: bisect_left(read, active)]:
@@ -215,43 +215,43 @@ def _was_level(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
         pause += 1
         longest = max(longest, pause)
     needed = max(_HOLD_MEMORY, longest + _HOLD_MEMORY // 2)
-    lately = read[: bisect_left(read, upto)][-needed:]
+    lately = read[: bisect_left(read, end)][-needed:]
     if len(lately) < needed or residual[lately[-1]] - residual[lately[0]] >= claimed:
         return False
-    return _has_stopped_in(study, a, lately, upto)
+    return _has_stopped_in(study, a, lately, end)
 
 
-def _fills_freed_memory(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
+def _fills_freed_memory(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> bool:
     """Return True if what the program keeps grows into memory that the allocator had kept: memory stays the same."""
-    if not study.lane.has(IN_USE):
+    if not study.timeline.has(IN_USE):
         return False
-    x, in_use = study.lane.points(IN_USE, upto, newest=max(_HOLD_MEMORY, upto - active))
+    x, in_use = study.timeline.points(IN_USE, end, newest=max(_HOLD_MEMORY, end - active))
     slope = floor_slope(x, in_use)
     return slope.rises and a.scale.is_material(slope.estimate, x[-1] - x[0])
 
 
-def _has_ended_unread(study: LaneStudy, a: Assessed, upto: int) -> bool:
+def _has_ended_unread(study: TimelineAnalysis, a: Assessed, end: int) -> bool:
     """Return True if a count has not been read for long, and memory shows since then that its growth has ended.
 
     Silence is not flatness, but what a count said in its last reading does not outweigh memory that was read since:
     level in at least two of its steps. Memory that falls by as much as it rose may be swinging.
     """
     series = study.counted_in(a.cause) if a.channel == PRIVATE else None
-    counted = None if series is None else study.lane.newest_reading(series, upto)
+    counted = None if series is None else study.timeline.newest_reading(series, end)
     if counted is None:
         return False
     read = study.readings(PRIVATE)
     owner, needed = a.cause.owner, _HOLD_MEMORY
     if owner is not None and owner.growth.slope > 0:
         needed = max(needed, math.ceil(2 * owner.growth.each / owner.growth.slope))
-    since = read[bisect_left(read, counted + 1) : bisect_left(read, upto)][-needed:]
-    if len(since) < needed or not _has_stopped_in(study, a, since, upto):
+    since = read[bisect_left(read, counted + 1) : bisect_left(read, end)][-needed:]
+    if len(since) < needed or not _has_stopped_in(study, a, since, end):
         return False
-    generations = study.lane.generations
+    generations = study.timeline.generations
     matters = a.scale.is_material(
         _claimed(a), float(generations[since[-1]] - generations[since[0]])
     )
-    return matters and not _fills_freed_memory(study, a, since[0], upto)
+    return matters and not _fills_freed_memory(study, a, since[0], end)
 
 
 def _claimed(a: Assessed) -> float:
@@ -260,16 +260,18 @@ def _claimed(a: Assessed) -> float:
     return min(a.cause.measured or rate, rate)
 
 
-def _has_stopped_in(study: LaneStudy, a: Assessed, readings: Sequence[int], upto: int) -> bool:
+def _has_stopped_in(
+    study: TimelineAnalysis, a: Assessed, readings: Sequence[int], end: int
+) -> bool:
     """Return True if memory was level over these readings, next to what the cause claims."""
-    residual, claimed = study.residual(upto), _claimed(a)
-    x = [float(study.lane.generations[at]) for at in readings]
+    residual, claimed = study.residual(end), _claimed(a)
+    x = [float(study.timeline.generations[at]) for at in readings]
     slope = floor_slope(x, [residual[at] for at in readings])
     return abs(slope.estimate) < _STILL_GROWS * claimed and slope.high < claimed
 
 
-def _read_between(read: Sequence[int], first: int, upto: int) -> int:
-    return bisect_left(read, upto) - bisect_left(read, first)
+def _read_between(read: Sequence[int], first: int, end: int) -> int:
+    return bisect_left(read, end) - bisect_left(read, first)
 
 
 def still_counted(a: Assessed) -> bool:
@@ -303,20 +305,20 @@ def _inherit(heir: _Memory, memory: _Memory) -> None:
         heir.last_active = max(heir.last_active or 0, memory.last_active or 0)
 
 
-def level(study: LaneStudy, a: Assessed, upto: int) -> tuple[Status, int]:
+def level(study: TimelineAnalysis, a: Assessed, end: int) -> tuple[Status, int]:
     """(status at this moment, moments in a row in which memory alone passed)."""
     rate = a.cause.rate
     counts, steady = "counts" in a.witnesses, "steady" in a.witnesses
     if a.garbage is not None:
         return "watch", 0
     material = a.scale.is_material(rate.estimate, a.window)
-    in_a_row = confirmations(study, a, upto, _WATCH)
+    in_a_row = confirmations(study, a, end, _WATCH)
     if "contract" in a.witnesses or "budget" in a.witnesses:
         long_enough = a.window >= _CONFIRM_BROKEN_CONTRACT * a.scale.spacing
         sure = material and steady and rate.rises and long_enough
-        sure = sure or (material and _by_memory(study, a, upto) == "confirmed")
+        sure = sure or (material and _by_memory(study, a, end) == "confirmed")
         return ("confirmed" if sure else "suspected"), in_a_row
-    if _has_ended_unread(study, a, upto):
+    if _has_ended_unread(study, a, end):
         return "ok", in_a_row
     if "explosion" in a.witnesses and material:
         return "suspected", in_a_row
@@ -328,16 +330,16 @@ def level(study: LaneStudy, a: Assessed, upto: int) -> tuple[Status, int]:
             return "suspected", in_a_row
         quiet = not a.cause.members or trivial or not counts
         return ("ok" if quiet else "watch"), in_a_row
-    return _by_memory(study, a, upto) or _by_counts(a) or "watch", in_a_row
+    return _by_memory(study, a, end) or _by_counts(a) or "watch", in_a_row
 
 
-def _by_memory(study: LaneStudy, a: Assessed, upto: int) -> Status | None:
+def _by_memory(study: TimelineAnalysis, a: Assessed, end: int) -> Status | None:
     """Memory alone must pass the stricter saturation test, several moments in a row."""
     witnesses = len(a.witnesses & {"counts", "container", "measured"})
     for status, (window, moments) in (("confirmed", _CONFIRM), ("suspected", _SUSPECT)):
         if status == "suspected" and a.rise.window >= _CONFIRM_WITH_WITNESSES and witnesses >= 2:
             return "confirmed"
-        if a.rise.strict >= window and confirmations(study, a, upto, window) >= moments:
+        if a.rise.strict >= window and confirmations(study, a, end, window) >= moments:
             return cast(Status, status)
     return "suspected" if a.rise.window >= _WATCH and witnesses else None
 
@@ -373,7 +375,7 @@ def _by_counts(a: Assessed) -> Status | None:
     return "suspected" if seen and named and (owner.declared if owner else False) else None
 
 
-def confirmations(study: LaneStudy, a: Assessed, upto: int, window: int) -> int:
+def confirmations(study: TimelineAnalysis, a: Assessed, end: int, window: int) -> int:
     """Return over how many generations, up to the newest reading, each reading of memory alone showed growth over at
     least ``window``; `CONFIRMATIONS` at most.
 
@@ -383,7 +385,7 @@ def confirmations(study: LaneStudy, a: Assessed, upto: int, window: int) -> int:
     found = 0
     channel = next((c for c in study.channels if c.name == a.channel), None)
     read = study.readings(a.channel)
-    newest = bisect_left(read, upto)
+    newest = bisect_left(read, end)
     for position in reversed(read[max(0, newest - CONFIRMATIONS) : newest]):
         moment = position + 1
         rise = study.rise(moment) if channel is None else study.channel_rise(channel, moment)
@@ -399,7 +401,7 @@ MIN_OWN_ELSEWHERE: Final = 24
 # Of the growth before; what a leak shows by chance is seldom so little.
 MUCH_LESS: Final = 0.5
 
-Told = tuple[LaneStudy, Moment, list[Standing]]
+Told = tuple[TimelineAnalysis, Moment, list[Standing]]
 
 
 def judged(told: Told) -> list[Told]:
@@ -418,19 +420,21 @@ def judged(told: Told) -> list[Told]:
     return [(own, newest, now), (study, moment, gone)]
 
 
-def _of_newest_attempt(study: LaneStudy) -> LaneStudy | None:
-    lane = study.lane
-    if not lane.segment or lane.segment[0] == lane.segment[-1]:
+def _of_newest_attempt(study: TimelineAnalysis) -> TimelineAnalysis | None:
+    timeline = study.timeline
+    if not timeline.segment or timeline.segment[0] == timeline.segment[-1]:
         return None
-    mine = tuple(study.history.of_instance(lane.instance))
+    mine = tuple(study.history.of_instance(timeline.instance))
     history = replace(study.history, processes=mine)
-    own = lanes_of(history)
-    if not own or not MIN_OWN <= len(own[0]) < len(lane):
+    own = timelines_of(history)
+    if not own or not MIN_OWN <= len(own[0]) < len(timeline):
         return None
-    return LaneStudy(history, own[0])
+    return TimelineAnalysis(history, own[0])
 
 
-def _is_gone(standing: Standing, newest: Moment, now: list[Standing], own: LaneStudy) -> bool:
+def _is_gone(
+    standing: Standing, newest: Moment, now: list[Standing], own: TimelineAnalysis
+) -> bool:
     """Return True if enough readings of the newest attempt show that the growth has stopped."""
     same = next((each for each in now if each.fingerprint == standing.fingerprint), None)
     if same is not None and still_counted(same.assessed):
@@ -448,22 +452,24 @@ def _is_gone(standing: Standing, newest: Moment, now: list[Standing], own: LaneS
 _ENOUGH_MINUTES: Final = 48
 
 
-def studies_by_seconds(history: RunHistory, studies: Sequence[LaneStudy]) -> list[LaneStudy]:
+def studies_by_seconds(
+    history: RunHistory, studies: Sequence[TimelineAnalysis]
+) -> list[TimelineAnalysis]:
     """Return the first minutes of a run that was counted by seconds when they were read.
 
     Empty for other runs, and once there are minutes enough.
     """
     if (
         not history.began_by_seconds
-        or max((len(s.lane) for s in studies), default=0) > _ENOUGH_MINUTES
+        or max((len(s.timeline) for s in studies), default=0) > _ENOUGH_MINUTES
     ):
         return []
     first = tuple(_first_minutes(process) for process in history.processes if len(process))
     early = replace(history, unit="second", total=None, processes=first)
-    return [LaneStudy(early, lane) for lane in lanes_of(early)]
+    return [TimelineAnalysis(early, timeline) for timeline in timelines_of(early)]
 
 
-def active_by_seconds(early: Sequence[LaneStudy]) -> dict[str, list[Standing]]:
+def active_by_seconds(early: Sequence[TimelineAnalysis]) -> dict[str, list[Standing]]:
     """Return process place -> the leaks that were active when seconds became minutes, in bytes per minute."""
     found = {}
     for study in early:
@@ -472,13 +478,13 @@ def active_by_seconds(early: Sequence[LaneStudy]) -> dict[str, list[Standing]]:
             replace(s, assessed=_by_minute(s.assessed)) for s in standings if s.status in ACTIVE
         ]
         if active:
-            found[study.lane.name] = active
+            found[study.timeline.name] = active
     return found
 
 
-def minutes_carried(study: LaneStudy) -> int:
-    """Return how many minutes of a lane were judged by seconds."""
-    return bisect_right(study.lane.generations, COUNTED_BY_SECONDS_UP_TO / MINUTE_SECONDS - 1)
+def minutes_carried(study: TimelineAnalysis) -> int:
+    """Return how many minutes of a timeline were judged by seconds."""
+    return bisect_right(study.timeline.generations, COUNTED_BY_SECONDS_UP_TO / MINUTE_SECONDS - 1)
 
 
 def _first_minutes(process: ProcessHistory) -> ProcessHistory:

@@ -1,10 +1,10 @@
 """One process of the run on the generation axis: what every later step reads.
 
-A lane is one place in the run (rank and role) over all its attempts. A resume that repeats generations
+A timeline is one place in the run (rank and role) over all its attempts. A resume that repeats generations
 replaces what the attempt before had measured for them; where one attempt ends and the next begins, the
 jump is taken out, so that memory freed by a crash is not taken for a release.
 
-`Known` caches what was computed from the first generations of a lane: it stays true while the run goes on.
+`Known` caches what was computed from the first generations of a timeline: it stays true while the run goes on.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Known:
     def __init__(self) -> None:
         self._found: dict[tuple[int, object], Any] = {}
 
-    def once(self, upto: int, what: object, work: Callable[[], T]) -> T:
+    def once(self, end: int, what: object, work: Callable[[], T]) -> T:
         """What ``work`` gave when this was asked first. ``what`` must name all that the answer depends on."""
-        key = (upto, what)
+        key = (end, what)
         if key not in self._found:
             self._found[key] = work()
         found: T = self._found[key]
@@ -83,7 +83,7 @@ Increments = tuple[Mapping[str, float], ...]
 
 
 @dataclass(frozen=True)
-class Lane:
+class Timeline:
     """Snapshots of one process place in order, with the rows that stand for each generation."""
 
     name: str
@@ -116,9 +116,9 @@ class Lane:
         """Its generations and those that are left out."""
         return union((Spans.of(self.generations), self.left_out.generations))
 
-    def spacing(self, upto: int) -> int:
+    def spacing(self, end: int) -> int:
         """Return the usual distance of neighbouring generations: 100 where every hundredth step was recorded."""
-        return spacing_of(self.generations[max(0, upto - SPACED) : upto])
+        return spacing_of(self.generations[max(0, end - SPACED) : end])
 
     @cached_property
     def whole_from(self) -> int:
@@ -148,36 +148,34 @@ class Lane:
     def points(
         self,
         name: str,
-        upto: int | None = None,
+        end: int | None = None,
         *,
         baseline: bool = False,
         newest: int | None = None,
     ) -> tuple[list[float], list[float]]:
-        """(generations, readings) without gaps, of the first ``upto`` generations, the ``newest`` of them.
+        """(generations, readings) without gaps, of the first ``end`` generations, the ``newest`` of them.
 
         With ``baseline`` the reading before the first generation stands one reading before that generation.
         """
-        first = 0 if newest is None else max(0, (len(self) if upto is None else upto) - newest)
+        first = 0 if newest is None else max(0, (len(self) if end is None else end) - newest)
         xs: list[float] = []
         ys: list[float] = []
         if baseline and first == 0 and self.baseline_row is not None and self.generations:
             before = self.series[name][self.baseline_row]
             if before is not None:
-                before_first = self.generations[0] - self.spacing(
-                    len(self) if upto is None else upto
-                )
+                before_first = self.generations[0] - self.spacing(len(self) if end is None else end)
                 xs.append(float(before_first))
                 ys.append(float(before))
-        values = self.values(name)[first:upto]
-        read = zip(self._axis[first:upto], values, strict=True)
+        values = self.values(name)[first:end]
+        read = zip(self._axis[first:end], values, strict=True)
         xs += [x for x, y in read if y is not None]
         ys += [float(y) for y in values if y is not None]
         return xs, ys
 
-    def newest_reading(self, name: str, upto: int) -> int | None:
-        """Return the position of the newest of the first ``upto`` generations in which the series was read."""
+    def newest_reading(self, name: str, end: int) -> int | None:
+        """Return the position of the newest of the first ``end`` generations in which the series was read."""
         values = self.values(name)
-        return next((i for i in range(upto - 1, -1, -1) if values[i] is not None), None)
+        return next((i for i in range(end - 1, -1, -1) if values[i] is not None), None)
 
     @cached_property
     def _axis(self) -> list[float]:
@@ -237,13 +235,13 @@ class Lane:
             if row is not None and self.private_rows[row] is not None
         ]
 
-    def left_behind(self, upto: int) -> float:
+    def left_behind(self, end: int) -> float:
         """Bytes of `private` at this moment that went with earlier attempts: what is read is less by so much."""
         if not self.segment or self.segment[0] == self.segment[-1]:
             return 0.0
         rows = self._rows_for(_PRIVATE, self.private_rows)
-        read = fill_gaps([None if row is None else self.private_rows[row] for row in rows[:upto]])
-        return self.private[upto - 1] - read[-1] if read else 0.0
+        read = fill_gaps([None if row is None else self.private_rows[row] for row in rows[:end]])
+        return self.private[end - 1] - read[-1] if read else 0.0
 
     def increments(self, name: str) -> Increments:
         """Per generation: how much the series changed in each phase path (``""`` between phases)."""
@@ -394,11 +392,11 @@ def can_bridge(gap: int, longest_before: int) -> bool:
     return gap <= max(_LONGEST_GAP, _LONGER * longest_before)
 
 
-def lanes_of(history: RunHistory) -> tuple[Lane, ...]:
-    """The lanes of a run in a fixed order, whatever order its processes arrived in.
+def timelines_of(history: RunHistory) -> tuple[Timeline, ...]:
+    """The timelines of a run in a fixed order, whatever order its processes arrived in.
 
-    What follows another in the same place is one lane: the next attempt, and the next of the processes that one of the
-    run starts now and then. Those that live side by side have a lane each.
+    What follows another in the same place is one timeline: the next attempt, and the next of the processes that one of
+    the run starts now and then. Those that live side by side have a timeline each.
     """
     ordered = sorted(
         (process for process in history.processes if len(process)),
@@ -412,19 +410,19 @@ def lanes_of(history: RunHistory) -> tuple[Lane, ...]:
             slots.append([process])
         else:
             free.append(process)
-    lanes = []
+    timelines = []
     for (rank, role), slots in places.items():
         for slot, attempts in enumerate(slots):
             name = f"rank {rank} {role}" + (f" {slot + 1}" if slot else "")
-            lane = _lane(name, attempts)
-            if lane is not None:
-                lanes.append(lane)
-    return tuple(lanes)
+            timeline = _timeline(name, attempts)
+            if timeline is not None:
+                timelines.append(timeline)
+    return tuple(timelines)
 
 
-def with_its_generations(lanes: Sequence[Lane]) -> Sequence[Lane]:
+def with_its_generations(timelines: Sequence[Timeline]) -> Sequence[Timeline]:
     """Those that count the generations of the run: a process that one of them has started counts its own."""
-    return [lane for lane in lanes if lane.role == MAIN] or lanes
+    return [timeline for timeline in timelines if timeline.role == MAIN] or timelines
 
 
 def _follows(process: ProcessHistory, before: ProcessHistory) -> bool:
@@ -432,7 +430,7 @@ def _follows(process: ProcessHistory, before: ProcessHistory) -> bool:
     return process.attempt != before.attempt or process.time[0] >= before.time[-1]
 
 
-def _lane(name: str, attempts: Sequence[ProcessHistory]) -> Lane | None:
+def _timeline(name: str, attempts: Sequence[ProcessHistory]) -> Timeline | None:
     if not attempts:
         return None
     rows, segments = _rows_that_count(attempts)
@@ -449,7 +447,7 @@ def _lane(name: str, attempts: Sequence[ProcessHistory]) -> Lane | None:
     ends = _ends(kind, phase, generation)
     baseline = next((i for i, k in enumerate(kind) if k == "baseline" and segments[i] == 0), None)
     generations = tuple(sorted(ends))
-    return Lane(
+    return Timeline(
         name, attempts[-1].instance, kind, phase, column([a.time for a in attempts]), generation,
         {n: column([a.series.get(n, empty[j]) for j, a in enumerate(attempts)]) for n in names},
         segments, generations, tuple(ends[g] for g in generations), baseline,
@@ -461,7 +459,7 @@ def _left_out(attempts: Sequence[ProcessHistory]) -> LeftOut:
     """Of all attempts together; what a later one repeats is there."""
     parts, phases, repeated = list[Spans](), set[str](), math.inf
     for attempt in reversed(attempts):
-        parts.append(attempt.left_out.generations.upto(repeated - 1))
+        parts.append(attempt.left_out.generations.until(repeated - 1))
         phases |= attempt.left_out.phases
         repeated = min(
             repeated, min((g for g in _generations(attempt) if g is not None), default=repeated)

@@ -22,8 +22,8 @@ from .results import Interval
 from .run_history import NO_SPANS, Expectation, RunHistory, Spans, union
 from .statistics.memory_evidence import WARM_UP, Scale
 from .statistics.trend import Z_90, Slope, floor_slope, robust_spread, theil_sen
-from .timeline import SPACED, Lane, lies_within, spacing_of, top_level
-from .timeline_analysis import LaneStudy, Moment
+from .timeline import SPACED, Timeline, lies_within, spacing_of, top_level
+from .timeline_analysis import Moment, TimelineAnalysis
 
 # Readings a growth rests on, and times a phase must have run.
 _MIN_READINGS: Final = 4
@@ -33,7 +33,7 @@ _WINDOW: Final = 256
 _LOST: Final = 0.10
 
 # A study of a process place with its newest moment.
-Told = tuple[LaneStudy, Moment | None]
+Told = tuple[TimelineAnalysis, Moment | None]
 # (bytes, generation it was read in)
 Highest = tuple[float, int | None]
 
@@ -45,10 +45,10 @@ class Since:
         self.unit, self.ended = history.unit, history.ended
         self._since = since
         # (study, its newest moment, position of the first generation that counts)
-        self._lanes = [(s, m, _first_position(s.lane, since)) for s, m in told]
-        ended = union(_ended(s.lane, first) for s, _, first in self._lanes)
+        self._timelines = [(s, m, _first_position(s.timeline, since)) for s, m in told]
+        ended = union(_ended(s.timeline, first) for s, _, first in self._timelines)
         self.generations, self.passed = len(ended), passed(self.unit, ended)
-        self.complete = _complete(union(_ended(s.lane) for s, _, _ in self._lanes))
+        self.complete = _complete(union(_ended(s.timeline) for s, _, _ in self._timelines))
 
     @property
     def long_enough(self) -> bool:
@@ -56,7 +56,7 @@ class Since:
 
     def growth(self) -> Interval | None:
         """Bytes per generation as the verdict tells it; of a run that goes on from before, since then."""
-        slopes = [s for lane in self._lanes if (s := _growth(*lane)) is not None]
+        slopes = [s for timeline in self._timelines if (s := _growth(*timeline)) is not None]
         return added(slopes) if self.generations >= MIN_GENERATIONS else None
 
     def growth_under_limit(self) -> Interval | None:
@@ -64,64 +64,76 @@ class Since:
         private = self.growth()
         if private is None:
             return None
-        return added([private, *(s for lane in self._lanes for s in _growth_beside(*lane))])
+        return added(
+            [private, *(s for timeline in self._timelines for s in _growth_beside(*timeline))]
+        )
 
     def memory_lasts(self, growth: Interval) -> Ends | None:
         """Generations left in front of the limit if memory under it grows so; None where there is no limit."""
-        known = [(s, m) for s, m, _ in self._lanes if m is not None and s.lane.private]
+        known = [(s, m) for s, m, _ in self._timelines if m is not None and s.timeline.private]
         ends = memory_lasts(known, growth)
         if ends is None:
             return None
         # Rates are by the numbers of generations; steps of a thousand are one generation each.
-        numbers = known[0][0].lane.generations
+        numbers = known[0][0].timeline.generations
         each = median([b - a for a, b in pairwise(numbers)]) if len(numbers) > 1 else 1
         expected, soonest, latest = (None if end is None else end / each for end in ends)
         return expected, soonest, latest
 
     def growth_that_matters(self) -> float:
         """Bytes per generation below which the verdict does not mind."""
-        known = [study.scale(1).baseline_bytes for study, _, _ in self._lanes if len(study.lane)]
+        known = [
+            study.scale(1).baseline_bytes for study, _, _ in self._timelines if len(study.timeline)
+        ]
         spacing = max(
-            (study.lane.spacing(len(study.lane)) for study, _, _ in self._lanes), default=1
+            (study.timeline.spacing(len(study.timeline)) for study, _, _ in self._timelines),
+            default=1,
         )
         return Scale(sum(known), spacing=spacing).material_rate(self.generations * spacing)
 
     def times_run(self, phase: str) -> int:
         """In how many generations a phase ran, in the process that ran it most."""
-        return max((len(_ran(s.lane, phase, first)) for s, _, first in self._lanes), default=0)
+        return max(
+            (len(_ran(s.timeline, phase, first)) for s, _, first in self._timelines), default=0
+        )
 
     def phase_growth(self, phase: str) -> Interval | None:
         """Bytes per generation that a phase keeps; None where it ran too seldom to tell."""
-        each = [_phase_growth(s, phase, _ran(s.lane, phase, first)) for s, _, first in self._lanes]
+        each = [
+            _phase_growth(s, phase, _ran(s.timeline, phase, first))
+            for s, _, first in self._timelines
+        ]
         slopes = [slope for slope in each if slope is not None]
         return added(slopes)
 
     def highest(self, names: Sequence[str]) -> list[Highest]:
         """The highest reading of any of these series in any kind of snapshot, for each process that has one."""
-        found = (self._highest(study.lane, names) for study, _, _ in self._lanes)
+        found = (self._highest(study.timeline, names) for study, _, _ in self._timelines)
         return [top for top in found if top is not None]
 
     def names(self) -> set[str]:
-        return {name for study, _, _ in self._lanes for name in study.lane.series}
+        return {name for study, _, _ in self._timelines for name in study.timeline.series}
 
-    def _highest(self, lane: Lane, names: Sequence[str]) -> Highest | None:
+    def _highest(self, timeline: Timeline, names: Sequence[str]) -> Highest | None:
         known = [
             (float(value), -row)
             for name in names
-            if lane.has(name)
-            for row, value in enumerate(lane.series[name])
-            if value is not None and lane.time[row] >= self._since
+            if timeline.has(name)
+            for row, value in enumerate(timeline.series[name])
+            if value is not None and timeline.time[row] >= self._since
         ]
         if not known:
             return None
         top, row = max(known)
-        return top, lane.generation[-row]
+        return top, timeline.generation[-row]
 
     def largest_jump(self) -> tuple[float, int, int] | None:
         """(bytes, generation before, generation after): the most by which memory rose from one end to the next."""
         jumps: dict[tuple[int, int], float] = {}
-        for study, _, first in self._lanes:
-            ends = list(zip(study.lane.generations, study.lane.private, strict=False))[first:]
+        for study, _, first in self._timelines:
+            ends = list(zip(study.timeline.generations, study.timeline.private, strict=False))[
+                first:
+            ]
             steps = [after - before for (before, _), (after, _) in pairwise(ends)]
             usual = median(steps) if steps else 0
             for (before, low), (after, high) in pairwise(ends):
@@ -140,24 +152,24 @@ class Since:
         """
         found = [
             counted
-            for study, _, first in self._lanes
-            for name in matching_types(study.lane, declared)
-            if (counted := _most_alive(study.lane, name, high, first)) is not None
+            for study, _, first in self._timelines
+            for name in matching_types(study.timeline, declared)
+            if (counted := _most_alive(study.timeline, name, high, first)) is not None
         ]
         return max(found, key=lambda each: (each[2], each[0]), default=None)
 
 
-def _first_position(lane: Lane, since: float) -> int:
-    rows = enumerate(lane.end_rows)
-    return next((at for at, row in rows if lane.time[row] >= since), len(lane))
+def _first_position(timeline: Timeline, since: float) -> int:
+    rows = enumerate(timeline.end_rows)
+    return next((at for at, row in rows if timeline.time[row] >= since), len(timeline))
 
 
-def _ended(lane: Lane, first: int = 0) -> Spans:
+def _ended(timeline: Timeline, first: int = 0) -> Spans:
     """Generations from the one at a position on, also those that are not read."""
-    read = lane.generations[first:]
+    read = timeline.generations[first:]
     if not read:
         return NO_SPANS
-    return lane.lived.above(read[0] - 1) if first else lane.lived
+    return timeline.lived.above(read[0] - 1) if first else timeline.lived
 
 
 def _complete(generations: Spans) -> int:
@@ -180,62 +192,62 @@ def added(slopes: Sequence[Slope | Interval]) -> Interval | None:
     )
 
 
-def _growth(study: LaneStudy, moment: Moment | None, first: int) -> Slope | None:
-    lane = study.lane
-    if moment is None or len(lane) - first < _MIN_READINGS:
+def _growth(study: TimelineAnalysis, moment: Moment | None, first: int) -> Slope | None:
+    timeline = study.timeline
+    if moment is None or len(timeline) - first < _MIN_READINGS:
         return None
     slope = moment.growth
     if first > 0:
         # The first generations of a process that resumes are warm-up again.
-        begin = first + _warm_up(lane, first)
-        x = [float(g) for g in lane.generations[begin:]]
-        slope = floor_slope(x, study.residual(len(lane))[begin:])
+        begin = first + _warm_up(timeline, first)
+        x = [float(g) for g in timeline.generations[begin:]]
+        slope = floor_slope(x, study.residual(len(timeline))[begin:])
     return slope if slope.points >= _MIN_READINGS else None
 
 
-def _growth_beside(study: LaneStudy, moment: Moment | None, first: int) -> list[Slope]:
+def _growth_beside(study: TimelineAnalysis, moment: Moment | None, first: int) -> list[Slope]:
     """Of each channel that counts under the limit of private memory."""
     if moment is None:
         return []
-    begin = first + _warm_up(study.lane, first)
-    x = [float(g) for g in study.lane.generations[begin:]]
+    begin = first + _warm_up(study.timeline, first)
+    x = [float(g) for g in study.timeline.generations[begin:]]
     return [floor_slope(x, list(c.values[begin:])) for c in beside_private(study)]
 
 
-def _warm_up(lane: Lane, first: int) -> int:
+def _warm_up(timeline: Timeline, first: int) -> int:
     """Generations from ``first`` on that tell nothing of how memory grows."""
-    return min(WARM_UP, (len(lane) - first) // 4)
+    return min(WARM_UP, (len(timeline) - first) // 4)
 
 
-def _ran(lane: Lane, phase: str, first: int) -> list[int]:
+def _ran(timeline: Timeline, phase: str, first: int) -> list[int]:
     """Positions of the generations, from ``first`` on, in which a phase ran."""
-    ended = zip(lane.kind, lane.phase, lane.generation, strict=True)
+    ended = zip(timeline.kind, timeline.phase, timeline.generation, strict=True)
     found = {
-        lane.position[generation]
+        timeline.position[generation]
         for kind, path, generation in ended
         if kind == "phase_end" and path is not None and lies_within(path, phase)
-        if generation is not None and generation in lane.position
+        if generation is not None and generation in timeline.position
     }
-    for name, column in lane.series.items():
+    for name, column in timeline.series.items():
         if name.startswith("phase.") and name.endswith(".executions"):
             path = name.removeprefix("phase.").removesuffix(".executions")
             if lies_within(path, phase):
-                found.update(at for at, row in enumerate(lane.end_rows) if column[row])
+                found.update(at for at, row in enumerate(timeline.end_rows) if column[row])
     return sorted(at for at in found if at >= first)
 
 
-def _phase_growth(study: LaneStudy, phase: str, ran: Sequence[int]) -> Slope | None:
+def _phase_growth(study: TimelineAnalysis, phase: str, ran: Sequence[int]) -> Slope | None:
     """From the generation it first ran in; what it built up in that one stays and is no growth."""
-    lane = study.lane
-    if len(ran) < _MIN_TIMES or len(lane) - ran[0] < MIN_GENERATIONS:
+    timeline = study.timeline
+    if len(ran) < _MIN_TIMES or len(timeline) - ran[0] < MIN_GENERATIONS:
         return None
-    begin = max(ran[0], len(lane) - _WINDOW)
-    filled = [lane.increments(name) for name in _filled_series(study)]
+    begin = max(ran[0], len(timeline) - _WINDOW)
+    filled = [timeline.increments(name) for name in _filled_series(study)]
     booked = [
         _within(study.booked[at], phase) - sum(_within(each[at], phase) for each in filled)
-        for at in range(begin, len(lane))
+        for at in range(begin, len(timeline))
     ]
-    slope = kept_per_generation([float(g) for g in lane.generations[begin:]], booked)
+    slope = kept_per_generation([float(g) for g in timeline.generations[begin:]], booked)
     lent = min(_lent(study, phase, begin), max(0.0, slope.estimate))
     return Slope(slope.estimate - lent, slope.low - lent, slope.high - lent, slope.points)
 
@@ -244,14 +256,14 @@ def _within(line: Mapping[str, float], phase: str) -> float:
     return sum(change for path, change in line.items() if lies_within(path, phase))
 
 
-def _filled_series(study: LaneStudy) -> list[str]:
+def _filled_series(study: TimelineAnalysis) -> list[str]:
     """The bytes of containers that their declared capacity allows for: no growth here as in the verdict."""
-    private, upto = study.lane.private, len(study.lane)
+    private, end = study.timeline.private, len(study.timeline)
     return [
         f"tracked.{each.name}.bytes"
         for each in study.facts.bounded
-        if each.bytes and not each.estimated and not each.is_over(upto)
-        and without_bounded(private, (each,), upto)[-1:] != private[-1:]
+        if each.bytes and not each.estimated and not each.is_over(end)
+        and without_bounded(private, (each,), end)[-1:] != private[-1:]
     ]  # fmt: skip
 
 
@@ -267,10 +279,10 @@ def kept_per_generation(x: Sequence[float], booked: Sequence[float]) -> Slope:
     return Slope(slope.estimate, low, high, slope.points)
 
 
-def _lent(study: LaneStudy, phase: str, begin: int) -> float:
+def _lent(study: TimelineAnalysis, phase: str, begin: int) -> float:
     """Bytes per generation that the phase takes and others give back."""
-    lane, booked = study.lane, study.booked
-    slopes = phase_slopes(booked, lane.generations, begin, len(lane))
+    timeline, booked = study.timeline, study.booked
+    slopes = phase_slopes(booked, timeline.generations, begin, len(timeline))
     kept = {name: s.estimate for name, s in slopes.items() if name != LEAKLINE_LINE}
     net = without_give_and_take(kept)
     tops = {top_level(path) for line in booked[begin:] for path in line if lies_within(path, phase)}
@@ -278,19 +290,19 @@ def _lent(study: LaneStudy, phase: str, begin: int) -> float:
 
 
 def _most_alive(
-    lane: Lane, name: str, high: int, first: int
+    timeline: Timeline, name: str, high: int, first: int
 ) -> tuple[float, int | None, bool] | None:
-    column = lane.series[f"type.{name}.count"]
-    read = [(row, value) for row in lane.end_rows[first:] if (value := column[row]) is not None]
+    column = timeline.series[f"type.{name}.count"]
+    read = [(row, value) for row in timeline.end_rows[first:] if (value := column[row]) is not None]
     if not read:
         return None
     rows, counts = tuple(row for row, _ in read), tuple(float(value) for _, value in read)
     most = max(range(len(rows)), key=lambda i: (counts[i], -i))
     readings = Readings(Expectation(name, 0, high), name, rows, counts)
-    violation = find_violation(lane, readings, len(lane.kind) - 1)
+    violation = find_violation(timeline, readings, len(timeline.kind) - 1)
     twice = any(a > high and b > high for a, b in pairwise(counts))
     stays = twice or (violation is not None and violation.proven)
-    return counts[most], lane.generation[rows[most]], stays
+    return counts[most], timeline.generation[rows[most]], stays
 
 
 # Generations a phase is compared over; more say nothing more.
@@ -300,16 +312,20 @@ _PHASES_KEPT: Final = 256
 class Stretch:
     """``positions``: of each study, which of its generations count, ascending."""
 
-    def __init__(self, studies: Sequence[LaneStudy], positions: Sequence[Sequence[int]]) -> None:
-        self._lanes = [(s, at) for s, at in zip(studies, positions, strict=True) if len(at) >= 2]
-        self.generations = len({s.lane.generations[i] for s, at in self._lanes for i in at})
+    def __init__(
+        self, studies: Sequence[TimelineAnalysis], positions: Sequence[Sequence[int]]
+    ) -> None:
+        self._timelines = [
+            (s, at) for s, at in zip(studies, positions, strict=True) if len(at) >= 2
+        ]
+        self.generations = len({s.timeline.generations[i] for s, at in self._timelines for i in at})
 
     def growth(self) -> Interval | None:
         """Private memory without what declared containers gained."""
         slopes = []
-        for study, at in self._lanes:
-            if study.lane.private:
-                rest = study.residual(len(study.lane))
+        for study, at in self._timelines:
+            if study.timeline.private:
+                rest = study.residual(len(study.timeline))
                 slopes.append(floor_slope(_generations(study, at), [rest[i] for i in at]))
         return added(slopes)
 
@@ -337,17 +353,19 @@ class Stretch:
     def counted(self, declared: str) -> Interval | None:
         """Instances of a class by which there are more per generation; None where nobody counted it."""
         slopes = []
-        for study, at in self._lanes:
-            for name in matching_types(study.lane, declared):
-                column = study.lane.values(f"type.{name}.count")
-                known = [(study.lane.generations[i], v) for i in at if (v := column[i]) is not None]
+        for study, at in self._timelines:
+            for name in matching_types(study.timeline, declared):
+                column = study.timeline.values(f"type.{name}.count")
+                known = [
+                    (study.timeline.generations[i], v) for i in at if (v := column[i]) is not None
+                ]
                 if len(known) >= 2:
                     slopes.append(theil_sen([float(x) for x, _ in known], [float(y) for _, y in known]))  # fmt: skip
         return added(slopes)
 
     @cached_property
     def baseline(self) -> float:
-        return sum(s.scale(1).baseline_bytes for s, _ in self._lanes if len(s.lane))
+        return sum(s.scale(1).baseline_bytes for s, _ in self._timelines if len(s.timeline))
 
     def growth_that_matters(self) -> float:
         """Return the bytes per generation below which the verdict does not mind."""
@@ -358,18 +376,18 @@ class Stretch:
     def spacing(self) -> int:
         """Return the usual distance between two of its generations."""
         return spacing_of(
-            sorted({s.lane.generations[i] for s, at in self._lanes for i in at})[-SPACED:]
+            sorted({s.timeline.generations[i] for s, at in self._timelines for i in at})[-SPACED:]
         )
 
-    def _booked(self) -> Iterator[tuple[LaneStudy, range, Sequence[Mapping[str, float]]]]:
+    def _booked(self) -> Iterator[tuple[TimelineAnalysis, range, Sequence[Mapping[str, float]]]]:
         """(study, positions, their books): without a gap, because what is kept is a running total."""
-        for study, at in self._lanes:
+        for study, at in self._timelines:
             begin, end = max(at[0], at[-1] + 1 - _PHASES_KEPT), at[-1] + 1
             yield study, range(begin, end), study.booked[begin:end]
 
 
-def _generations(study: LaneStudy, at: Sequence[int]) -> list[float]:
-    return [float(study.lane.generations[i]) for i in at]
+def _generations(study: TimelineAnalysis, at: Sequence[int]) -> list[float]:
+    return [float(study.timeline.generations[i]) for i in at]
 
 
 def _by_top_level(line: Mapping[str, float]) -> dict[str, float]:

@@ -135,6 +135,6 @@ def saved(connection: Connection, run_id: str, seen: int, before: Examined) -> i
     ``before`` is what `begin_saving` gave: the revision that the verdict itself made is examined too, unless something
     else came in between.
     """
-    upto = runs.c.revision if before.revision == seen else seen
-    noted = update(runs).where(runs.c.id == run_id).values(examined=upto)
+    end = runs.c.revision if before.revision == seen else seen
+    noted = update(runs).where(runs.c.id == run_id).values(examined=end)
     return int(connection.execute(noted.returning(runs.c.examined)).scalar_one())

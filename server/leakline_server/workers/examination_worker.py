@@ -231,13 +231,13 @@ class Examiner:
             examined = alert_evaluation.examined_run(connection, run, verdict, looked.at)
             new = alert_evaluation.alerts_of(connection, looked.looks, changes, examined)
             delivered = alert_rows.add(connection, new)
-            upto = leases.saved(connection, verdict.run, looked.seen, before)
-        self._remember(verdict.run, upto)
+            end = leases.saved(connection, verdict.run, looked.seen, before)
+        self._remember(verdict.run, end)
         return delivered
 
-    def _remember(self, run_id: str, upto: int) -> None:
+    def _remember(self, run_id: str, end: int) -> None:
         self._examined.pop(run_id, None)
-        self._examined[run_id] = upto
+        self._examined[run_id] = end
         while len(self._examined) > REMEMBERED_RUNS:
             del self._examined[next(iter(self._examined))]
 

@@ -46,8 +46,8 @@ def told(rule: Terms, values: Sequence[float | None], looks: Sequence[int] = ())
     """What is told when somebody looks after so many generations each (after every one, where none are given)."""
     state: State | None = None
     said: list[str] = []
-    for upto in looks or range(1, len(values) + 1):
-        outcome = judge(rule, [track(values[:upto])], state, NOW)
+    for end in looks or range(1, len(values) + 1):
+        outcome = judge(rule, [track(values[:end])], state, NOW)
         said += describe(outcome)
         state = outcome.state or state
     return said
@@ -82,7 +82,7 @@ def test_a_rule_is_told_when_it_fires_and_when_it_is_over(name: str) -> None:
     given, values, expected = CASES[name]
     assert told(terms(**given), values) == expected
     # A look that sees nothing new tells nothing.
-    twice = [upto for upto in range(1, len(values) + 1) for _ in range(3)]
+    twice = [end for end in range(1, len(values) + 1) for _ in range(3)]
     assert told(terms(**given), values, twice) == expected
 
 
@@ -371,12 +371,12 @@ def test_a_process_that_is_still_heard_of_goes_on_beside_a_later_attempt_of_anot
     }
 
 
-def resumed(ranks: Sequence[int], upto: int, value: float, before: float = 1.0) -> RunHistory:
+def resumed(ranks: Sequence[int], end: int, value: float, before: float = 1.0) -> RunHistory:
     """Two ranks reach generation 100, and these of them go on from 90."""
     return run(
         *(process({"gauge.queue": [before] * 101}, rank) for rank in range(2)),
         *(
-            process({"gauge.queue": [value] * (upto - 89)}, rank, attempt=2, first=90, began=LATER)
+            process({"gauge.queue": [value] * (end - 89)}, rank, attempt=2, first=90, began=LATER)
             for rank in ranks
         ),
     )
@@ -396,10 +396,10 @@ def heard(asked: Terms, histories: Iterable[RunHistory], before: float = 1.0) ->
 @pytest.mark.parametrize("ranks", [[0], [1], [0, 1]])
 def test_a_rule_hears_a_resumed_run_whoever_came_back(ranks: Sequence[int]) -> None:
     asked = terms()
-    fired = heard(asked, (resumed(ranks, upto, 60.0) for upto in range(90, 104)))
+    fired = heard(asked, (resumed(ranks, end, 60.0) for end in range(90, 104)))
     assert fired == ["fired 91"]
     # What fired before is over once.
-    inside = (resumed(ranks, upto, 1.0, before=60.0) for upto in range(90, 104))
+    inside = (resumed(ranks, end, 1.0, before=60.0) for end in range(90, 104))
     assert heard(asked, inside, before=60.0) == ["over 92"]
 
 
@@ -411,8 +411,7 @@ def test_ranks_that_come_back_one_after_the_other_tell_nothing_of_before() -> No
     )  # fmt: skip
     old = [process({"gauge.queue": [1] * 90 + [60] * 11}, rank) for rank in range(2)]
     back = (
-        process({"gauge.queue": [1] * upto}, attempt=2, first=90, began=LATER)
-        for upto in range(1, 8)
+        process({"gauge.queue": [1] * end}, attempt=2, first=90, began=LATER) for end in range(1, 8)
     )
     assert heard(terms(), (run(*old, each, start) for each in back)) == []
 

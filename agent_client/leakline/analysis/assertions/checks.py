@@ -23,8 +23,8 @@ from ...text_format import (
 )
 from ..results import BY_READING, Assertion, AssertionCheck, AssertionState, Deviation, Interval
 from ..run_history import Expectation, RunHistory, amount_of
-from ..timeline import Lane, lanes_of
-from ..timeline_analysis import LaneStudy
+from ..timeline import Timeline, timelines_of
+from ..timeline_analysis import TimelineAnalysis
 from ..window import MIN_GENERATIONS, Since, Told
 from .declared_limits import (
     COUNT,
@@ -349,7 +349,7 @@ def check_assertions(history: RunHistory, told: Sequence[Told]) -> tuple[Asserti
             readings = band_readings if assertion.origin in BY_READING else budget_readings
             rows += [check(history, assertion, each) for each in readings(assertion, studies)]
     found["fix"] = check_fixes(history, told)
-    found["count"] = _in_order(check_counts(history, [study.lane for study in studies]))
+    found["count"] = _in_order(check_counts(history, [study.timeline for study in studies]))
     return tuple(
         row
         for origin, rows in found.items()
@@ -376,22 +376,24 @@ def _exactly(value: float | None) -> Interval | None:
     return None if value is None else Interval(value, value, value)
 
 
-def band_readings(band: Assertion, studies: Sequence[LaneStudy]) -> list[Readings]:
-    measuring = [study.lane for study in studies if is_measured(study.lane, band.metric)]
+def band_readings(band: Assertion, studies: Sequence[TimelineAnalysis]) -> list[Readings]:
+    measuring = [study.timeline for study in studies if is_measured(study.timeline, band.metric)]
     found = []
-    for lane in measuring:
-        each = readings_of(lane, band.metric, highest=band.origin == "gauge")
-        values = dict(zip(lane.generations, each, strict=True))
-        ended = [g for g in lane.generations if band.covers(g)]
+    for timeline in measuring:
+        each = readings_of(timeline, band.metric, highest=band.origin == "gauge")
+        values = dict(zip(timeline.generations, each, strict=True))
+        ended = [g for g in timeline.generations if band.covers(g)]
         known = [(g, float(v)) for g in ended if (v := values[g]) is not None]
-        newest = lane.generations[-1] if lane.generations else -math.inf
-        found.append(Readings(known, len(ended), newest, lane.name if len(measuring) > 1 else None))
+        newest = timeline.generations[-1] if timeline.generations else -math.inf
+        found.append(
+            Readings(known, len(ended), newest, timeline.name if len(measuring) > 1 else None)
+        )
     return found or [Readings([], 0, is_measured=False)]
 
 
-def budget_readings(budget: Assertion, studies: Sequence[LaneStudy]) -> list[Readings]:
+def budget_readings(budget: Assertion, studies: Sequence[TimelineAnalysis]) -> list[Readings]:
     """Return a phase's amounts for each process it ran in, those of the run for all processes added up."""
-    each = [(s.lane.name, kept_amounts(s, budget, len(s.lane))) for s in studies]
+    each = [(s.timeline.name, kept_amounts(s, budget, len(s.timeline))) for s in studies]
     if budget.metric != KEPT_BY_PHASE:
         amounts = added([amounts for _, amounts in each], budget.metric)
         return [Readings(amounts, len(amounts))]
@@ -434,17 +436,17 @@ def check(history: RunHistory, assertion: Assertion, readings: Readings) -> Asse
 
 
 def check_counts(
-    history: RunHistory, lanes: Sequence[Lane] | None = None
+    history: RunHistory, timelines: Sequence[Timeline] | None = None
 ) -> tuple[AssertionCheck, ...]:
     """Return one check per declared or accepted count, type that it matches and process."""
-    lanes = lanes_of(history) if lanes is None else lanes
+    timelines = timelines_of(history) if timelines is None else timelines
     rows: list[AssertionCheck] = []
     matched = set()
-    for lane in lanes:
-        for readings in applicable_readings(lane, history.expectations):
+    for timeline in timelines:
+        for readings in applicable_readings(timeline, history.expectations):
             matched.add((readings.expectation.type, readings.expectation.after))
-            process = lane.name if len(lanes) > 1 else None
-            rows.append(_check_count(history, lane, readings, process))
+            process = timeline.name if len(timelines) > 1 else None
+            rows.append(_check_count(history, timeline, readings, process))
     sentence = count_sentence(history.unit, (), (), "not_measured")
     never = [e for e in history.expectations if (e.type, e.after) not in matched]
     rows += [_checked(_counted(e, e.type), state="not_measured", sentence=sentence) for e in never]
@@ -460,15 +462,15 @@ def _counted(expected: Expectation, name: str) -> Assertion:
 
 
 def _check_count(
-    history: RunHistory, lane: Lane, readings: CountReadings, process: str | None
+    history: RunHistory, timeline: Timeline, readings: CountReadings, process: str | None
 ) -> AssertionCheck:
     assertion = _counted(readings.expectation, readings.type)
     broken = [
-        Deviation(lane.generation[row], count, off)
+        Deviation(timeline.generation[row], count, off)
         for row, count in zip(readings.rows, readings.counts, strict=True)
         if (off := assertion.off_by(count))
     ]
-    violation = find_violation(lane, readings, len(lane.kind) - 1)
+    violation = find_violation(timeline, readings, len(timeline.kind) - 1)
     state: AssertionState = "holds" if readings.counts else "not_measured"
     if violation is not None:
         state = "broken" if violation.proven or not violation.above else "undecided"
@@ -477,6 +479,6 @@ def _check_count(
         measured=_exactly(readings.counts[-1] if readings.counts else None),
         outside=len(broken), judged=len(readings.counts), deviations=tuple(broken[:_MAX_DEVIATIONS]),
         sentence=count_sentence(
-            history.unit, readings.counts, broken, state, in_part=bool(lane.whole_from)
+            history.unit, readings.counts, broken, state, in_part=bool(timeline.whole_from)
         ),
     )  # fmt: skip

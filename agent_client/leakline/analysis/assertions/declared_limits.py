@@ -11,8 +11,8 @@ from typing import Any, Final
 from ...text_format import capital, count_of, format_bytes, format_number, short_name
 from ..results import BY_READING, Assertion, AssertionState, Deviation
 from ..run_history import RunHistory, Value, amount_of, number_of
-from ..timeline import Lane, lies_within
-from ..timeline_analysis import LaneStudy
+from ..timeline import Timeline, lies_within
+from ..timeline_analysis import TimelineAnalysis
 
 # The metrics of a budget: bytes that a phase keeps, that a generation adds, and that the run has grown by.
 KEPT_BY_PHASE: Final = "phase.kept_bytes"
@@ -130,87 +130,87 @@ def has_run(history: RunHistory, phase: str) -> bool:
     )
 
 
-def is_measured(lane: Lane, series: str) -> bool:
+def is_measured(timeline: Timeline, series: str) -> bool:
     source = _RESIDENT if series == GENERATION_GROWTH else series
-    return any(value is not None for value in lane.series.get(source, ()))
+    return any(value is not None for value in timeline.series.get(source, ()))
 
 
-def readings_of(lane: Lane, series: str, *, highest: bool = False) -> Sequence[Value]:
+def readings_of(timeline: Timeline, series: str, *, highest: bool = False) -> Sequence[Value]:
     """Return one reading per generation: that of its end, or of where this series is read most.
 
     ``highest``: the highest of the generation, as always of a peak.
     """
     if series == GENERATION_GROWTH:
-        return _gained(lane)
+        return _gained(timeline)
     if not (highest or series.endswith(_PEAK)):
-        return lane.readings(series)
-    column = lane.series[series]
+        return timeline.readings(series)
+    column = timeline.series[series]
     most: dict[int, float] = {}
-    for generation, value in zip(lane.generation, column, strict=True):
+    for generation, value in zip(timeline.generation, column, strict=True):
         if generation is not None and value is not None:
             most[generation] = max(most.get(generation, value), value)
-    return [most.get(generation) for generation in lane.generations]
+    return [most.get(generation) for generation in timeline.generations]
 
 
-def _gained(lane: Lane) -> Sequence[Value]:
+def _gained(timeline: Timeline) -> Sequence[Value]:
     """Return the growth since the previous end, of the first since the baseline.
 
     Growth over a resume or over a lost reading is unknown.
     """
     before: Value = None
-    if lane.baseline_row is not None:
-        before = lane.series[_RESIDENT][lane.baseline_row]
-    segment = lane.segment[lane.end_rows[0]] if lane.end_rows else 0
-    last = lane.generations[0] - 1 if lane.generations else 0
+    if timeline.baseline_row is not None:
+        before = timeline.series[_RESIDENT][timeline.baseline_row]
+    segment = timeline.segment[timeline.end_rows[0]] if timeline.end_rows else 0
+    last = timeline.generations[0] - 1 if timeline.generations else 0
     gained: list[Value] = []
     for generation, row, now in zip(
-        lane.generations, lane.end_rows, lane.readings(_RESIDENT), strict=True
+        timeline.generations, timeline.end_rows, timeline.readings(_RESIDENT), strict=True
     ):
-        follows = generation == last + 1 and lane.segment[row] == segment
+        follows = generation == last + 1 and timeline.segment[row] == segment
         known = follows and now is not None and before is not None
         gained.append(now - before if known and now is not None and before is not None else None)
-        before, segment, last = now, lane.segment[row], generation
+        before, segment, last = now, timeline.segment[row], generation
     return gained
 
 
-def kept_amounts(study: LaneStudy, budget: Assertion, upto: int) -> Amounts:
-    """Return what the scope of a budget kept, in the first ``upto`` generations of a process."""
-    return _KEPT_BY[budget.metric](study, budget.name, upto)
+def kept_amounts(study: TimelineAnalysis, budget: Assertion, end: int) -> Amounts:
+    """Return what the scope of a budget kept, in the first ``end`` generations of a process."""
+    return _KEPT_BY[budget.metric](study, budget.name, end)
 
 
-def _kept_by_run(study: LaneStudy, _name: str, upto: int) -> Amounts:
+def _kept_by_run(study: TimelineAnalysis, _name: str, end: int) -> Amounts:
     """Return the growth since before the first generation; without a baseline since the end of the first."""
-    lane = study.lane
-    if not lane.private:
+    timeline = study.timeline
+    if not timeline.private:
         return []
-    before = None if lane.baseline_row is None else lane.private_rows[lane.baseline_row]
-    begin = lane.private[0] if before is None else float(before)
-    levels = zip(lane.generations[:upto], lane.private[:upto], strict=False)
+    before = None if timeline.baseline_row is None else timeline.private_rows[timeline.baseline_row]
+    begin = timeline.private[0] if before is None else float(before)
+    levels = zip(timeline.generations[:end], timeline.private[:end], strict=False)
     return [(generation, level - begin) for generation, level in levels]
 
 
-def _kept_by_generation(study: LaneStudy, _name: str, upto: int) -> Amounts:
+def _kept_by_generation(study: TimelineAnalysis, _name: str, end: int) -> Amounts:
     """Return the growth in each generation but the first, which builds up what stays.
 
     A rise over a lost generation says nothing of either.
     """
-    ends = list(zip(study.lane.generations, study.lane.private, strict=False))[:upto]
+    ends = list(zip(study.timeline.generations, study.timeline.private, strict=False))[:end]
     steps = [b - a for (a, _), (b, _) in pairwise(ends)]
     usual = median(steps) if steps else 0
     return [(b, after - before) for (a, before), (b, after) in pairwise(ends) if b - a <= usual]
 
 
-def _kept_by_phase(study: LaneStudy, name: str, upto: int) -> Amounts:
+def _kept_by_phase(study: TimelineAnalysis, name: str, end: int) -> Amounts:
     """Return what the phase keeps, without the generation it first ran in: what it builds up there stays."""
     found: Amounts = []
-    for generation, booked in zip(study.lane.generations[:upto], study.booked, strict=False):
+    for generation, booked in zip(study.timeline.generations[:end], study.booked, strict=False):
         amounts = [amount for path, amount in booked.items() if lies_within(path, name)]
         if amounts:
             found.append((generation, sum(amounts)))
     return found[1:]
 
 
-_KEPT_BY: Final[Mapping[str, Callable[[LaneStudy, str, int], Amounts]]] = {
+_KEPT_BY: Final[Mapping[str, Callable[[TimelineAnalysis, str, int], Amounts]]] = {
     KEPT_BY_RUN: _kept_by_run, KEPT_BY_GENERATION: _kept_by_generation, KEPT_BY_PHASE: _kept_by_phase,
 }  # fmt: skip
 

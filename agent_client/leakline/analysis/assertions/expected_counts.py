@@ -18,7 +18,7 @@ from ...snapshot import LARGEST_INTEGER
 from ...text_format import short_name
 from ..results import SteadyCount
 from ..run_history import Expectation, RunHistory, Value
-from ..timeline import Lane, fill_gaps, lanes_of
+from ..timeline import Timeline, fill_gaps, timelines_of
 
 COLLECTIONS: Final = "python.collections_full"
 _READ_AFTER: Final = ("baseline", "phase_end", "generation_end", "manual")
@@ -26,7 +26,7 @@ _READ_AFTER: Final = ("baseline", "phase_end", "generation_end", "manual")
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """All readings an expectation applies to: row numbers and counts of one type in one lane."""
+    """All readings an expectation applies to: row numbers and counts of one type in one timeline."""
 
     expectation: Expectation
     type: str
@@ -67,9 +67,9 @@ def range_text(expectation: Expectation) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def matching_types(lane: Lane, declared: str) -> tuple[str, ...]:
-    """Types of the lane a declared name stands for: the full name, or the class name alone."""
-    types = types_of(lane)
+def matching_types(timeline: Timeline, declared: str) -> tuple[str, ...]:
+    """Types of the timeline a declared name stands for: the full name, or the class name alone."""
+    types = types_of(timeline)
     if declared in types:
         return (declared,)
     return tuple(sorted(t for t in types if stands_for(declared, t)))
@@ -80,8 +80,8 @@ def stands_for(declared: str, name: str) -> bool:
     return name == declared or name.endswith("." + declared) or name == short_name(declared)
 
 
-def types_of(lane: Lane) -> set[str]:
-    return {name for series in lane.series if (name := counted_type(series)) is not None}
+def types_of(timeline: Timeline) -> set[str]:
+    return {name for series in timeline.series if (name := counted_type(series)) is not None}
 
 
 def counted_type(series: str) -> str | None:
@@ -93,26 +93,28 @@ def counted_type(series: str) -> str | None:
     return None if name.startswith("leakline.") else name
 
 
-def applicable_readings(lane: Lane, expectations: Iterable[Expectation]) -> tuple[Readings, ...]:
+def applicable_readings(
+    timeline: Timeline, expectations: Iterable[Expectation]
+) -> tuple[Readings, ...]:
     found = []
     for expectation in expectations:
-        for name in matching_types(lane, expectation.type):
-            column = lane.series[f"type.{name}.count"]
+        for name in matching_types(timeline, expectation.type):
+            column = timeline.series[f"type.{name}.count"]
             known = [
                 (row, float(value))
                 for row, value in enumerate(column)
-                if value is not None and applies(lane, row, expectation.after)
+                if value is not None and applies(timeline, row, expectation.after)
             ]
             bound = expectation
             if expectation.baseline:
-                bound, known = _since_baseline(lane, expectation, known)
+                bound, known = _since_baseline(timeline, expectation, known)
             rows, counts = tuple(r for r, _ in known), tuple(c for _, c in known)
             found.append(Readings(bound, name, rows, counts))
     return tuple(found)
 
 
 def _since_baseline(
-    lane: Lane, expectation: Expectation, known: list[tuple[int, float]]
+    timeline: Timeline, expectation: Expectation, known: list[tuple[int, float]]
 ) -> tuple[Expectation, list[tuple[int, float]]]:
     """The bound that the newest attempt has set itself, and its readings.
 
@@ -121,39 +123,39 @@ def _since_baseline(
     """
     if not known:
         return expectation, known
-    newest = lane.segment[known[-1][0]]
-    known = [(row, count) for row, count in known if lane.segment[row] == newest]
-    numbered = (g for row, _ in known if (g := lane.generation[row]) is not None)
+    newest = timeline.segment[known[-1][0]]
+    known = [(row, count) for row, count in known if timeline.segment[row] == newest]
+    numbered = (g for row, _ in known if (g := timeline.generation[row]) is not None)
     first = next(numbered, None)
-    by_then = [c for row, c in known if (g := lane.generation[row]) is None or g == first]
+    by_then = [c for row, c in known if (g := timeline.generation[row]) is None or g == first]
     return replace(expectation, high=int(max(by_then))), known
 
 
-def applies(lane: Lane, row: int, after: str | None) -> bool:
+def applies(timeline: Timeline, row: int, after: str | None) -> bool:
     """Whether a count that is expected there is held against this reading."""
     if after is None:
-        return lane.kind[row] in _READ_AFTER
-    phase = lane.phase[row]
-    if lane.kind[row] != "phase_end" or phase is None:
+        return timeline.kind[row] in _READ_AFTER
+    phase = timeline.phase[row]
+    if timeline.kind[row] != "phase_end" or phase is None:
         return False
     return phase == after or phase.endswith("/" + after)
 
 
-def find_violation(lane: Lane, readings: Readings, last_row: int) -> Violation | None:
+def find_violation(timeline: Timeline, readings: Readings, last_row: int) -> Violation | None:
     """The violation that stands at the newest reading up to ``last_row``."""
-    upto = bisect_right(readings.rows, last_row)
+    end = bisect_right(readings.rows, last_row)
     low, high = readings.expectation.low, readings.expectation.high
-    if not upto or low <= readings.counts[upto - 1] <= high:
+    if not end or low <= readings.counts[end - 1] <= high:
         return None
-    above = readings.counts[upto - 1] > high
-    first = upto - 1
+    above = readings.counts[end - 1] > high
+    first = end - 1
     while first > 0 and _breaks(readings.counts[first - 1], low, high, above):
         first -= 1
     row = readings.rows[first]
-    repeated = upto - first >= 2
-    proven = repeated or _outlived_collection(lane, readings.type, row, last_row, high)
+    repeated = end - first >= 2
+    proven = repeated or _outlived_collection(timeline, readings.type, row, last_row, high)
     return Violation(
-        readings.expectation, readings.type, readings.counts[upto - 1], readings.counts[first],
+        readings.expectation, readings.type, readings.counts[end - 1], readings.counts[first],
         readings.counts[first - 1] if first else None, row,
         readings.rows[first - 1] if first else None, proven, above,
     )  # fmt: skip
@@ -163,12 +165,12 @@ def _breaks(count: float, low: int, high: int, above: bool) -> bool:
     return count > high if above else count < low
 
 
-def _outlived_collection(lane: Lane, name: str, row: int, last_row: int, high: int) -> bool:
-    collections: Sequence[int | float | None] | None = lane.series.get(COLLECTIONS)
+def _outlived_collection(timeline: Timeline, name: str, row: int, last_row: int, high: int) -> bool:
+    collections: Sequence[int | float | None] | None = timeline.series.get(COLLECTIONS)
     if collections is None or all(v is None for v in collections[: last_row + 1]):
         return True
     at_first = collections[row]
-    counts = lane.series[f"type.{name}.count"]
+    counts = timeline.series[f"type.{name}.count"]
     for later in range(row + 1, last_row + 1):
         count, passed = counts[later], collections[later]
         if count is None or passed is None or at_first is None:
@@ -187,7 +189,7 @@ _COMMITTED: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """One container with a declared capacity, on the generation axis of its lane.
+    """One container with a declared capacity, on the generation axis of its timeline.
 
     ``bytes`` is empty where its size is not measured; ``estimated`` then stands for a size taken from the
     growth of memory while it filled.
@@ -204,109 +206,118 @@ class Bounded:
     # Bytes of one item, where sizes are estimated.
     each: float = 0.0
 
-    def is_filling(self, upto: int) -> bool:
-        if upto < 2 or self.length[upto - 1] >= self.capacity:
+    def is_filling(self, end: int) -> bool:
+        if end < 2 or self.length[end - 1] >= self.capacity:
             return False
-        first = max(0, upto - 1 - _RECENT)
-        return self.length[upto - 1] - self.length[first] > _STILL_GROWING * self.capacity
+        first = max(0, end - 1 - _RECENT)
+        return self.length[end - 1] - self.length[first] > _STILL_GROWING * self.capacity
 
-    def is_over(self, upto: int) -> bool:
-        return self.length[upto - 1] > self.capacity
+    def is_over(self, end: int) -> bool:
+        return self.length[end - 1] > self.capacity
 
-    def growth(self, first: int, upto: int) -> float:
+    def growth(self, first: int, end: int) -> float:
         """Bytes gained between two positions, never more than the capacity allows for."""
-        return self.gained[upto - 1] - self.gained[first] if self.gained else 0.0
+        return self.gained[end - 1] - self.gained[first] if self.gained else 0.0
 
-    def fullest(self, upto: int) -> int:
+    def fullest(self, end: int) -> int:
         """The newest position at which it held most; it may have been cleared since."""
-        return max(range(upto), key=lambda i: (self.length[i], i))
+        return max(range(end), key=lambda i: (self.length[i], i))
 
-    def overshoot(self, upto: int) -> list[float]:
+    def overshoot(self, end: int) -> list[float]:
         """Items beyond the capacity, in every generation."""
-        return [max(0.0, length - self.capacity) for length in self.length[:upto]]
+        return [max(0.0, length - self.capacity) for length in self.length[:end]]
 
-    def remaining_bytes(self, upto: int) -> float:
-        if not self.bytes or self.length[upto - 1] <= 0:
+    def remaining_bytes(self, end: int) -> float:
+        if not self.bytes or self.length[end - 1] <= 0:
             return 0.0
-        each = self.bytes[upto - 1] / self.length[upto - 1]
-        return max(0.0, (self.capacity - self.length[upto - 1]) * each)
+        each = self.bytes[end - 1] / self.length[end - 1]
+        return max(0.0, (self.capacity - self.length[end - 1]) * each)
 
-    def per_generation(self, upto: int) -> float:
+    def per_generation(self, end: int) -> float:
         """Items added per generation lately."""
-        first = max(0, upto - 1 - _RECENT)
-        return (self.length[upto - 1] - self.length[first]) / max(1, upto - 1 - first)
+        first = max(0, end - 1 - _RECENT)
+        return (self.length[end - 1] - self.length[first]) / max(1, end - 1 - first)
 
-    def fill_rate(self, upto: int) -> float:
+    def fill_rate(self, end: int) -> float:
         """Bytes it takes on per generation lately; 0 when it does not fill, or nothing is known of its size."""
-        if not self.is_filling(upto) or not self.bytes:
+        if not self.is_filling(end) or not self.bytes:
             return 0.0
-        each = self.bytes[upto - 1] / max(self.length[upto - 1], 1.0)
-        return each * self.per_generation(upto)
+        each = self.bytes[end - 1] / max(self.length[end - 1], 1.0)
+        return each * self.per_generation(end)
 
 
-def bounded_containers(lane: Lane, capacities: Mapping[str, int | None]) -> tuple[Bounded, ...]:
-    """The containers of this lane that have a capacity, by declaration or by their own series."""
+def bounded_containers(
+    timeline: Timeline, capacities: Mapping[str, int | None]
+) -> tuple[Bounded, ...]:
+    """The containers of this timeline that have a capacity, by declaration or by their own series."""
     found = []
-    for name in sorted(tracked_names(lane)):
-        capacity = capacity_of(lane, name, capacities)
-        length = fill_gaps(lane.readings(f"tracked.{name}.length")) if lane.generations else []
+    for name in sorted(tracked_names(timeline)):
+        capacity = capacity_of(timeline, name, capacities)
+        length = (
+            fill_gaps(timeline.readings(f"tracked.{name}.length")) if timeline.generations else []
+        )
         if not capacity or not length:
             continue
         sizes = f"tracked.{name}.bytes"
-        size = fill_gaps(lane.readings(sizes)) if lane.has(sizes) else []
+        size = fill_gaps(timeline.readings(sizes)) if timeline.has(sizes) else []
         beside = f"tracked.{name}.device_bytes"
-        if size and lane.has(beside):
+        if size and timeline.has(beside):
             # What lies on devices is no memory of the process.
             size = [
-                max(0.0, a - (b or 0)) for a, b in zip(size, lane.readings(beside), strict=True)
+                max(0.0, a - (b or 0)) for a, b in zip(size, timeline.readings(beside), strict=True)
             ]
-        found.append(_bounded(lane, name, length, float(capacity), size))
+        found.append(_bounded(timeline, name, length, float(capacity), size))
     return tuple(found)
 
 
-def tracked_names(lane: Lane) -> set[str]:
+def tracked_names(timeline: Timeline) -> set[str]:
     return {
         name[len("tracked.") : -len(".length")]
-        for name in lane.series
+        for name in timeline.series
         if name.startswith("tracked.") and name.endswith(".length")
     }
 
 
-def capacity_of(lane: Lane, name: str, capacities: Mapping[str, int | None]) -> int | float | None:
+def capacity_of(
+    timeline: Timeline, name: str, capacities: Mapping[str, int | None]
+) -> int | float | None:
     declared = capacities.get(name)
     if declared is not None:
         return declared
     column = f"tracked.{name}.capacity"
-    known = [v for v in lane.series.get(column, ()) if v is not None]
+    known = [v for v in timeline.series.get(column, ()) if v is not None]
     return known[-1] if known else None
 
 
 def _bounded(
-    lane: Lane, name: str, length: Sequence[float], capacity: float, size: Sequence[float]
+    timeline: Timeline, name: str, length: Sequence[float], capacity: float, size: Sequence[float]
 ) -> Bounded:
     if size:
         within = _within(length, capacity, size)
-        gained = _with_kept(_going_on(lane, within), lane.private)
+        gained = _with_kept(_going_on(timeline, within), timeline.private)
         return Bounded(name, tuple(length), capacity, within, gained)
-    each = _bytes_per_item(lane, length)
+    each = _bytes_per_item(timeline, length)
     guess = tuple(min(n, capacity) * each for n in length) if each else ()
-    gained = _with_kept(_going_on(lane, guess), lane.private)
+    gained = _with_kept(_going_on(timeline, guess), timeline.private)
     return Bounded(name, tuple(length), capacity, guess, gained, estimated=True, each=each)
 
 
-def _going_on(lane: Lane, size: Sequence[float]) -> tuple[float, ...]:
+def _going_on(timeline: Timeline, size: Sequence[float]) -> tuple[float, ...]:
     """Sizes with the drop at a resume taken out, as it is taken out of memory."""
     out: list[float] = []
     shift = 0.0
     for i, value in enumerate(size):
-        if _is_resumed(lane, i):
+        if _is_resumed(timeline, i):
             shift = out[-1] - value
         out.append(value + shift)
     return tuple(out)
 
 
-def _is_resumed(lane: Lane, i: int) -> bool:
-    return i > 0 and lane.segment[lane.end_rows[i]] != lane.segment[lane.end_rows[i - 1]]
+def _is_resumed(timeline: Timeline, i: int) -> bool:
+    return (
+        i > 0
+        and timeline.segment[timeline.end_rows[i]] != timeline.segment[timeline.end_rows[i - 1]]
+    )
 
 
 def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, ...]:
@@ -328,45 +339,45 @@ def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> 
     )
 
 
-def _bytes_per_item(lane: Lane, length: Sequence[float]) -> float:
+def _bytes_per_item(timeline: Timeline, length: Sequence[float]) -> float:
     """What memory gained per item added, over the generations in which it was fuller than ever, less what memory gains
     without a new item in it: that is somebody else's.
 
     A container that was cleared may fill again from what the allocator kept of it.
     """
-    private, fuller, beside, most = lane.private, [], [], -1.0
+    private, fuller, beside, most = timeline.private, [], [], -1.0
     for i in range(min(len(length), len(private))):
         if i and length[i] > max(most, length[i - 1]):
             fuller.append((private[i] - private[i - 1], length[i] - length[i - 1]))
-        elif i and length[i] == length[i - 1] and not _is_resumed(lane, i):
+        elif i and length[i] == length[i - 1] and not _is_resumed(timeline, i):
             beside.append(private[i] - private[i - 1])
-        most = length[i] if _is_resumed(lane, i) else max(most, length[i])
+        most = length[i] if _is_resumed(timeline, i) else max(most, length[i])
     others = max(0.0, median(beside)) if len(beside) >= _RECENT else 0.0
     ratios = [(gained - others) / items for gained, items in fuller]
     return max(0.0, median(ratios)) if ratios else 0.0
 
 
 def without_bounded(
-    private: Sequence[float], containers: Sequence[Bounded], upto: int
+    private: Sequence[float], containers: Sequence[Bounded], end: int
 ) -> list[float]:
     """Private bytes per generation less what bounded containers gained since the first generation.
 
     A container whose memory was there before it filled (preallocated and touched) is left in: taking out a
     growth that memory never showed would hide a leak of the same size.
     """
-    rest = list(private[:upto])
+    rest = list(private[:end])
     for container in containers:
-        full = container.fullest(upto) + 1
+        full = container.fullest(end) + 1
         gained = container.growth(0, full)
         if gained <= 0 or private[full - 1] - private[0] < _COMMITTED * gained:
             continue
-        for i in range(upto):
+        for i in range(end):
             rest[i] -= container.gained[i] - container.gained[0]
     return rest
 
 
-def declared_bounds(history: RunHistory, lane: Lane) -> tuple[Bounded, ...]:
-    return bounded_containers(lane, history.capacities)
+def declared_bounds(history: RunHistory, timeline: Timeline) -> tuple[Bounded, ...]:
+    return bounded_containers(timeline, history.capacities)
 
 
 # As many as the verdict wants before it says more than "learning".
@@ -400,7 +411,7 @@ def steady_counts(history: RunHistory) -> tuple[SteadyCount, ...]:
     expected = history.expectations
     found: list[SteadyCount] = []
     for name in sorted(
-        {name for view in views for name in types_of(view.lane) if _is_of_a_program(name)}
+        {name for view in views for name in types_of(view.timeline) if _is_of_a_program(name)}
     ):
         accepted = [e for e in expected if e.accepted and e.type == name]
         if is_declared(name, expected):
@@ -437,28 +448,30 @@ def _is_expected(accepted: Sequence[Expectation], after: str | None, count: int)
 class _View:
     """The last generations of a process: rows by where a count may be expected."""
 
-    lane: Lane
+    timeline: Timeline
     generations: frozenset[int]
     rows: Mapping[str | None, Sequence[int]]
 
 
 def _views(history: RunHistory) -> list[_View]:
     """Of the processes that are there in the last generations."""
-    lanes = [lane for lane in lanes_of(history) if lane.generations]
-    newest = max((lane.generations[-1] for lane in lanes), default=0)
-    return [_view(lane) for lane in lanes if lane.generations[-1] > newest - GENERATIONS]
+    timelines = [timeline for timeline in timelines_of(history) if timeline.generations]
+    newest = max((timeline.generations[-1] for timeline in timelines), default=0)
+    return [
+        _view(timeline) for timeline in timelines if timeline.generations[-1] > newest - GENERATIONS
+    ]
 
 
-def _view(lane: Lane) -> _View:
-    generations = lane.generations[-GENERATIONS:]
-    whole = len(lane.generations) > len(generations)
-    first = lane.end_rows[-len(generations) - 1] + 1 if whole else 0
+def _view(timeline: Timeline) -> _View:
+    generations = timeline.generations[-GENERATIONS:]
+    whole = len(timeline.generations) > len(generations)
+    first = timeline.end_rows[-len(generations) - 1] + 1 if whole else 0
     # What was there before the first generation is no generation's.
-    among = [row for row in range(first, len(lane.kind)) if lane.kind[row] != "baseline"]
-    phases = {lane.phase[row] for row in among if lane.kind[row] == "phase_end"}
+    among = [row for row in range(first, len(timeline.kind)) if timeline.kind[row] != "baseline"]
+    phases = {timeline.phase[row] for row in among if timeline.kind[row] == "phase_end"}
     places = [None, *sorted(phase for phase in phases if phase is not None)]
-    rows = {place: [row for row in among if applies(lane, row, place)] for place in places}
-    return _View(lane, frozenset(generations), rows)
+    rows = {place: [row for row in among if applies(timeline, row, place)] for place in places}
+    return _View(timeline, frozenset(generations), rows)
 
 
 def _agreed(views: Sequence[_View], name: str) -> Iterator[tuple[str | None, int]]:
@@ -476,7 +489,7 @@ def _agreed(views: Sequence[_View], name: str) -> Iterator[tuple[str | None, int
 
 def _steady(view: _View, name: str) -> _Counts | None:
     """None: the process has not counted the type in these generations."""
-    column = view.lane.series.get(f"type.{name}.count")
+    column = view.timeline.series.get(f"type.{name}.count")
     if column is None or all(column[row] is None for row in view.rows[None]):
         return None
     found = {
@@ -492,7 +505,7 @@ def _only(view: _View, column: Sequence[Value], rows: Sequence[int]) -> int | No
     counts = {column[row] for row in rows} - {None}
     if len(counts) != 1:
         return None
-    read_in = {view.lane.generation[row] for row in rows if column[row] is not None}
+    read_in = {view.timeline.generation[row] for row in rows if column[row] is not None}
     count = counts.pop()
     whole = count is not None and count == int(count) and view.generations <= read_in
     return int(count) if whole and count is not None else None

@@ -16,7 +16,7 @@ from ..run_history import TENSOR_BYTES as JS_TENSOR_BYTES
 from ..series_facts import ARRAY, FIGURE, TENSOR, Facts, growth_of
 from ..statistics.count_evidence import CountGrowth
 from ..statistics.trend import floor_slope
-from ..timeline import BETWEEN, UNKNOWN_PHASE, Lane, top_level
+from ..timeline import BETWEEN, UNKNOWN_PHASE, Timeline, top_level
 from .declared_containers import comes_with_a_store, lies_in_a_store, overshooting
 
 Family = Literal["object", "figure", "graph", "tensor", "array", "container", "library", "plain"]
@@ -104,90 +104,92 @@ def grows_larger(c: Candidate) -> bool:
     return c.role == "type" and not more and (c.bytes_rate or 0.0) > 0
 
 
-def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
-    """Everything that grows at the end of generation number ``upto`` of the lane."""
+def find_candidates(facts: Facts, end: int) -> list[Candidate]:
+    """Everything that grows at the end of generation number ``end`` of the timeline."""
     found: list[Candidate] = []
-    growths = facts.growths(upto)
+    growths = facts.growths(end)
     for series, name, role in facts.count_series:
         if any((c.name, c.role) == (name, role) for c in found):
             continue
         growth = growths.get(series)
-        if growth is not None and not _fills_a_store(facts, series, name, role, growth, upto):
-            found.append(describe(facts, series, name, role, growth, upto))
+        if growth is not None and not _fills_a_store(facts, series, name, role, growth, end):
+            found.append(describe(facts, series, name, role, growth, end))
     found += [
         replace(
-            describe(facts, f"tracked.{name}.length", name, "container", growth, upto),
+            describe(facts, f"tracked.{name}.length", name, "container", growth, end),
             overfull=True,
         )
-        for name, growth in overshooting(facts, upto)
+        for name, growth in overshooting(facts, end)
     ]
-    graph = _kept_graphs(facts, found, upto)
+    graph = _kept_graphs(facts, found, end)
     if graph is not None:
-        graphs = _graphs_by_phase(facts, graph, found, upto)
+        graphs = _graphs_by_phase(facts, graph, found, end)
         found = [*graphs, *_without_graphs(found, graph)]
-    return [part for candidate in found for part in _by_phase(facts, candidate, upto)]
+    return [part for candidate in found for part in _by_phase(facts, candidate, end)]
 
 
 def _fills_a_store(
-    facts: Facts, series: str, name: str, role: str, growth: CountGrowth, upto: int
+    facts: Facts, series: str, name: str, role: str, growth: CountGrowth, end: int
 ) -> bool:
     """Classes of the program have names of their own: only where they lie excuses them, not their number."""
-    if lies_in_a_store(facts, series, name, role, upto):
+    if lies_in_a_store(facts, series, name, role, end):
         return True
     if role != "type" or family_of(name, role) not in ("plain", "array", "tensor"):
         return False
     # A count that is rarely read is compared with what the store took in until its newest reading.
-    read = facts.lane.newest_reading(series, upto)
-    return comes_with_a_store(facts, growth, upto if read is None else read + 1)
+    read = facts.timeline.newest_reading(series, end)
+    return comes_with_a_store(facts, growth, end if read is None else read + 1)
 
 
-def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candidate | None:
+def _kept_graphs(facts: Facts, found: Sequence[Candidate], end: int) -> Candidate | None:
     """Tensors with a graph as a growth of their own: by their count, or by one look after tensors began to grow.
 
     A store that fills excuses its tensors, which are not in ``found`` then, but not the graphs that they keep.
     """
-    lane, series = facts.lane, "tensors.graph_count"
-    if not lane.has(series):
+    timeline, series = facts.timeline, "tensors.graph_count"
+    if not timeline.has(series):
         return None
     tensors = next((c for c in found if short_name(c.name) == "Tensor"), None)
-    tensors = tensors or _excused_tensors(facts, upto)
-    growth = growth_of(facts.lane, series, upto)
-    if growth is not None and tensors is None and _has_ended(facts, growth, upto):
+    tensors = tensors or _excused_tensors(facts, end)
+    growth = growth_of(facts.timeline, series, end)
+    if growth is not None and tensors is None and _has_ended(facts, growth, end):
         return None
     if tensors is not None and (growth is None or growth.pattern != "constant"):
-        share = _share_with_a_graph(lane, tensors.growth, upto)
+        share = _share_with_a_graph(timeline, tensors.growth, end)
         if growth is not None and share > 0:
             growth = scaled(growth, share * tensors.growth.slope / growth.slope)
         elif share >= _GRAPH_SHARE:
             growth = scaled(tensors.growth, share)
     if growth is None:
         return None
-    size = gained_since(lane, "tensors.graph_bytes", growth.start, upto)
+    size = gained_since(timeline, "tensors.graph_bytes", growth.start, end)
     name = tensors.name if tensors is not None else TENSOR
-    place = _graph_place(facts, found, tensors, growth, upto)
+    place = _graph_place(facts, found, tensors, growth, end)
     holder = facts.holders.get(name)
     return Candidate(name, "type", "graph", growth, place, size or None, bool(size), False, holder)
 
 
-def _excused_tensors(facts: Facts, upto: int) -> Candidate | None:
+def _excused_tensors(facts: Facts, end: int) -> Candidate | None:
     """Return the growth of tensors, whether or not a store excuses it."""
-    growths = facts.growths(upto)
+    growths = facts.growths(end)
     for series, name, role in facts.count_series:
         if short_name(name) == "Tensor" and series in growths:
-            return describe(facts, series, name, role, growths[series], upto)
+            return describe(facts, series, name, role, growths[series], end)
     return None
 
 
-def _share_with_a_graph(lane: Lane, growth: CountGrowth, upto: int) -> float:
+def _share_with_a_graph(timeline: Timeline, growth: CountGrowth, end: int) -> float:
     """Return how many of the tensors that are new since a growth of tensors began carry a graph, by two looks, 0 to 1.
 
     A look in slices reports the state of the previous generation, but it counts both in the same slices. After one look
     alone nothing is known of the tensors before it: the graphs are compared with what the growth has added until then.
     """
-    tensors = dict(zip(*lane.points("tensors.count", upto, baseline=True), strict=True))
+    tensors = dict(zip(*timeline.points("tensors.count", end, baseline=True), strict=True))
     looks = [
         (x, count, tensors[x])
-        for x, count in zip(*lane.points("tensors.graph_count", upto, baseline=True), strict=True)
+        for x, count in zip(
+            *timeline.points("tensors.graph_count", end, baseline=True), strict=True
+        )
         if x in tensors
     ]
     since = [look for look in looks if look[0] >= growth.start]
@@ -203,15 +205,15 @@ def _share_with_a_graph(lane: Lane, growth: CountGrowth, upto: int) -> float:
     return max(0.0, min(1.0, graphs / new)) if new > 0 else 0.0
 
 
-def _has_ended(facts: Facts, growth: CountGrowth, upto: int) -> bool:
+def _has_ended(facts: Facts, growth: CountGrowth, end: int) -> bool:
     """Return True if tensors were counted since graphs were read last, and are not more by what graphs would be."""
-    lane = facts.lane
+    timeline = facts.timeline
     counted = next((s for s, name, _ in facts.count_series if short_name(name) == "Tensor"), None)
-    newest = lane.newest_reading("tensors.graph_count", upto)
+    newest = timeline.newest_reading("tensors.graph_count", end)
     if counted is None or newest is None:
         return False
-    read = zip(*lane.points(counted, upto), strict=True)
-    since = [(x, n) for x, n in read if x >= lane.generations[newest]]
+    read = zip(*timeline.points(counted, end), strict=True)
+    since = [(x, n) for x, n in read if x >= timeline.generations[newest]]
     if len(since) <= _MIN_READINGS:
         return False
     (first, before), (last, now) = since[0], since[-1]
@@ -223,14 +225,14 @@ def _graph_place(
     found: Sequence[Candidate],
     tensors: Candidate | None,
     growth: CountGrowth,
-    upto: int,
+    end: int,
 ) -> Place:
     """Where graphs are kept: where tensors rise that no growing object of the program holds."""
-    own = place_of(facts.lane, "tensors.graph_count", growth.start, upto)
+    own = place_of(facts.timeline, "tensors.graph_count", growth.start, end)
     series = next((s for s, n, _ in facts.count_series if tensors and n == tensors.name), None)
     if own.phase is not None or series is None:
         return own
-    kept, _ = _kept_by_phase(facts.lane, series, growth.start, upto)
+    kept, _ = _kept_by_phase(facts.timeline, series, growth.start, end)
     owned = {c.place.phase for c in found if c.family == "object" and (c.deep or c.declared)}
     phases = {p: r for p, r in kept.items() if p not in (BETWEEN, UNKNOWN_PHASE) and r > 0}
     free = {p: r for p, r in phases.items() if p not in owned} or phases
@@ -261,16 +263,16 @@ def scaled(growth: CountGrowth, share: float) -> CountGrowth:
     )  # fmt: skip
 
 
-def _by_phase(facts: Facts, candidate: Candidate, upto: int) -> list[Candidate]:
+def _by_phase(facts: Facts, candidate: Candidate, end: int) -> list[Candidate]:
     """Tensors, arrays and library types serve many owners: one candidate for each phase that keeps its part."""
     if candidate.role == "container" or candidate.family in ("object", "figure", "graph"):
         return [candidate]
     series = series_of(facts, candidate.name, candidate.role)
-    return _parts(facts, candidate, series, upto, frozenset())
+    return _parts(facts, candidate, series, end, frozenset())
 
 
 def _graphs_by_phase(
-    facts: Facts, graph: Candidate, found: Sequence[Candidate], upto: int
+    facts: Facts, graph: Candidate, found: Sequence[Candidate], end: int
 ) -> list[Candidate]:
     """Return the kept graphs of each phase, where nearly all new tensors hold one: then each is made where those are.
 
@@ -286,21 +288,21 @@ def _graphs_by_phase(
         if (c.family == "object" and (c.deep or c.declared)) or short_name(c.name) == _PARAMETER
     }
     whole = replace(graph, growth=tensors.growth)
-    parts = _parts(facts, whole, series, upto, frozenset(p for p in owned if p is not None))
+    parts = _parts(facts, whole, series, end, frozenset(p for p in owned if p is not None))
     return parts if len(parts) > 1 else [graph]
 
 
 def _parts(
-    facts: Facts, candidate: Candidate, series: str, upto: int, without: frozenset[str]
+    facts: Facts, candidate: Candidate, series: str, end: int, without: frozenset[str]
 ) -> list[Candidate]:
     """Return the part of a growth that each phase keeps, of those with a real share of its number or of its bytes."""
     start = candidate.growth.start
-    kept, _ = _kept_by_phase(facts.lane, series, start, upto)
+    kept, _ = _kept_by_phase(facts.timeline, series, start, end)
     total = sum(rate for rate in kept.values() if rate > 0)
     elsewhere = sum(max(0.0, kept.get(name, 0.0)) for name in (BETWEEN, UNKNOWN_PHASE))
     if elsewhere < _CHANCE * total:
         total -= elsewhere
-    live = live_bytes_by_phase(facts.lane, first_position(facts.lane, start), upto) or {}
+    live = live_bytes_by_phase(facts.timeline, first_position(facts.timeline, start), end) or {}
     known = sum(live.get(phase, 0.0) for phase, rate in kept.items() if rate > 0)
     shares = {
         phase: (rate / total, live.get(phase, 0.0) / known if known > 0 else rate / total)
@@ -320,15 +322,15 @@ def _parts(
     ]  # fmt: skip
 
 
-def born_in(facts: Facts, candidate: Candidate, upto: int) -> set[str]:
+def born_in(facts: Facts, candidate: Candidate, end: int) -> set[str]:
     """Return the phases in which some of what a candidate counts were made that are still alive.
 
     Of a container also those that take items out: it grows because more is put in meanwhile than they take.
     """
     series = series_of(facts, candidate.name, candidate.role)
-    if not facts.lane.has(series):
+    if not facts.timeline.has(series):
         return set()
-    kept, change = _kept_by_phase(facts.lane, series, candidate.growth.start, upto)
+    kept, change = _kept_by_phase(facts.timeline, series, candidate.growth.start, end)
     total = sum(rate for rate in kept.values() if rate > 0)
     if candidate.role == "container":
         changes: dict[str, float] = {}
@@ -350,14 +352,14 @@ def describe(
     name: str,
     role: Literal["type", "container"],
     growth: CountGrowth,
-    upto: int,
+    end: int,
     violation: Violation | None = None,
 ) -> Candidate:
     """A candidate with its family, its place and its measured bytes."""
     family = family_of(name, role)
-    rate, deep = _bytes_rate(facts, name, role, family, growth, upto)
+    rate, deep = _bytes_rate(facts, name, role, family, growth, end)
     declared = short_name(name) in facts.watched
-    place = place_of(facts.lane, series, growth.start, upto)
+    place = place_of(facts.timeline, series, growth.start, end)
     return Candidate(
         name, role, family, growth, place, rate, deep, declared, facts.holders.get(name), violation
     )  # fmt: skip
@@ -390,7 +392,7 @@ def is_of_the_program(path: str) -> bool:
 
 
 def _bytes_rate(
-    facts: Facts, name: str, role: str, family: Family, growth: CountGrowth, upto: int
+    facts: Facts, name: str, role: str, family: Family, growth: CountGrowth, end: int
 ) -> tuple[float | None, bool]:
     """(bytes per generation, whether they include what the objects hold)."""
     each = facts.bytes_each.get(name)
@@ -398,14 +400,14 @@ def _bytes_rate(
         return growth.slope * each, True
     if role == "container":
         for series in (f"container.{name}.bytes", f"tracked.{name}.bytes"):
-            rate = rate_of(facts.lane, series, growth.start, upto)
+            rate = rate_of(facts.timeline, series, growth.start, end)
             if rate is not None:
                 return rate, False
         return None, False
-    rate = rate_of(facts.lane, bytes_series(name, family), growth.start, upto)
+    rate = rate_of(facts.timeline, bytes_series(name, family), growth.start, end)
     if family == "tensor" and rate is not None:
         # What lies on a device explains nothing of the host's memory.
-        on_devices = rate_of(facts.lane, "tensors.device_bytes", growth.start, upto)
+        on_devices = rate_of(facts.timeline, "tensors.device_bytes", growth.start, end)
         rate = max(0.0, rate - on_devices) if on_devices else rate
     return rate, family in ("tensor", "array") and rate is not None
 
@@ -417,37 +419,37 @@ def bytes_series(name: str, family: Family) -> str:
     return {"tensor": "tensors.bytes", "array": "arrays.bytes"}.get(family, f"type.{name}.bytes")
 
 
-def rate_of(lane: Lane, series: str, start: float, upto: int) -> float | None:
+def rate_of(timeline: Timeline, series: str, start: float, end: int) -> float | None:
     """Growth per generation of a series since ``start``; None with fewer than three readings since.
 
     The baseline does not count: what a program builds up in its first generations is no growth.
     """
-    if not lane.has(series):
+    if not timeline.has(series):
         return None
-    x, y = lane.points(series, upto)
+    x, y = timeline.points(series, end)
     first = next((i for i, at in enumerate(x) if at >= start - 1), len(x))
     if len(x) - first < _MIN_READINGS:
         return None
     return floor_slope(x[first:], y[first:]).estimate
 
 
-def gained_since(lane: Lane, series: str, start: float, upto: int) -> float | None:
+def gained_since(timeline: Timeline, series: str, start: float, end: int) -> float | None:
     """Gain per generation since ``start`` by the newest reading alone, against the one before the start.
 
     For series that begin at zero, such as tensors with a graph, one look after the start is enough.
     """
-    if not lane.has(series):
+    if not timeline.has(series):
         return None
-    x, y = lane.points(series, upto, baseline=True)
+    x, y = timeline.points(series, end, baseline=True)
     if not x or x[-1] < start:
         return None
     before = [value for at, value in zip(x, y, strict=True) if at < start]
     return max(0.0, y[-1] - (before[-1] if before else 0.0)) / (x[-1] - start + 1)
 
 
-def place_of(lane: Lane, series: str, start: float, upto: int) -> Place:
+def place_of(timeline: Timeline, series: str, start: float, end: int) -> Place:
     """The phase that keeps a count's rise since ``start``, against what it did before."""
-    tops, rates = _kept_by_phase(lane, series, start, upto)
+    tops, rates = _kept_by_phase(timeline, series, start, end)
     total = sum(rate for rate in tops.values() if rate > 0)
     if total <= 0:
         return NOWHERE
@@ -462,20 +464,20 @@ def place_of(lane: Lane, series: str, start: float, upto: int) -> Place:
 
 
 def _kept_by_phase(
-    lane: Lane, series: str, start: float, upto: int
+    timeline: Timeline, series: str, start: float, end: int
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Counts per generation that stay in each top-level phase, and what each path adds or takes."""
-    return lane.known.once(
-        upto, ("phases", series, start), lambda: _by_phases(lane, series, start, upto)
+    return timeline.known.once(
+        end, ("phases", series, start), lambda: _by_phases(timeline, series, start, end)
     )
 
 
 def _by_phases(
-    lane: Lane, series: str, start: float, upto: int
+    timeline: Timeline, series: str, start: float, end: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    lines = lane.increments(series)[:upto]
-    begin = first_position(lane, start)
-    after = lines[max(begin, upto - _PHASE_WINDOW) :]
+    lines = timeline.increments(series)[:end]
+    begin = first_position(timeline, start)
+    after = lines[max(begin, end - _PHASE_WINDOW) :]
     before = lines[max(0, begin - _PHASE_WINDOW) : begin]
     rates = _rates_by_path(after)
     usual = _rates_by_path(before) if sum(bool(line) for line in before) >= 3 else {}
@@ -488,9 +490,9 @@ def _by_phases(
     return without_give_and_take(tops), rates
 
 
-def first_position(lane: Lane, start: float) -> int:
+def first_position(timeline: Timeline, start: float) -> int:
     """Return the position of the first generation from ``start`` on."""
-    return next((i for i, g in enumerate(lane.generations) if g >= start), 0)
+    return next((i for i, g in enumerate(timeline.generations) if g >= start), 0)
 
 
 def _rates_by_path(lines: tuple[Mapping[str, float], ...]) -> dict[str, float]:

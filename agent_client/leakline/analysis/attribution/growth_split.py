@@ -18,8 +18,14 @@ from ..results import Kind
 from ..run_history import is_javascript
 from ..statistics.memory_evidence import Rise, Scale, Start, bend_of
 from ..statistics.trend import NO_GROWTH, Slope, floor_slope
-from ..timeline import Lane
-from ..timeline_analysis import Assessed, LaneStudy, first_generation, position_of, window_since
+from ..timeline import Timeline
+from ..timeline_analysis import (
+    Assessed,
+    TimelineAnalysis,
+    first_generation,
+    position_of,
+    window_since,
+)
 from .candidates import NOWHERE, OF_OTHERS, Candidate, Place, place_of
 from .causes import EXPLAINS, SECOND, SMALL, Cause, Memory, fingerprint_of, is_like
 
@@ -153,64 +159,66 @@ def _unsure(cause: Cause, total: Slope) -> Slope:
 _MOSTLY: Final = 0.5
 
 
-def retained(study: LaneStudy, memory: Memory, causes: Sequence[Cause], upto: int) -> float:
+def retained(study: TimelineAnalysis, memory: Memory, causes: Sequence[Cause], end: int) -> float:
     """Bytes per generation that the C allocator keeps unused, when that is most of what memory gains; else 0.
 
     What was measured of live objects is not kept by the allocator, whatever it says.
     """
     total = memory.total.estimate
-    bend = study.bend(upto)
-    begin = bend[0] if bend else float(first_generation(study.lane))
-    kept = allocator_rate(study.lane, begin, upto) or 0.0
+    bend = study.bend(end)
+    begin = bend[0] if bend else float(first_generation(study.timeline))
+    kept = allocator_rate(study.timeline, begin, end) or 0.0
     kept = min(kept, total - sum(cause.measured or 0.0 for cause in causes))
     return kept if kept >= _MOSTLY * total > 0 else 0.0
 
 
 def native_growth(
-    study: LaneStudy,
+    study: TimelineAnalysis,
     memory: Memory,
     left: float,
     kept: float,
     rise: Rise,
     scale: Scale,
     start: Start | None,
-    upto: int,
+    end: int,
 ) -> Assessed:
     """Growth that no Python object accounts for; ``kept`` of it is what the C allocator keeps unused."""
-    bend = study.bend(upto) or start
+    bend = study.bend(end) or start
     kind: Kind = "allocator_retained" if kept >= _MOSTLY * left else "native"
-    if is_javascript(study.lane.series):
+    if is_javascript(study.timeline.series):
         # Its memory is tensors: they grow larger where their number does not grow.
         kind = "tensors"
     total = max(memory.total.estimate, 1.0)
     rate = memory.total.scaled(left / total)
     cause = Cause(kind, memory.place(), (), None, rate)
     return Assessed(
-        cause, bend, window_since(study, bend, upto), rise, frozenset(), scale,
-        study.lane.name,
+        cause, bend, window_since(study, bend, end), rise, frozenset(), scale,
+        study.timeline.name,
     )  # fmt: skip
 
 
-def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate]) -> list[Assessed]:
+def other_channels(
+    study: TimelineAnalysis, end: int, candidates: Sequence[Candidate]
+) -> list[Assessed]:
     found = []
-    lane = study.lane
+    timeline = study.timeline
     for channel in study.channels:
-        rise = study.channel_rise(channel, upto)
+        rise = study.channel_rise(channel, end)
         if not rise.window and not rise.visible:
             continue
-        at = study.channel_stands(channel, upto)
-        bend = bend_of(lane, channel.line(at), at)
-        first = position_of(lane, bend[0] - lane.spacing(at) if bend else None, at)
+        at = study.channel_stands(channel, end)
+        bend = bend_of(timeline, channel.line(at), at)
+        first = position_of(timeline, bend[0] - timeline.spacing(at) if bend else None, at)
         known = channel.positions(at)
         known = known[min(bisect_left(known, first), max(0, len(known) - 2)) :]
-        x = [float(lane.generations[i]) for i in known]
+        x = [float(timeline.generations[i]) for i in known]
         rate = floor_slope(x, [channel.values[i] for i in known])
         members = tuple(c for c in candidates if c.family in ("graph", "tensor"))
         cause = Cause(
-            channel.kind, _channel_place(lane, channel, members, bend, upto),
+            channel.kind, _channel_place(timeline, channel, members, bend, end),
             members if channel.holds_tensors else (), None, rate,
         )  # fmt: skip
-        scale = channel.scale(lane.private, at, study.remaining(upto), lane.spacing(at))
+        scale = channel.scale(timeline.private, at, study.remaining(end), timeline.spacing(at))
         witnesses = frozenset({"counts"} if cause.members else ())
         found.append(
             Assessed(
@@ -220,19 +228,19 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
                 rise,
                 witnesses,
                 scale,
-                lane.name,
+                timeline.name,
                 channel.name,
             )
         )
-    if is_javascript(lane.series):
+    if is_javascript(timeline.series):
         found = _once_each(found)
-    garbage = garbage_per_generation(lane, upto)
+    garbage = garbage_per_generation(timeline, end)
     if garbage is not None and study.waiting.objects is None:
         members = members_of(study.history.holders_by_type, NOWHERE, no_growth(garbage), 0.0)
         cause = Cause("cyclic_garbage", NOWHERE, members, None, NO_GROWTH)
         found.append(
             Assessed(
-                cause, None, float(upto), Rise(), frozenset(), study.scale(upto), lane.name,
+                cause, None, float(end), Rise(), frozenset(), study.scale(end), timeline.name,
                 "python.garbage_freed", garbage,
             )
         )  # fmt: skip
@@ -246,7 +254,7 @@ def _once_each(found: Sequence[Assessed]) -> list[Assessed]:
     return [a for a in found if first[fingerprint_of(a.cause)] is a]
 
 
-def with_garbage(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list[Assessed]:
+def with_garbage(study: TimelineAnalysis, found: Sequence[Assessed], end: int) -> list[Assessed]:
     """The same, with what grows by objects that wait for the collector as what it is: one for each phase.
 
     Memory of no name has the phase in which the allocator's pool ran dry: it goes to the garbage that has one.
@@ -256,7 +264,7 @@ def with_garbage(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list
     for a in found:
         cause = garbage_of(a.cause, study.facts, study.waiting)
         told = cause or a.cause
-        a = replace(a, passing=may_pass(told, study.facts, study.waiting, a.window, upto))
+        a = replace(a, passing=may_pass(told, study.facts, study.waiting, a.window, end))
         if cause is None:
             result.append(a)
             continue
@@ -275,13 +283,13 @@ def with_garbage(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list
 
 
 def _channel_place(
-    lane: Lane,
+    timeline: Timeline,
     channel: Channel,
     members: Sequence[Candidate],
     bend: Start | None,
-    upto: int,
+    end: int,
 ) -> Place:
     if channel.holds_tensors and members and members[0].place.phase:
         return members[0].place
     series = channel.placed_by or channel.name
-    return place_of(lane, series, bend[0] if bend else float(first_generation(lane)), upto)
+    return place_of(timeline, series, bend[0] if bend else float(first_generation(timeline)), end)

@@ -24,7 +24,7 @@ from ..results import Kind
 from ..run_history import Value
 from ..series_facts import leads_into
 from ..statistics.count_evidence import LOOK_BACK, WINDOW, CountGrowth, come_together, grow_larger
-from ..timeline_analysis import Assessed, LaneStudy
+from ..timeline_analysis import Assessed, TimelineAnalysis
 from .candidates import Candidate, bytes_series, describe, family_of, may_hide_memory
 from .causes import Cause, brings_some, holds, kind_of
 
@@ -46,17 +46,17 @@ _SOME: Final = 0.1
 
 
 def with_handles(
-    study: LaneStudy, found: Sequence[Assessed], candidates: Sequence[Candidate], upto: int
+    study: TimelineAnalysis, found: Sequence[Assessed], candidates: Sequence[Candidate], end: int
 ) -> list[Assessed]:
     """Return the same, with growth that no bytes explain merged with the objects that rise with it."""
     result = list(found)
     for a in found:
         if a.cause.owner is not None or a.cause.kind not in (*_UNSEEN, *_LENT):
             continue
-        owner = _rising_with(study, a, candidates, upto)
+        owner = _rising_with(study, a, candidates, end)
         if owner is None:
             continue
-        merged = _merged(study, a, owner, candidates, result, upto)
+        merged = _merged(study, a, owner, candidates, result, end)
         names = _names(merged)
         result = [
             merged if b is a else b
@@ -67,12 +67,10 @@ def with_handles(
 
 
 def _rising_with(
-    study: LaneStudy, a: Assessed, candidates: Sequence[Candidate], upto: int
+    study: TimelineAnalysis, a: Assessed, candidates: Sequence[Candidate], end: int
 ) -> Candidate | None:
     near = [
-        c
-        for c in candidates
-        if _may_keep(a, c) and _goes_with(a, c) and _in_step(study, a, c, upto)
+        c for c in candidates if _may_keep(a, c) and _goes_with(a, c) and _in_step(study, a, c, end)
     ]
 
     def rank(c: Candidate) -> tuple[bool, bool, bool, int, float, str]:
@@ -113,21 +111,21 @@ def _goes_with(a: Assessed, c: Candidate) -> bool:
     return abs(c.growth.start - estimate) <= max(least * a.scale.spacing, share * a.window)
 
 
-def _in_step(study: LaneStudy, a: Assessed, c: Candidate, upto: int) -> bool:
+def _in_step(study: TimelineAnalysis, a: Assessed, c: Candidate, end: int) -> bool:
     """Return True if memory rises in the generations in which the count does; of children nobody counts that often."""
-    lane = study.lane
+    timeline = study.timeline
     series = study.facts.series_of(c.name, c.role)
-    if a.cause.kind in _LENT or series is None or not lane.private:
+    if a.cause.kind in _LENT or series is None or not timeline.private:
         return True
-    first = max(0, upto - WINDOW, bisect_left(lane.generations, c.growth.start, 0, upto) - 1)
-    x, memory = [float(g) for g in lane.generations[first:upto]], study.residual(upto)[first:]
-    at, counts = lane.points(series, upto, newest=WINDOW)
+    first = max(0, end - WINDOW, bisect_left(timeline.generations, c.growth.start, 0, end) - 1)
+    x, memory = [float(g) for g in timeline.generations[first:end]], study.residual(end)[first:]
+    at, counts = timeline.points(series, end, newest=WINDOW)
     read = [i for i, g in enumerate(at) if g >= x[0]]
     if not any(counts[b] > counts[b - 1] for b in read[1:]):
         return True
     if any(counts[b] == counts[b - 1] for b in read[1:]):
         # Generations without a new one are there to compare with, if each was read.
-        spacing = lane.spacing(upto)
+        spacing = timeline.spacing(end)
         gaps = any(b - a > spacing for a, b in pairwise(at[i] for i in read))
         return gaps or come_together(x, memory, at, counts)
     least = _SOME * max(0.0, memory[-1] - memory[0]) / max(1, len(memory) - 1)
@@ -137,16 +135,16 @@ def _in_step(study: LaneStudy, a: Assessed, c: Candidate, upto: int) -> bool:
 
 
 def _merged(
-    study: LaneStudy,
+    study: TimelineAnalysis,
     a: Assessed,
     owner: Candidate,
     candidates: Sequence[Candidate],
     found: Sequence[Assessed],
-    upto: int,
+    end: int,
 ) -> Assessed:
     """Return the unexplained growth as that of its owner, with what is already known of the same objects."""
     known = next((b for b in found if b is not a and owner in b.cause.members), None)
-    members = _members(study, a, owner, candidates, known, upto)
+    members = _members(study, a, owner, candidates, known, end)
     first = members[0]
     same = known is not None and known.cause.owner == first
     kind = a.cause.kind
@@ -175,12 +173,12 @@ def _merged(
 
 
 def _members(
-    study: LaneStudy,
+    study: TimelineAnalysis,
     a: Assessed,
     owner: Candidate,
     candidates: Sequence[Candidate],
     known: Assessed | None,
-    upto: int,
+    end: int,
 ) -> tuple[Candidate, ...]:
     """Return the owner and what belongs to it; the objects in a container come before the container."""
     if known is not None and known.cause.owner is not None:
@@ -195,23 +193,23 @@ def _members(
     ]
     if owner.role == "type":
         return (owner, *kept)
-    return (*_items_of(study, owner, upto)[:1], owner, *kept)
+    return (*_items_of(study, owner, end)[:1], owner, *kept)
 
 
-def _items_of(study: LaneStudy, container: Candidate, upto: int) -> list[Candidate]:
+def _items_of(study: TimelineAnalysis, container: Candidate, end: int) -> list[Candidate]:
     """Return the types whose count rose as much as the container between each two readings, with its growth."""
-    lane, series = study.lane, f"container.{container.name}.length"
-    if not lane.has(series):
+    timeline, series = study.timeline, f"container.{container.name}.length"
+    if not timeline.has(series):
         return []
-    lengths = dict(zip(*lane.points(series, upto), strict=True))
+    lengths = dict(zip(*timeline.points(series, end), strict=True))
     found = []
     for counted, name, role in study.facts.count_series:
         if role != "type" or family_of(name, role) == "plain":
             continue
-        read = [(x, n) for x, n in zip(*lane.points(counted, upto), strict=True) if x in lengths]
+        read = [(x, n) for x, n in zip(*timeline.points(counted, end), strict=True) if x in lengths]
         gained = [(n - m, lengths[x] - lengths[w]) for (w, m), (x, n) in pairwise(read)]
         if len(read) >= _MIN_RISES and all(own == theirs > 0 for own, theirs in gained):
-            found.append(describe(study.facts, counted, name, "type", container.growth, upto))
+            found.append(describe(study.facts, counted, name, "type", container.growth, end))
     return sorted(found, key=lambda c: (c.holder is None, _ORDER.index(c.family), c.name))
 
 
@@ -240,24 +238,25 @@ _PART: Final = 0.4
 _MIN_SPAN: Final = 8
 
 
-def with_seldom_counted(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list[Assessed]:
+def with_seldom_counted(
+    study: TimelineAnalysis, found: Sequence[Assessed], end: int
+) -> list[Assessed]:
     """The same, with growth that has no name named after the type whose bytes rose by most of it, if there is one."""
     return [
-        _named(study, a, found, upto) if a.cause.kind in _NAMELESS and a.cause.owner is None else a
+        _named(study, a, found, end) if a.cause.kind in _NAMELESS and a.cause.owner is None else a
         for a in found
     ]
 
 
-def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) -> Assessed:
-    memory = _without_named(study, a, found, upto)
+def _named(study: TimelineAnalysis, a: Assessed, found: Sequence[Assessed], end: int) -> Assessed:
+    memory = _without_named(study, a, found, end)
     begin = a.start[0] - 1 if a.start is not None else 0.0
     # What is counted more often than that has a pattern of its own.
-    first = max(0, upto - LOOK_BACK, bisect_left(study.lane.generations, begin))
+    first = max(0, end - LOOK_BACK, bisect_left(study.timeline.generations, begin))
     rising = [
         candidate
         for series, name, role in study.facts.count_series
-        if role == "type"
-        and (candidate := _risen_with(study, a, memory, series, name, first, upto))
+        if role == "type" and (candidate := _risen_with(study, a, memory, series, name, first, end))
     ]
     if not rising:
         return a
@@ -265,7 +264,7 @@ def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) 
     # the one whose number did.
     owner = max(
         rising,
-        key=lambda c: (c.bytes_rate or 0.0, _gained(study, c, first, upto), c.growth.slope, c.name),
+        key=lambda c: (c.bytes_rate or 0.0, _gained(study, c, first, end), c.growth.slope, c.name),
     )
     kind: Literal["objects", "arrays", "tensors"] = "objects"
     if owner.family in ("array", "tensor"):
@@ -278,43 +277,43 @@ def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) 
     return replace(a, cause=cause)
 
 
-def _gained(study: LaneStudy, candidate: Candidate, first: int, upto: int) -> float:
+def _gained(study: TimelineAnalysis, candidate: Candidate, first: int, end: int) -> float:
     """Return by how much the bytes of the type itself rose; 0 where no census has counted them."""
     series = f"type.{candidate.name}.bytes"
-    if not study.lane.has(series):
+    if not study.timeline.has(series):
         return 0.0
-    _, sizes = _read(study.lane.values(series), first, upto)
+    _, sizes = _read(study.timeline.values(series), first, end)
     return sizes[-1] - sizes[0] if sizes else 0.0
 
 
 def _without_named(
-    study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int
+    study: TimelineAnalysis, a: Assessed, found: Sequence[Assessed], end: int
 ) -> list[float]:
     """Return memory by generation without what other causes gain that have a name, from the start of each."""
-    memory = list(study.residual(upto))
+    memory = list(study.residual(end))
     for other in found:
         if other is a or other.channel != a.channel or other.cause.owner is None:
             continue
         rate, start = other.cause.rate.estimate, other.start[0] if other.start is not None else 0.0
-        for i, generation in enumerate(study.lane.generations[: len(memory)]):
+        for i, generation in enumerate(study.timeline.generations[: len(memory)]):
             memory[i] -= rate * max(0.0, generation - start)
     return memory
 
 
 def _risen_with(
-    study: LaneStudy, a: Assessed, memory: Sequence[float], series: str, name: str, first: int, upto: int
+    study: TimelineAnalysis, a: Assessed, memory: Sequence[float], series: str, name: str, first: int, end: int
 ) -> Candidate | None:  # fmt: skip
     """The type as what grows, when memory rose by its bytes since the growth began, at position ``first``."""
-    lane, owned = study.lane, bytes_series(name, family_of(name, "type"))
-    if not lane.has(owned):
+    timeline, owned = study.timeline, bytes_series(name, family_of(name, "type"))
+    if not timeline.has(owned):
         return None
-    ends = _ends(lane.values(owned), first, upto)
+    ends = _ends(timeline.values(owned), first, end)
     # Of thousands of types hardly one gains what memory does: no more of the others is read.
-    if ends is None or not _explains(memory, lane.values(owned), *ends):
+    if ends is None or not _explains(memory, timeline.values(owned), *ends):
         return None
-    where, sizes = _read(lane.values(owned), first, upto)
-    counts = _known_by(lane.values(series), where)
-    x = [float(lane.generations[i]) for i in where]
+    where, sizes = _read(timeline.values(owned), first, end)
+    counts = _known_by(timeline.values(series), where)
+    x = [float(timeline.generations[i]) for i in where]
     if not counts or len(x) < _MIN_READINGS:
         return None
     if x[-1] - x[0] < _PART * a.window and not _goes_on(study, memory, where, sizes):
@@ -323,18 +322,18 @@ def _risen_with(
         return None
     if grow_larger((counts[0], sizes[0]), (counts[-1], sizes[-1])):
         counts = [counts[-1]] * len(counts)
-    known = describe(study.facts, series, name, "type", _growth(a, x, counts), upto)
+    known = describe(study.facts, series, name, "type", _growth(a, x, counts), end)
     return replace(known, bytes_rate=(sizes[-1] - sizes[0]) / (x[-1] - x[0]))
 
 
 def _goes_on(
-    study: LaneStudy, memory: Sequence[float], where: Sequence[int], sizes: Sequence[float]
+    study: TimelineAnalysis, memory: Sequence[float], where: Sequence[int], sizes: Sequence[float]
 ) -> bool:
     """Return True if memory has gone on rising as the bytes did: where nothing was counted since, the name stays."""
-    lane, last = study.lane, len(memory) - 1
-    before = lane.generations[where[-1]] - lane.generations[where[0]]
-    since = lane.generations[last] - lane.generations[where[-1]]
-    if before < _MIN_SPAN * lane.spacing(len(memory)) or not since:
+    timeline, last = study.timeline, len(memory) - 1
+    before = timeline.generations[where[-1]] - timeline.generations[where[0]]
+    since = timeline.generations[last] - timeline.generations[where[-1]]
+    if before < _MIN_SPAN * timeline.spacing(len(memory)) or not since:
         return False
     rate = (sizes[-1] - sizes[0]) / before
     return (
@@ -344,17 +343,17 @@ def _goes_on(
     )
 
 
-def _ends(values: Sequence[Value], first: int, upto: int) -> tuple[int, int] | None:
+def _ends(values: Sequence[Value], first: int, end: int) -> tuple[int, int] | None:
     """Where the first and the last reading is."""
-    begin = next((i for i in range(first, upto) if values[i] is not None), None)
+    begin = next((i for i in range(first, end) if values[i] is not None), None)
     if begin is None:
         return None
-    return begin, next(i for i in range(upto - 1, begin - 1, -1) if values[i] is not None)
+    return begin, next(i for i in range(end - 1, begin - 1, -1) if values[i] is not None)
 
 
-def _read(values: Sequence[Value], first: int, upto: int) -> tuple[list[int], list[float]]:
+def _read(values: Sequence[Value], first: int, end: int) -> tuple[list[int], list[float]]:
     """Return positions and readings, at most `_STEPS` of them, the first and the last among these."""
-    there = [(i, float(v)) for i, v in enumerate(values[first:upto], first) if v is not None]
+    there = [(i, float(v)) for i, v in enumerate(values[first:end], first) if v is not None]
     if len(there) > _STEPS:
         there = [there[round(k * (len(there) - 1) / (_STEPS - 1))] for k in range(_STEPS)]
     return [i for i, _ in there], [v for _, v in there]

@@ -42,7 +42,7 @@ from ..results import (
 )
 from ..run_history import ProcessHistory, RunHistory, number_of
 from ..status import ACTIVE, MIN_GENERATIONS
-from ..timeline_analysis import LaneStudy
+from ..timeline_analysis import TimelineAnalysis
 from ..window import Since, Stretch, Told
 from .comparison_results import SAME, change_of
 
@@ -76,7 +76,9 @@ class _Subject:
         return max(before.growth_that_matters(), after.growth_that_matters())
 
 
-def effects_within(history: RunHistory, studies: Sequence[LaneStudy]) -> tuple[FixEffect, ...]:
+def effects_within(
+    history: RunHistory, studies: Sequence[TimelineAnalysis]
+) -> tuple[FixEffect, ...]:
     """Of each fix of a run, from the generations before it and those after it.
 
     Where several fixes are about the same, each is measured from the one before it up to the next.
@@ -126,12 +128,12 @@ def _subjects(fix: Fix) -> list[_Subject]:
     return found or [_Subject("growth", "")]
 
 
-def _between(studies: Sequence[LaneStudy], begin: float, end: float, first: bool) -> Stretch:
+def _between(studies: Sequence[TimelineAnalysis], begin: float, end: float, first: bool) -> Stretch:
     """Generations that ended in a stretch of time, without what builds up as a process starts, or as a fix sets in."""
     positions = []
     for study in studies:
-        lane = study.lane
-        found = [i for i, row in enumerate(lane.end_rows) if begin <= lane.time[row] < end]
+        timeline = study.timeline
+        found = [i for i, row in enumerate(timeline.end_rows) if begin <= timeline.time[row] < end]
         # As much as a comparison leaves out at a start; after a fix what the change itself moved goes with it.
         left_out = min(2 if first else 1, max(0, len(found) - GENERATIONS_AROUND))
         positions.append(found[left_out:])

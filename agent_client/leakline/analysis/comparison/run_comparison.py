@@ -20,8 +20,8 @@ from ..results import Finding, Interval, Status, TypeGrowth, Verdict, to_json
 from ..run_history import TENSOR_BYTES, ProcessHistory, RunHistory, Spans, is_page, union
 from ..statistics.memory_evidence import MATERIAL, Scale
 from ..status import ACTIVE, GROWING
-from ..timeline import Lane, lanes_of
-from ..timeline_analysis import LaneStudy
+from ..timeline import Timeline, timelines_of
+from ..timeline_analysis import TimelineAnalysis
 from ..window import Stretch
 from .comparison_results import (
     SAME,
@@ -90,8 +90,8 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         seconds_per_generation=Change(a.seconds, b.seconds, percent_of(a.seconds, b.seconds)),
         by_phase=_by_phase(a, b),
         by_type=_by_type(
-            _types(_upto(before, shared), a.verdict),
-            _types(_upto(after, shared), b.verdict),
+            _types(_end(before, shared), a.verdict),
+            _types(_end(after, shared), b.verdict),
             changes,
         )
         if alike
@@ -99,7 +99,7 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         findings=changes,
         environment_changes=environment_changes(before.environment, after.environment),
         assertions=b.verdict.assertions,
-        by_gauge=gauges.compared(a.lanes, b.lanes, a.shared),
+        by_gauge=gauges.compared(a.timelines, b.timelines, a.shared),
         effects=effects_of_comparison(before, after, a.stretch, b.stretch),
         memory_after=_memory_after(a, b, shared, both),
         generations_passed=went_by,
@@ -123,7 +123,7 @@ class _Side:
     def __init__(self, history: RunHistory, shared: Sequence[int], priorities: Priorities) -> None:
         self.history = history
         self.verdict: Verdict = examine(history, priorities=priorities)
-        self.studies = [LaneStudy(history, lane) for lane in lanes_of(history)]
+        self.studies = [TimelineAnalysis(history, timeline) for timeline in timelines_of(history)]
         self.shared = frozenset(shared[warm_up(len(shared)) :])
         self.stretch = Stretch(self.studies, [self._positions(study) for study in self.studies])
         self.growth = self.stretch.growth()
@@ -131,22 +131,22 @@ class _Side:
         self.peak = self._peak(shared)
         self.seconds = self._seconds()
 
-    def _positions(self, study: LaneStudy) -> list[int]:
-        return [i for i, g in enumerate(study.lane.generations) if g in self.shared]
+    def _positions(self, study: TimelineAnalysis) -> list[int]:
+        return [i for i, g in enumerate(study.timeline.generations) if g in self.shared]
 
     def _peak(self, shared: Sequence[int]) -> float | None:
         """The highest resident size seen in the shared generations, of a page its tensors; the processes added up."""
-        upto = max(shared, default=None)
+        end = max(shared, default=None)
         total, seen = 0.0, False
         for study in self.studies:
-            lane = study.lane
+            timeline = study.timeline
             known = [
                 float(value)
-                for name in ((TENSOR_BYTES,) if is_page(lane.series) else RESIDENT)
+                for name in ((TENSOR_BYTES,) if is_page(timeline.series) else RESIDENT)
                 for value, generation in zip(
-                    lane.series.get(name, ()), lane.generation, strict=False
+                    timeline.series.get(name, ()), timeline.generation, strict=False
                 )
-                if value is not None and (upto is None or generation is None or generation <= upto)
+                if value is not None and (end is None or generation is None or generation <= end)
             ]
             if known:
                 total, seen = total + max(known), True
@@ -155,11 +155,11 @@ class _Side:
     def memory_at(self, generation: int) -> float | None:
         """Resident bytes at its end, of a page its tensors; None where a process that has ended it was not read."""
         total, seen = 0.0, False
-        for lane in self.lanes:
-            name = TENSOR_BYTES if is_page(lane.series) else RESIDENT[0]
-            if generation not in lane.generations or not lane.has(name):
+        for timeline in self.timelines:
+            name = TENSOR_BYTES if is_page(timeline.series) else RESIDENT[0]
+            if generation not in timeline.generations or not timeline.has(name):
                 continue
-            value = lane.values(name)[lane.generations.index(generation)]
+            value = timeline.values(name)[timeline.generations.index(generation)]
             if value is None:
                 return None
             total, seen = total + value, True
@@ -168,14 +168,14 @@ class _Side:
     def _seconds(self) -> float | None:
         known = []
         for study in self.studies:
-            if study.lane.has("generation.seconds"):
-                values = study.lane.values("generation.seconds")
+            if study.timeline.has("generation.seconds"):
+                values = study.timeline.values("generation.seconds")
                 known += [float(v) for i in self._positions(study) if (v := values[i]) is not None]
         return median(known) if known else None
 
     @property
-    def lanes(self) -> list[Lane]:
-        return [study.lane for study in self.studies]
+    def timelines(self) -> list[Timeline]:
+        return [study.timeline for study in self.studies]
 
     @property
     def leaks(self) -> bool:
@@ -188,7 +188,7 @@ class _Side:
 
     @property
     def baseline(self) -> float:
-        return sum(study.scale(1).baseline_bytes for study in self.studies if len(study.lane))
+        return sum(study.scale(1).baseline_bytes for study in self.studies if len(study.timeline))
 
     def matters(self, rate: float, generations: int) -> bool:
         spacing = self.stretch.spacing
@@ -207,21 +207,22 @@ def _memory_after(
 
 def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:
     sides = [
-        {g for lane in lanes_of(history) for g in lane.generations} for history in (before, after)
+        {g for timeline in timelines_of(history) for g in timeline.generations}
+        for history in (before, after)
     ]
     return sorted(sides[0] & sides[1])
 
 
 def _both_have(before: RunHistory, after: RunHistory, shared: Sequence[int]) -> int:
     """How many generations both went through: of very long runs, more than were read of both."""
-    lanes = [lanes_of(history) for history in (before, after)]
-    if not any(lane.left_out.generations for side in lanes for lane in side):
+    timelines = [timelines_of(history) for history in (before, after)]
+    if not any(timeline.left_out.generations for side in timelines for timeline in side):
         return len(shared)
-    sides = [union(lane.lived for lane in side) for side in lanes]
+    sides = [union(timeline.lived for timeline in side) for side in timelines]
     return sum(map(len, sides)) - len(union(sides))
 
 
-def _upto(history: RunHistory, shared: Sequence[int]) -> RunHistory:
+def _end(history: RunHistory, shared: Sequence[int]) -> RunHistory:
     """The run without the generations that only it went on to."""
     last = max(shared, default=None)
     if last is None:
@@ -390,7 +391,7 @@ def _flat(environment: Mapping[str, object]) -> dict[str, object]:
 
 
 def survival_of(history: RunHistory, verdict: Verdict) -> Survival:
-    known = [lane.generations[-1] for lane in lanes_of(history) if lane.generations]
+    known = [timeline.generations[-1] for timeline in timelines_of(history) if timeline.generations]
     return Survival(max(known, default=None), history.ended, verdict.oom.generation)
 
 

@@ -21,7 +21,7 @@ from ..results import Finding, Kind
 from ..run_history import RunHistory
 from ..series_facts import FIGURE
 from ..statistics.count_evidence import LOOK_BACK, count_growth
-from ..timeline import Lane
+from ..timeline import Timeline
 from ..timeline_analysis import Assessed
 from .cleanup_effects import rare_cleanup, vain_cleanup
 
@@ -230,9 +230,9 @@ _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = 
 
 
 def advice_for(
-    a: Assessed, holder: str | None, lane: Lane | None = None, from_outside: bool = False
+    a: Assessed, holder: str | None, timeline: Timeline | None = None, from_outside: bool = False
 ) -> tuple[str, ...]:
-    """Lines in order of how exactly they name the cause, at most MAX_LINES. ``lane``: what else was read of it."""
+    """Lines in order of how exactly they name the cause, at most MAX_LINES. ``timeline``: what else was read of it."""
     cause, owner = a.cause, a.cause.owner
     paths = _paths(a, holder)
     larger = owner is not None and grows_larger(owner)
@@ -255,9 +255,9 @@ def advice_for(
     elif owner is not None and cause.kind != "cyclic_garbage":
         if not any(rule.keeps for rule, _ in told):
             lines += _for_objects(a, holder)
-        lines += _bounds(a, lane)
-    if lane is not None and cause.kind == "gpu_fragmentation":
-        lines += _for_a_cache(lane, a.channel)
+        lines += _bounds(a, timeline)
+    if timeline is not None and cause.kind == "gpu_fragmentation":
+        lines += _for_a_cache(timeline, a.channel)
     from_here = from_outside and cause.kind == "native"
     lines.extend(_FROM_OUTSIDE if from_here else _BY_KIND.get(_freed(cause), ()))
     return tuple(dict.fromkeys(lines))[:MAX_LINES]
@@ -316,7 +316,7 @@ def _for_objects(a: Assessed, holder: str | None) -> list[str]:
     return [f"Drop the last reference to {name} once it is no longer needed."]
 
 
-def _bounds(a: Assessed, lane: Lane | None) -> list[str]:
+def _bounds(a: Assessed, timeline: Timeline | None) -> list[str]:
     owner = a.cause.owner
     if owner is None:
         return []
@@ -332,7 +332,7 @@ def _bounds(a: Assessed, lane: Lane | None) -> list[str]:
     ]
     undeclared = owner.role == "container" and _CACHE not in owner.name and not owner.overfull
     if undeclared and path_is_bounded_by_design(a):
-        tracked = lane is not None and owner.name in tracked_names(lane)
+        tracked = timeline is not None and owner.name in tracked_names(timeline)
         what = "its capacity" if tracked else "it"
         lines.append(
             f"If it is meant to fill up to a size, declare {what}: run.track(name, it, capacity=…)."
@@ -340,9 +340,9 @@ def _bounds(a: Assessed, lane: Lane | None) -> list[str]:
     return lines
 
 
-def _for_a_cache(lane: Lane, series: str) -> list[str]:
+def _for_a_cache(timeline: Timeline, series: str) -> list[str]:
     """Of this kind alone: where tensors grow, torch uses its cache before it asks the driver for more."""
-    idle = idle_in_cache(lane, series)
+    idle = idle_in_cache(timeline, series)
     if idle is None:
         return []
     kept = f"torch keeps at least {format_bytes(idle.bytes)} of {idle.device} that no tensor uses"
@@ -359,23 +359,23 @@ def path_is_bounded_by_design(a: Assessed) -> bool:
     return "counts" in a.witnesses and a.scale.is_material(a.cause.rate.estimate, a.window)
 
 
-def with_counters(finding: Finding, history: RunHistory, lane: Lane) -> Finding:
+def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> Finding:
     """The finding with what counters of the process and recorded cleanups advise beside it."""
     if finding.status in ("ok", "recovered"):
         return finding
     more = [
         line
         for kinds, series, lines in _BY_COUNTER
-        if (not kinds or finding.kind in kinds) and _rises(lane, series)
+        if (not kinds or finding.kind in kinds) and _rises(timeline, series)
         for line in lines
     ]
     vain = vain_cleanup(finding, history.events_of("cleanup"))
     more += [vain.told] if vain is not None else []
-    rare = rare_cleanup(finding, history.events_of("cleanup"), lane)
+    rare = rare_cleanup(finding, history.events_of("cleanup"), timeline)
     more += [rare.told(history.unit)] if rare is not None else []
-    more += _to_be_counted(finding, history, lane)
+    more += _to_be_counted(finding, history, timeline)
     known = finding.advice
-    if finding.kind == "children" and _rises(lane, _CHILDREN):
+    if finding.kind == "children" and _rises(timeline, _CHILDREN):
         # There are more of them, which says nothing of each.
         known = tuple(line for line in known if line not in _BY_KIND["children"])
     if finding.unknown == "seldom":
@@ -384,11 +384,11 @@ def with_counters(finding: Finding, history: RunHistory, lane: Lane) -> Finding:
     return replace(finding, advice=lines[: MAX_LINES + len(more)])
 
 
-def _to_be_counted(finding: Finding, history: RunHistory, lane: Lane) -> list[str]:
+def _to_be_counted(finding: Finding, history: RunHistory, timeline: Timeline) -> list[str]:
     """Which calls would tell, where types were counted, none explains the growth, and nothing was declared."""
-    counted = any(name.startswith("type.") and name.endswith(".count") for name in lane.series)
+    counted = any(name.startswith("type.") and name.endswith(".count") for name in timeline.series)
     declared = any(history.events_of(kind) for kind in _DECLARES) or history.expectations
-    if finding.kind != "native" or not counted or declared or tracked_names(lane):
+    if finding.kind != "native" or not counted or declared or tracked_names(timeline):
         return []
     if history.unit in UNITS_OF_TIME:
         return [
@@ -402,8 +402,10 @@ def _to_be_counted(finding: Finding, history: RunHistory, lane: Lane) -> list[st
     ]
 
 
-def _rises(lane: Lane, series: str) -> bool:
-    if not lane.has(series) or not lane.generations:
+def _rises(timeline: Timeline, series: str) -> bool:
+    if not timeline.has(series) or not timeline.generations:
         return False
-    points = lane.points(series, newest=LOOK_BACK)
-    return count_growth(*points, lane.generations[0], lane.spacing(len(lane))) is not None
+    points = timeline.points(series, newest=LOOK_BACK)
+    return (
+        count_growth(*points, timeline.generations[0], timeline.spacing(len(timeline))) is not None
+    )

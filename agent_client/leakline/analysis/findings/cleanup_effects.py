@@ -15,7 +15,7 @@ from ...snapshot import Event
 from ...text_format import count_of, format_bytes, format_times, join_words, short_name
 from ..results import Finding
 from ..run_history import amount_of, number_of
-from ..timeline import Lane
+from ..timeline import Timeline
 from .verdict_summary import Priorities, one_worse, priority
 
 # Once may be too early.
@@ -138,59 +138,62 @@ class RareCleanup:
         )
 
 
-def rare_cleanup(finding: Finding, events: Iterable[Event], lane: Lane) -> RareCleanup | None:
+def rare_cleanup(
+    finding: Finding, events: Iterable[Event], timeline: Timeline
+) -> RareCleanup | None:
     """The first after which private memory lay lower for good, while it grows on between the runs."""
-    if finding.kind in _ELSEWHERE or not lane.private:
+    if finding.kind in _ELSEWHERE or not timeline.private:
         return None
     beginning = _beginning(finding)
-    ran = _generations_of(events, lane)
+    ran = _generations_of(events, timeline)
     # What grows by itself is read where no cleanup of any name came between.
-    each = _growth_between(lane, {at for places in ran.values() for at in places})
+    each = _growth_between(timeline, {at for places in ran.values() for at in places})
     if each is None or each <= 0:
         return None
     runs = _runs_since(beginning, events)
     for name, places in ran.items():
-        since = [at for at in places if beginning is None or lane.generations[at] >= beginning]
+        since = [at for at in places if beginning is None or timeline.generations[at] >= beginning]
         if len(since) >= RUNS_AT_LEAST and _vain(name, runs[name], finding) is None:
-            found = _rare(name, since, lane, each)
+            found = _rare(name, since, timeline, each)
             if found is not None:
                 return found
     return None
 
 
-def _rare(name: str, places: Sequence[int], lane: Lane, each: float) -> RareCleanup | None:
+def _rare(name: str, places: Sequence[int], timeline: Timeline, each: float) -> RareCleanup | None:
     """``places``: positions of the generations it ran in."""
-    private = lane.private
+    private = timeline.private
     # Read before the generation of a run and after the next one: it runs before or after the reading at its end.
     falls = [
         private[at - 1] + 2 * each - private[at + 1]
         for at in places
-        if 0 < at < len(private) - 1 and lane.generations[at + 1] - lane.generations[at - 1] == 2
+        if 0 < at < len(private) - 1
+        and timeline.generations[at + 1] - timeline.generations[at - 1] == 2
     ]
     if len(falls) < RUNS_AT_LEAST or median(falls) < _REACHES * each:
         return None
-    window = lane.generations[-1] - lane.generations[places[0]] + 1
+    window = timeline.generations[-1] - timeline.generations[places[0]] + 1
     every = max(1, int(median(falls) / each))
     is_rare = every * len(places) < window
     return RareCleanup(name, len(places), window, median(falls), every) if is_rare else None
 
 
-def _generations_of(events: Iterable[Event], lane: Lane) -> dict[str, list[int]]:
+def _generations_of(events: Iterable[Event], timeline: Timeline) -> dict[str, list[int]]:
     """Cleanup -> positions of the generations in which it ran and something was freed."""
     found: dict[str, set[int]] = {}
     for event in events:
-        at = None if event.generation is None else lane.position.get(event.generation)
+        at = None if event.generation is None else timeline.position.get(event.generation)
         if at is not None and not event.data.get("error") and (freed_by(event.data).host or 0) > 0:
             found.setdefault(event.name, set()).add(at)
     return {name: sorted(places) for name, places in found.items()}
 
 
-def _growth_between(lane: Lane, cleaned: set[int]) -> float | None:
+def _growth_between(timeline: Timeline, cleaned: set[int]) -> float | None:
     """Bytes from one generation to the next where no cleanup ran in either; None where there are few such."""
-    axis = lane.generations
+    axis = timeline.generations
     steps = [
         b - a
-        for at, (a, b) in enumerate(pairwise(lane.private), 1)
+        for at, (a, b) in enumerate(pairwise(timeline.private), 1)
         if axis[at] - axis[at - 1] == 1 and not cleaned & {at - 1, at}
     ]
     return median(steps) if len(steps) >= _STEPS_AT_LEAST else None

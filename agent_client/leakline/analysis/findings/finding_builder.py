@@ -34,8 +34,8 @@ from ..results import SEVERITY, Finding, Interval, Kind, Role, Status, Suspect, 
 from ..run_history import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
 from ..statistics.trend import Slope
 from ..status import ACTIVE, Standing
-from ..timeline import Lane, top_level
-from ..timeline_analysis import Assessed, LaneStudy
+from ..timeline import Timeline, top_level
+from ..timeline_analysis import Assessed, TimelineAnalysis
 from .advice import advice_for
 from .cleanup_effects import deeper, is_deeper
 from .verdict_summary import Priorities, one_worse, priority
@@ -70,7 +70,7 @@ def interval(slope: Slope) -> Interval:
 
 
 def build_finding(
-    study: LaneStudy, standing: Standing, several: bool, limits: Priorities
+    study: TimelineAnalysis, standing: Standing, several: bool, limits: Priorities
 ) -> Finding:
     """The finding of one standing; ``several`` when the run has more than one process."""
     a = standing.assessed
@@ -89,7 +89,7 @@ def build_finding(
         started_at_generation=None if a.start is None else Interval(*a.start),
         confidence=_confidence(standing),
         evidence=_evidence(study, standing, children),
-        advice=advice_for(a, holder, study.lane, study.facts.from_outside)
+        advice=advice_for(a, holder, study.timeline, study.facts.from_outside)
         if standing.status != "ok"
         else (),
         phase_path=cause.place.path,
@@ -114,7 +114,7 @@ def _rounded(share: float | None) -> float | None:
     return None if share is None else round(min(1.0, share), 3)
 
 
-def _holder(study: LaneStudy, cause: Cause) -> str | None:
+def _holder(study: TimelineAnalysis, cause: Cause) -> str | None:
     """Return what holds the owner: where that is a library, the container of the program that grows with it."""
     owner = cause.owner
     path = None if owner is None else study.facts.holders.get(owner.name)
@@ -124,7 +124,7 @@ def _holder(study: LaneStudy, cause: Cause) -> str | None:
     return next((name for name in kept if is_of_the_program(name)), path)
 
 
-def _suspects(study: LaneStudy, cause: Cause) -> tuple[Suspect, ...]:
+def _suspects(study: TimelineAnalysis, cause: Cause) -> tuple[Suspect, ...]:
     found: list[Suspect] = []
     for position, member in enumerate(_of_note(cause)):
         if position and member.role == "container" and not _is_of(member, cause.members[0]):
@@ -162,11 +162,11 @@ def _order_behind(suspect: Suspect) -> int:
     return 4
 
 
-def _children(study: LaneStudy, a: Assessed) -> GrowingChildren:
+def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
     if a.cause.kind != "children":
         return GrowingChildren()
     since = None if a.start is None else a.start[0]
-    return growing_children(study.lane, since, a.cause.rate.estimate)
+    return growing_children(study.timeline, since, a.cause.rate.estimate)
 
 
 def _of_note(cause: Cause) -> list[Candidate]:
@@ -186,7 +186,7 @@ def _of_note(cause: Cause) -> list[Candidate]:
     ]
 
 
-def _kept_in(study: LaneStudy, cause: Cause) -> list[Suspect]:
+def _kept_in(study: TimelineAnalysis, cause: Cause) -> list[Suspect]:
     """What a growing container keeps, when nothing but a search for holders has said so."""
     owner = cause.owner
     if owner is None or owner.role != "container" or any(m.role == "type" for m in cause.members):
@@ -212,7 +212,9 @@ def _confidence(standing: Standing) -> float:
     return round(base, 2)
 
 
-def _evidence(study: LaneStudy, standing: Standing, children: GrowingChildren) -> tuple[str, ...]:
+def _evidence(
+    study: TimelineAnalysis, standing: Standing, children: GrowingChildren
+) -> tuple[str, ...]:
     a, unit = standing.assessed, study.history.unit
     lines = [a.note] if a.note else []
     if a.waiting is not None:
@@ -228,7 +230,7 @@ def _evidence(study: LaneStudy, standing: Standing, children: GrowingChildren) -
     return tuple(lines)
 
 
-def _upper_bound_lines(study: LaneStudy, a: Assessed) -> list[str]:
+def _upper_bound_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     owner = a.cause.owner
     if owner is None or owner.name != TENSOR:
         return []
@@ -260,7 +262,7 @@ def _contract_lines(a: Assessed) -> list[str]:
     return found
 
 
-def _count_lines(study: LaneStudy, a: Assessed) -> list[str]:
+def _count_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     found, unit = [], study.history.unit
     for member in _of_note(a.cause)[:3]:
         g = member.growth
@@ -270,7 +272,7 @@ def _count_lines(study: LaneStudy, a: Assessed) -> list[str]:
         named = _named(member, a.cause.members)
         what = f"{named} grows by {format_rate(g.slope, unit)}"
         if g.pattern == "constant":
-            each = _per_execution(study.lane, member)
+            each = _per_execution(study.timeline, member)
             found.append(f"{what}, the same in each of the last {g.rises} {unit}s{each}.")
         elif g.pattern == "periodic":
             beat = f"every {ordinal(g.period or 0)} {unit}, {format_times(g.rises)}"
@@ -284,10 +286,10 @@ def _count_lines(study: LaneStudy, a: Assessed) -> list[str]:
     return found
 
 
-def _per_execution(lane: Lane, member: Candidate) -> str:
+def _per_execution(timeline: Timeline, member: Candidate) -> str:
     """Of a phase that runs several times in a generation, and as often in each, what one of them adds."""
     path, growth = member.place.path or member.place.phase, member.growth
-    times = None if path is None else executions_each(lane, path, growth.start, len(lane))
+    times = None if path is None else executions_each(timeline, path, growth.start, len(timeline))
     if times is None or times < 2:
         return ""
     each = format_count(growth.slope / times)
@@ -326,7 +328,7 @@ def _memory_lines(a: Assessed, in_a_row: int, unit: str) -> list[str]:
     return found
 
 
-def _explained_lines(study: LaneStudy, a: Assessed, unit: str) -> list[str]:
+def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[str]:
     cause = a.cause
     if cause.kind == "native":
         unknown = _unknown(study, a)
@@ -357,19 +359,19 @@ def _explained_lines(study: LaneStudy, a: Assessed, unit: str) -> list[str]:
     ]
 
 
-def _unknown(study: LaneStudy, a: Assessed) -> Unknown | None:
+def _unknown(study: TimelineAnalysis, a: Assessed) -> Unknown | None:
     if a.cause.kind != "native":
         return None
     if study.facts.from_outside:
         return "outside"
-    return "seldom" if _counted_too_seldom(study.lane, a) else None
+    return "seldom" if _counted_too_seldom(study.timeline, a) else None
 
 
-def _counted_too_seldom(lane: Lane, a: Assessed) -> bool:
+def _counted_too_seldom(timeline: Timeline, a: Assessed) -> bool:
     """Whether fewer than two looks at the heap have seen it grow, of a program that is looked at."""
-    if not lane.has(_COUNTED):
+    if not timeline.has(_COUNTED):
         return False
-    at, _ = lane.points(_COUNTED)
+    at, _ = timeline.points(_COUNTED)
     return sum(a.start is None or x >= a.start[0] - 1 for x in at) < _LOOKS_THAT_TELL
 
 
@@ -382,13 +384,13 @@ def _phase_lines(a: Assessed) -> list[str]:
     return [f"{format_share(place.share)} of it stays in {place.phase}."]
 
 
-def _charged_lines(study: LaneStudy, a: Assessed) -> list[str]:
+def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     """Say why the books charge most of the growth to a phase in which none of what grows was made."""
-    owner, phase, upto = a.cause.owner, a.cause.place.phase, len(study.lane)
+    owner, phase, end = a.cause.owner, a.cause.place.phase, len(study.timeline)
     if owner is None or phase is None or a.channel != "private" or a.cause.rate.estimate <= 0:
         return []
-    first = max(0, min(first_position(study.lane, owner.growth.start), upto - 2))
-    slopes = phase_slopes(study.booked, study.lane.generations, first, upto)
+    first = max(0, min(first_position(study.timeline, owner.growth.start), end - 2))
+    slopes = phase_slopes(study.booked, study.timeline.generations, first, end)
     booked = without_give_and_take({name: slope.estimate for name, slope in slopes.items()})
     charged = {name: size for name, size in booked.items() if size > 0}
     most = max(charged, key=lambda name: (charged[name], name), default=phase)
@@ -396,7 +398,7 @@ def _charged_lines(study: LaneStudy, a: Assessed) -> list[str]:
     elsewhere = most not in {phase, top_level(phase), *NO_PHASE}
     # Where both phases make some, a phase that is charged next to nothing still has to be explained.
     free = charged.get(phase, 0.0) < _HARDLY_CHARGED * a.cause.rate.estimate
-    if not (elsewhere and mostly) or (most in born_in(study.facts, owner, upto) and not free):
+    if not (elsewhere and mostly) or (most in born_in(study.facts, owner, end) and not free):
         return []
     return [f"Created in {phase}; memory is charged to {most} because freed memory was reused."]
 

@@ -11,7 +11,7 @@ from ...text_format import format_number
 from ..comparison.comparison_results import GaugeChange
 from ..results import Finding
 from ..status import ACTIVE
-from ..timeline import Lane
+from ..timeline import Timeline
 
 FRAMES: Final = "js.frames_per_second"
 # Two runs of the same program differ by so many percent.
@@ -25,8 +25,8 @@ _TOGETHER: Final = 0.85
 _CHANGED: Final = 0.2
 
 
-def gauges_of(lane: Lane) -> list[str]:
-    return sorted(name for name in lane.series if name.startswith("gauge.") or name == FRAMES)
+def gauges_of(timeline: Timeline) -> list[str]:
+    return sorted(name for name in timeline.series if name.startswith("gauge.") or name == FRAMES)
 
 
 def title(series: str) -> str:
@@ -34,10 +34,10 @@ def title(series: str) -> str:
 
 
 def compared(
-    before: Sequence[Lane], after: Sequence[Lane], shared: Collection[int]
+    before: Sequence[Timeline], after: Sequence[Timeline], shared: Collection[int]
 ) -> tuple[GaugeChange, ...]:
     """Every gauge of either run, over ``shared`` generations."""
-    names = sorted({name for lane in (*before, *after) for name in gauges_of(lane)})
+    names = sorted({name for timeline in (*before, *after) for name in gauges_of(timeline)})
     return tuple(
         _change(name, _median(before, name, shared), _median(after, name, shared))
         for name in names[:_MAX_GAUGES]
@@ -55,41 +55,41 @@ def _change(name: str, old: float | None, new: float | None) -> GaugeChange:
     )
 
 
-def _median(lanes: Iterable[Lane], name: str, shared: Collection[int]) -> float | None:
+def _median(timelines: Iterable[Timeline], name: str, shared: Collection[int]) -> float | None:
     known = [
         float(value)
-        for lane in lanes
-        if lane.has(name)
-        for generation, value in zip(lane.generations, lane.values(name), strict=True)
+        for timeline in timelines
+        if timeline.has(name)
+        for generation, value in zip(timeline.generations, timeline.values(name), strict=True)
         if value is not None and generation in shared
     ]
     return median(known) if known else None
 
 
-def with_companions(finding: Finding, lane: Lane) -> Finding:
+def with_companions(finding: Finding, timeline: Timeline) -> Finding:
     """The finding with what fell or rose along with memory, as evidence; it says nothing of what causes what."""
     if finding.status not in ACTIVE:
         return finding
-    lines = companions(lane)
+    lines = companions(timeline)
     return replace(finding, evidence=(*finding.evidence, *lines)) if lines else finding
 
 
-def companions(lane: Lane) -> tuple[str, ...]:
+def companions(timeline: Timeline) -> tuple[str, ...]:
     """``frames per second fell from 60 to 22 while memory rose (rank correlation -0.98).``"""
     found: list[tuple[float, str]] = []
-    for name in gauges_of(lane)[:_MAX_GAUGES]:
-        line = _companion(lane, name)
+    for name in gauges_of(timeline)[:_MAX_GAUGES]:
+        line = _companion(timeline, name)
         if line is not None:
             found.append(line)
     found.sort(key=lambda each: (-abs(each[0]), each[1]))
     return tuple(text for _, text in found[:_MAX_COMPANIONS])
 
 
-def _companion(lane: Lane, name: str) -> tuple[float, str] | None:
-    x, values = lane.points(name, newest=_LOOK)
-    if len(values) < _MIN_POINTS or not lane.private:
+def _companion(timeline: Timeline, name: str) -> tuple[float, str] | None:
+    x, values = timeline.points(name, newest=_LOOK)
+    if len(values) < _MIN_POINTS or not timeline.private:
         return None
-    memory = [lane.private[lane.position[int(generation)]] for generation in x]
+    memory = [timeline.private[timeline.position[int(generation)]] for generation in x]
     third = len(values) // 3
     early, late = median(values[:third]), median(values[-third:])
     together = rank_correlation(memory, values)

@@ -27,8 +27,8 @@ from ..series_facts import Facts
 from ..statistics.count_evidence import CountGrowth, count_growth
 from ..statistics.trend import Slope, floor_slope, theil_sen
 from ..status import GROWING, Standing
-from ..timeline import Lane, fill_gaps, lanes_of
-from ..timeline_analysis import LaneStudy, Moment
+from ..timeline import Timeline, fill_gaps, timelines_of
+from ..timeline_analysis import Moment, TimelineAnalysis
 from .finding_builder import interval, worth_telling
 
 _WINDOW: Final = 64
@@ -40,9 +40,11 @@ _FEW: Final = 3
 def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
     """One row per type with a count series, those that grow most bytes first. Processes are added up."""
     rows: dict[str, list[TypeGrowth]] = {}
-    for lane in lanes_of(history):
-        facts = Facts(history, lane)
-        for name in sorted(types_of(lane) | ({JS_TENSOR} if lane.has(JS_TENSORS) else set())):
+    for timeline in timelines_of(history):
+        facts = Facts(history, timeline)
+        for name in sorted(
+            types_of(timeline) | ({JS_TENSOR} if timeline.has(JS_TENSORS) else set())
+        ):
             row = _type_row(facts, name)
             if row is not None:
                 rows.setdefault(name, []).append(row)
@@ -141,25 +143,25 @@ def _order(row: TypeGrowth) -> tuple[bool, float, float, str]:
 
 
 def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
-    lane, (series, size) = facts.lane, _series_of(name)
-    x, counts = lane.points(series, baseline=True)
+    timeline, (series, size) = facts.timeline, _series_of(name)
+    x, counts = timeline.points(series, baseline=True)
     if not counts:
-        column = [v for v in lane.series[series] if v is not None]
+        column = [v for v in timeline.series[series] if v is not None]
         x, counts = [0.0] * len(column), [float(v) for v in column]
     if not counts:
         return None
-    first = lane.generations[0] if lane.generations else None
-    growth = count_growth(x, counts, first, lane.spacing(len(lane)))
+    first = timeline.generations[0] if timeline.generations else None
+    growth = count_growth(x, counts, first, timeline.spacing(len(timeline)))
     rate = _bytes_rate(
         facts, name, growth.slope if growth else None, growth.start if growth else None
     )
-    place = place_of(lane, series, growth.start, len(lane)) if growth else None
+    place = place_of(timeline, series, growth.start, len(timeline)) if growth else None
     return TypeGrowth(
         name=name,
         first_count=int(counts[0]),
         last_count=int(counts[-1]),
         count_per_generation=_count_rate(growth, x, counts),
-        bytes=_last(lane, size),
+        bytes=_last(timeline, size),
         bytes_per_generation=rate,
         holder=facts.holders.get(name),
         phase=place.phase if place else None,
@@ -167,9 +169,9 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
         rating=_rating(facts, name, growth is not None),
         difference=int(counts[-1]) - int(counts[0]),
         readings=len(counts),
-        last_generation=int(x[-1]) if x[-1] >= 0 and lane.generations else None,
-        created_at_least=_last(lane, f"type.{name}.created"),
-        freed_at_least=_last(lane, f"type.{name}.freed"),
+        last_generation=int(x[-1]) if x[-1] >= 0 and timeline.generations else None,
+        created_at_least=_last(timeline, f"type.{name}.created"),
+        freed_at_least=_last(timeline, f"type.{name}.freed"),
     )
 
 
@@ -187,18 +189,18 @@ def _count_rate(
 
 def _bytes_rate(facts: Facts, name: str, slope: float | None, start: float | None) -> float | None:
     if slope is None or start is None:
-        return _rising_bytes(facts.lane, _series_of(name)[1])
+        return _rising_bytes(facts.timeline, _series_of(name)[1])
     each = facts.bytes_each.get(name)
     if each is not None:
         return slope * each
-    return rate_of(facts.lane, _series_of(name)[1], start, len(facts.lane))
+    return rate_of(facts.timeline, _series_of(name)[1], start, len(facts.timeline))
 
 
-def _rising_bytes(lane: Lane, series: str) -> float | None:
+def _rising_bytes(timeline: Timeline, series: str) -> float | None:
     """Return the rate of bytes that rise while their objects stay as many; None where they do not."""
-    if not lane.has(series):
+    if not timeline.has(series):
         return None
-    x, sizes = lane.points(series, newest=_WINDOW)
+    x, sizes = timeline.points(series, newest=_WINDOW)
     if len(x) < _TELLING:
         return None
     slope = floor_slope(x, sizes)
@@ -212,8 +214,8 @@ def _series_of(name: str) -> tuple[str, str]:
     return f"type.{name}.count", f"type.{name}.bytes"
 
 
-def _last(lane: Lane, series: str) -> int | None:
-    known = [v for v in lane.series.get(series, ()) if v is not None]
+def _last(timeline: Timeline, series: str) -> int | None:
+    known = [v for v in timeline.series.get(series, ()) if v is not None]
     return int(known[-1]) if known else None
 
 
@@ -225,9 +227,9 @@ def _expected(facts: Facts, name: str) -> str | None:
 def _rating(
     facts: Facts, name: str, grows: bool
 ) -> Literal["steady", "expected", "grows", "problem"]:
-    last_row = len(facts.lane.kind) - 1
+    last_row = len(facts.timeline.kind) - 1
     declared = [r for r in facts.readings if r.type == name]
-    if any(find_violation(facts.lane, r, last_row) is not None for r in declared):
+    if any(find_violation(facts.timeline, r, last_row) is not None for r in declared):
         return "problem"
     if grows:
         return "grows"
@@ -271,56 +273,58 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 def store_fill(history: RunHistory) -> tuple[StoreFill, ...]:
     """One row per tracked container and process, by name."""
     rows = []
-    for lane in lanes_of(history):
-        for name in sorted(tracked_names(lane)):
-            row = _fill_row(lane, name, history.capacities)
+    for timeline in timelines_of(history):
+        for name in sorted(tracked_names(timeline)):
+            row = _fill_row(timeline, name, history.capacities)
             if row is not None:
                 rows.append(row)
     return tuple(sorted(rows, key=lambda row: row.name))
 
 
-def _fill_row(lane: Lane, name: str, capacities: Mapping[str, int | None]) -> StoreFill | None:
-    length = [v for v in lane.series[f"tracked.{name}.length"] if v is not None]
+def _fill_row(
+    timeline: Timeline, name: str, capacities: Mapping[str, int | None]
+) -> StoreFill | None:
+    length = [v for v in timeline.series[f"tracked.{name}.length"] if v is not None]
     if not length:
         return None
-    capacity = capacity_of(lane, name, capacities)
-    size = _last(lane, f"tracked.{name}.bytes")
-    beside = _on_devices(lane, name)
+    capacity = capacity_of(timeline, name, capacities)
+    size = _last(timeline, f"tracked.{name}.bytes")
+    beside = _on_devices(timeline, name)
     now = int(length[-1])
     ceiling = None if size is None or not capacity or not now else round(size * capacity / now)
-    per_generation = _items_per_generation(lane, name)
+    per_generation = _items_per_generation(timeline, name)
     return StoreFill(
         name=name,
         length=now,
         capacity=None if capacity is None else int(capacity),
         bytes=size,
         ceiling_bytes=ceiling,
-        full_at_generation=_full_at(lane, now, capacity, per_generation),
+        full_at_generation=_full_at(timeline, now, capacity, per_generation),
         state=_state(now, capacity, per_generation),
         host_bytes=None if size is None or beside is None else max(0, size - beside),
         device_bytes=beside,
     )
 
 
-def _on_devices(lane: Lane, name: str) -> int | None:
+def _on_devices(timeline: Timeline, name: str) -> int | None:
     """Of the newest reading of its bytes the part on devices: told where there is any, so not told later is none."""
-    beside = lane.series.get(f"tracked.{name}.device_bytes", ())
+    beside = timeline.series.get(f"tracked.{name}.device_bytes", ())
     if all(value is None for value in beside):
         return None
-    pairs = zip(lane.series.get(f"tracked.{name}.bytes", ()), beside, strict=True)
+    pairs = zip(timeline.series.get(f"tracked.{name}.bytes", ()), beside, strict=True)
     newest = [part for size, part in pairs if size is not None]
     return int(newest[-1] or 0) if newest else None
 
 
-def _items_per_generation(lane: Lane, name: str) -> float:
-    values = fill_gaps(lane.readings(f"tracked.{name}.length"))[-4:]
+def _items_per_generation(timeline: Timeline, name: str) -> float:
+    values = fill_gaps(timeline.readings(f"tracked.{name}.length"))[-4:]
     return (values[-1] - values[0]) / (len(values) - 1) if len(values) > 1 else 0.0
 
 
-def _full_at(lane: Lane, now: int, capacity: float | None, speed: float) -> float | None:
-    if capacity is None or not lane.generations or now >= capacity or speed <= 0:
+def _full_at(timeline: Timeline, now: int, capacity: float | None, speed: float) -> float | None:
+    if capacity is None or not timeline.generations or now >= capacity or speed <= 0:
         return None
-    return round(lane.generations[-1] + (capacity - now) / speed, 1)
+    return round(timeline.generations[-1] + (capacity - now) / speed, 1)
 
 
 def _state(
@@ -354,11 +358,11 @@ def measured(slope: Slope) -> Interval | None:
 
 
 def process_growth(
-    lanes: Iterable[Lane],
-    told: Iterable[tuple[LaneStudy, Moment, Sequence[Standing]]],
+    timelines: Iterable[Timeline],
+    told: Iterable[tuple[TimelineAnalysis, Moment, Sequence[Standing]]],
     findings: Sequence[Finding],
 ) -> tuple[ProcessGrowth, ...]:
-    """One for each place of the run, in the order of ``lanes``, with its newest process.
+    """One for each place of the run, in the order of ``timelines``, with its newest process.
 
     ``told``: the first of a place is what its growth is of. ``findings``: those of the verdict.
     """
@@ -366,19 +370,21 @@ def process_growth(
     growth: dict[str, Interval | None] = {}
     named: dict[str, list[str]] = {}
     for study, moment, standings in told:
-        growth.setdefault(study.lane.name, measured(moment.growth))
+        growth.setdefault(study.timeline.name, measured(moment.growth))
         own = (s.fingerprint for s in standings if worth_telling(s) and s.fingerprint in named_by)
-        named.setdefault(study.lane.name, []).extend(
-            f for f in own if study.lane.name in (named_by[f] or study.lane.name).split(", ")
+        named.setdefault(study.timeline.name, []).extend(
+            f
+            for f in own
+            if study.timeline.name in (named_by[f] or study.timeline.name).split(", ")
         )
     found = [
         ProcessGrowth(
-            lane.name,
-            lane.instance,
-            growth.get(lane.name),
-            tuple(dict.fromkeys(named.get(lane.name, ()))),
+            timeline.name,
+            timeline.instance,
+            growth.get(timeline.name),
+            tuple(dict.fromkeys(named.get(timeline.name, ()))),
         )
-        for lane in lanes
+        for timeline in timelines
     ]
     if len(found) <= MAX_PROCESSES:
         return tuple(found)

@@ -13,7 +13,7 @@ from typing import Final
 from ...text_format import format_share
 from ..results import ForecastScore, Interval, LeadError, PastForecast
 from ..statistics.trend import Z_90
-from ..timeline_analysis import LaneStudy
+from ..timeline_analysis import TimelineAnalysis
 from .memory_outlook import Outlook, level_of, outlook_of
 from .oom_forecast import widened
 
@@ -26,23 +26,23 @@ _AHEAD: Final = 0.5
 _LEADS: Final = (0.25, _AHEAD, 1.0)
 
 
-def score_of(studies: Sequence[LaneStudy], unit: str) -> ForecastScore | None:
+def score_of(studies: Sequence[TimelineAnalysis], unit: str) -> ForecastScore | None:
     """None where nothing was forecast, or no forecast's time has come."""
-    known = [s for s in studies if s.lane.private]
+    known = [s for s in studies if s.timeline.private]
     if not known:
         return None
-    longest = max(known, key=lambda s: len(s.lane))
-    generations = longest.lane.generations
+    longest = max(known, key=lambda s: len(s.timeline))
+    generations = longest.timeline.generations
     past: list[PastForecast] = []
     others: list[PastForecast] = []
-    for upto, target in reversed(list(grid(len(longest.lane)))):
-        made = _forecast(known, generations[upto - 1], generations[target - 1])
+    for end, target in reversed(list(grid(len(longest.timeline)))):
+        made = _forecast(known, generations[end - 1], generations[target - 1])
         if made is None:
             continue
         past.append(made)
-        targets = (upto + int(share * upto) for share in _LEADS if share != _AHEAD)
+        targets = (end + int(share * end) for share in _LEADS if share != _AHEAD)
         there = (
-            _forecast(known, generations[upto - 1], generations[at - 1])
+            _forecast(known, generations[end - 1], generations[at - 1])
             for at in targets
             if at <= len(generations)
         )
@@ -57,29 +57,31 @@ def grid(generations: int) -> Iterator[tuple[int, int]]:
     start = _FIRST
     while start < generations:
         for quarter in range(_IN_A_DOUBLING):
-            upto = start + quarter * start // _IN_A_DOUBLING
-            target = upto + int(_AHEAD * upto)
+            end = start + quarter * start // _IN_A_DOUBLING
+            target = end + int(_AHEAD * end)
             if target <= generations:
-                yield upto, target
+                yield end, target
         start *= 2
 
 
-def _forecast(studies: Sequence[LaneStudy], made_at: int, generation: int) -> PastForecast | None:
+def _forecast(
+    studies: Sequence[TimelineAnalysis], made_at: int, generation: int
+) -> PastForecast | None:
     """What was foretold at a generation's end for a later one, over the processes that were there at both."""
     there = [
-        (s, s.lane.position[made_at] + 1, s.lane.position[generation] + 1)
+        (s, s.timeline.position[made_at] + 1, s.timeline.position[generation] + 1)
         for s in studies
-        if made_at in s.lane.position and generation in s.lane.position
+        if made_at in s.timeline.position and generation in s.timeline.position
     ]
-    rising = any((rise := s.rise(upto)).window or rise.visible for s, upto, _ in there)
-    filling = any(b.is_filling(upto) for s, upto, _ in there for b in s.facts.bounded)
+    rising = any((rise := s.rise(end)).window or rise.visible for s, end, _ in there)
+    filling = any(b.is_filling(end) for s, end, _ in there for b in s.facts.bounded)
     if not rising and not filling:
         return None
     span = float(generation - made_at)
     low = estimate = high = came = 0.0
-    for study, upto, target in there:
-        level = level_of(study, upto) + _filled(study, upto, span)
-        outlook = outlook_of(study, upto)
+    for study, end, target in there:
+        level = level_of(study, end) + _filled(study, end, span)
+        outlook = outlook_of(study, end)
         ends = _ahead(outlook if rising else Outlook(spread=outlook.spread), span)
         low, estimate, high = (
             level + low + ends[0],
@@ -99,10 +101,10 @@ def _ahead(outlook: Outlook, span: float) -> tuple[float, float, float]:
     return low * span - scatter, rate.estimate * span + gains, high * span + gains + scatter
 
 
-def _filled(study: LaneStudy, upto: int, span: float) -> float:
+def _filled(study: TimelineAnalysis, end: int, span: float) -> float:
     """Bytes that bounded containers go on to take, as fast as lately and no further than to their capacity."""
     return sum(
-        min(each.remaining_bytes(upto), span * each.fill_rate(upto)) for each in study.facts.bounded
+        min(each.remaining_bytes(end), span * each.fill_rate(end)) for each in study.facts.bounded
     )
 
 

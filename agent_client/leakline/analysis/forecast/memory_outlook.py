@@ -22,7 +22,7 @@ from ..statistics.trend import (
     floor_slope,
     robust_spread,
 )
-from ..timeline_analysis import LaneStudy, Moment
+from ..timeline_analysis import Moment, TimelineAnalysis
 
 # Of the growth so far, the newest part tells the rate; the newest half of that, whether it still holds.
 _RECENT: Final = 0.6
@@ -52,33 +52,33 @@ class Outlook:
     spread: float = 0.0
 
 
-def level_of(study: LaneStudy, upto: int) -> float:
+def level_of(study: TimelineAnalysis, end: int) -> float:
     """Bytes under the limit at this moment: private memory and children."""
-    private = study.lane.private[upto - 1] - study.lane.left_behind(upto)
-    return private + sum(c.values[upto - 1] for c in beside_private(study))
+    private = study.timeline.private[end - 1] - study.timeline.left_behind(end)
+    return private + sum(c.values[end - 1] for c in beside_private(study))
 
 
-def outlook_of(study: LaneStudy, upto: int) -> Outlook:
+def outlook_of(study: TimelineAnalysis, end: int) -> Outlook:
     """Without what bounded containers gain: they have an end of their own."""
-    return study.known.once(upto, "outlook", lambda: _outlook_of(study, upto))
+    return study.known.once(end, "outlook", lambda: _outlook_of(study, end))
 
 
-def _outlook_of(study: LaneStudy, upto: int) -> Outlook:
-    y, beside = study.residual(upto), beside_private(study)
+def _outlook_of(study: TimelineAnalysis, end: int) -> Outlook:
+    y, beside = study.residual(end), beside_private(study)
     for channel in beside:
-        y = [a + b for a, b in zip(y, channel.line(upto), strict=False)]
-    bend = bend_of(study.lane, y, upto) if beside else study.bend(upto)
-    unknown = {i for channel in beside for i in channel.unread(upto)}
+        y = [a + b for a, b in zip(y, channel.line(end), strict=False)]
+    bend = bend_of(study.timeline, y, end) if beside else study.bend(end)
+    unknown = {i for channel in beside for i in channel.unread(end)}
     known = [i for i in range(len(y)) if i not in unknown]
-    x = [float(study.lane.generations[i]) for i in known]
+    x = [float(study.timeline.generations[i]) for i in known]
     return _of_growth(*_since(bend, x, [y[i] for i in known]))
 
 
-def outlook_of_channel(study: LaneStudy, channel: Channel, upto: int) -> Outlook:
+def outlook_of_channel(study: TimelineAnalysis, channel: Channel, end: int) -> Outlook:
     """Return how memory with a limit of its own goes on, such as that of a device."""
-    at = channel.stands(upto)
-    x, y = [float(g) for g in study.lane.generations[:at]], channel.values[:at]
-    return _of_growth(*_since(bend_of(study.lane, y, at), x, y))
+    at = channel.stands(end)
+    x, y = [float(g) for g in study.timeline.generations[:at]], channel.values[:at]
+    return _of_growth(*_since(bend_of(study.timeline, y, at), x, y))
 
 
 def _since(
@@ -89,12 +89,12 @@ def _since(
     return x[first:], y[first:]
 
 
-def shared_now(study: LaneStudy, upto: int) -> float:
+def shared_now(study: TimelineAnalysis, end: int) -> float:
     """Bytes of shared memory at this moment; several processes of a run count the same bytes."""
-    return max((c.values[upto - 1] for c in study.channels if c.name == SHARED), default=0.0)
+    return max((c.values[end - 1] for c in study.channels if c.name == SHARED), default=0.0)
 
 
-def beside_private(study: LaneStudy) -> list[Channel]:
+def beside_private(study: TimelineAnalysis) -> list[Channel]:
     """What counts under the same limit as private memory does."""
     return [c for c in study.channels if c.kind in _UNDER_LIMIT]
 
@@ -156,7 +156,7 @@ _NEWEST_READINGS: Final = 256
 _STEP: Final = 0.5
 
 
-def settled(told: Sequence[tuple[LaneStudy, Moment]], growing: bool) -> Interval | None:
+def settled(told: Sequence[tuple[TimelineAnalysis, Moment]], growing: bool) -> Interval | None:
     """The first generation from which private memory is flat, in the process that took longest.
 
     None while one still rises or falls by what matters. ``growing``: whether a finding says that memory grows, which
@@ -164,7 +164,7 @@ def settled(told: Sequence[tuple[LaneStudy, Moment]], growing: bool) -> Interval
     """
     if growing or any(m.rise.window or m.rise.visible for _, m in told):
         return None
-    found = [_settled(study, moment) for study, moment in told if study.lane.private]
+    found = [_settled(study, moment) for study, moment in told if study.timeline.private]
     known = [each for each in found if each is not None]
     if not known or len(known) < len(found):
         return None
@@ -173,10 +173,10 @@ def settled(told: Sequence[tuple[LaneStudy, Moment]], growing: bool) -> Interval
     )
 
 
-def _settled(study: LaneStudy, moment: Moment) -> Interval | None:
-    read = [i for i in study.lane.private_read if i < moment.upto]
-    x = [float(study.lane.generations[i]) for i in read]
-    return settling_of(x, [study.lane.private[i] for i in read], moment.scale)
+def _settled(study: TimelineAnalysis, moment: Moment) -> Interval | None:
+    read = [i for i in study.timeline.private_read if i < moment.end]
+    x = [float(study.timeline.generations[i]) for i in read]
+    return settling_of(x, [study.timeline.private[i] for i in read], moment.scale)
 
 
 def settling_of(x: Sequence[float], y: Sequence[float], scale: Scale) -> Interval | None:

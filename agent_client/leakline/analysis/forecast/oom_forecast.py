@@ -19,7 +19,7 @@ from ..run_history import RunHistory
 from ..statistics.count_evidence import WINDOW
 from ..statistics.trend import NO_GROWTH, Z_90, Slope, floor_slope
 from ..status import ACTIVE, MIN_GENERATIONS, Standing, Told
-from ..timeline_analysis import PRIVATE, LaneStudy, Limit, Moment, read_newest
+from ..timeline_analysis import PRIVATE, Limit, Moment, TimelineAnalysis, read_newest
 from .memory_outlook import (
     Outlook,
     generations_to,
@@ -47,7 +47,7 @@ _YEAR_SECONDS: Final = 365 * DAY_SECONDS
 # Generations left as expected, at the soonest and at the latest; None where that is never.
 Ends = tuple[float | None, float | None, float | None]
 # A study of a process place with its newest moment.
-Known = tuple[LaneStudy, Moment]
+Known = tuple[TimelineAnalysis, Moment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +76,15 @@ def forecast(told: Sequence[Told]) -> OomForecast:
     The growth of the active findings is carried on, as far as the plan or the memory lasts. A rise that matters
     but that no finding rests on yet is followed only for a while.
     """
-    known = [(study, moment) for study, moment, _ in told if study.lane.private]
+    known = [(study, moment) for study, moment, _ in told if study.timeline.private]
     if not known:
         return unread(ended=any(study.history.ended for study, _, _ in told))
     history, limit = known[0][0].history, known[0][0].limit
     if limit is None:
         return OomForecast(planned=history.total, sentence="no limit known")
     quiet = OomForecast("none", int(limit.bytes), limit.source, planned=history.total)
-    growth = _growth_of([each for each in told if each[0].lane.private])
-    seen = max(moment.upto for _, moment in known)
+    growth = _growth_of([each for each in told if each[0].timeline.private])
+    seen = max(moment.end for _, moment in known)
     if seen < _MIN_GENERATIONS and not growth.sure:
         return replace(quiet, sentence=_not_known(history))
     ends = _ends(known, limit, growth.rate, growth.gains, growth.shared_bytes)
@@ -115,7 +115,7 @@ def _end(oom: OomForecast) -> float:
 
 
 def _ends_of_devices(
-    study: LaneStudy, moment: Moment, standings: Sequence[Standing]
+    study: TimelineAnalysis, moment: Moment, standings: Sequence[Standing]
 ) -> Iterator[OomForecast]:
     """Yield the end of each device whose memory grows by a finding of this process."""
     active: dict[str, list[Standing]] = {}
@@ -127,7 +127,7 @@ def _ends_of_devices(
         if channel.name in active and channel.limit_bytes and channel.kind in OF_DEVICES:
             growing.setdefault(device_of(channel.name), []).append(channel)
     for device, channels in growing.items():
-        outlooks = [outlook_of_channel(study, each, moment.upto) for each in channels]
+        outlooks = [outlook_of_channel(study, each, moment.end) for each in channels]
         rates = [
             _carried_on(outlook, sum(map(_rate, active[channel.name])))
             for outlook, channel in zip(outlooks, channels, strict=True)
@@ -137,24 +137,24 @@ def _ends_of_devices(
             confirmed=any(s.status == "confirmed" for c in channels for s in active[c.name]),
         )  # fmt: skip
         limit = max(channel.limit_bytes or 0.0 for channel in channels)
-        used = _used_on_device(study, channels, moment.upto)
+        used = _used_on_device(study, channels, moment.end)
         # What torch has reserved beside its tensors is what a generation needs at its peak: it is not free.
         headroom = limit - used - sum(o.over for o in outlooks)
         ends = _ends_of(headroom, Z_90 * sum(o.spread for o in outlooks), growth.rate, growth.gains)
         if ends[0] is not None:
             quiet = OomForecast("none", int(limit), "device", planned=study.history.total)
-            by_the_end = used + growth.after(study.remaining(moment.upto) or 0.0)
+            by_the_end = used + growth.after(study.remaining(moment.end) or 0.0)
             yield _oom((study, moment), quiet, growth, ends[0], ends, by_the_end, device)
 
 
 def _with_others(
-    study: LaneStudy, moment: Moment, channels: Sequence[Channel], own: Slope
+    study: TimelineAnalysis, moment: Moment, channels: Sequence[Channel], own: Slope
 ) -> Slope:
     """Return the growth of all processes on a device, where that was read and is more than that of this one."""
     used = _used_series(channels)
-    if not study.lane.has(used):
+    if not study.timeline.has(used):
         return own
-    x, y = study.lane.points(used, moment.upto, newest=WINDOW)
+    x, y = study.timeline.points(used, moment.end, newest=WINDOW)
     of_all = floor_slope(x, y) if len(x) >= _MIN_GENERATIONS else own
     return max(own, of_all, key=lambda slope: slope.estimate)
 
@@ -163,24 +163,24 @@ def _used_series(channels: Sequence[Channel]) -> str:
     return f"gpu.{channels[0].name.split('.')[1]}.used_bytes"
 
 
-def _used_on_device(study: LaneStudy, channels: Sequence[Channel], upto: int) -> float:
+def _used_on_device(study: TimelineAnalysis, channels: Sequence[Channel], end: int) -> float:
     """Return the bytes in use on a device, by all processes if that was read."""
-    used = read_newest(study.lane, _used_series(channels))
+    used = read_newest(study.timeline, _used_series(channels))
     if used is not None:
         return used
-    at = {each: each.stands(upto) - 1 for each in channels}
+    at = {each: each.stands(end) - 1 for each in channels}
     return max(c.values[i] + (c.beside[i] if c.beside else 0.0) for c, i in at.items())
 
 
 def ahead(told: Sequence[Told], oom: OomForecast, hours: float) -> Ahead | None:
     """Return how far the run is to go: up to its planned end, or without a plan for so many hours."""
     of_memory = oom.limit_source != "device"
-    known = [(s, moment) for s, moment, _ in told if s.lane.private or not of_memory]
+    known = [(s, moment) for s, moment, _ in told if s.timeline.private or not of_memory]
     if not known or not oom.limit_bytes:
         return None
     study, moment = known[0]
-    now = float(study.lane.generations[moment.upto - 1])
-    generations = study.remaining(moment.upto)
+    now = float(study.timeline.generations[moment.end - 1])
+    generations = study.remaining(moment.end)
     if generations is None:
         seconds = _seconds_each(study)
         if seconds is None:
@@ -198,7 +198,7 @@ def memory_lasts(known: Sequence[Known], growth: Interval) -> Ends | None:
     limit = known[0][0].limit if known else None
     if limit is None:
         return None
-    return _ends(known, limit, growth, sum(outlook_of(s, m.upto).gains for s, m in known))
+    return _ends(known, limit, growth, sum(outlook_of(s, m.end).gains for s, m in known))
 
 
 def _growth_of(told: Sequence[Told]) -> _Growth:
@@ -207,7 +207,7 @@ def _growth_of(told: Sequence[Told]) -> _Growth:
     gains = 0.0
     shared = 0.0
     for study, moment, standings in told:
-        outlook = outlook_of(study, moment.upto)
+        outlook = outlook_of(study, moment.end)
         active = [each for each in standings if each.status in ACTIVE]
         found = _rate_under_limit(active)
         if found > 0:
@@ -223,7 +223,7 @@ def _growth_of(told: Sequence[Told]) -> _Growth:
     active = [each for _, _, standings in told for each in standings if each.status in ACTIVE]
     return _Growth(
         _total(rates, shared), gains,
-        shared_bytes=max(shared_now(s, m.upto) for s, m, _ in told) if shared else 0.0,
+        shared_bytes=max(shared_now(s, m.end) for s, m, _ in told) if shared else 0.0,
         sure=bool(active),
         confirmed=any(each.status == "confirmed" for each in active),
     )  # fmt: skip
@@ -260,11 +260,11 @@ def _carried_on(outlook: Outlook, found: float) -> Slope:
 def _ends(
     known: Sequence[Known], limit: Limit, rate: Slope | Interval, gains: float, shared: float = 0.0
 ) -> Ends:
-    outlooks = [outlook_of(s, m.upto) for s, m in known]
+    outlooks = [outlook_of(s, m.end) for s, m in known]
     headroom = _headroom(known, limit, shared) - sum(o.over for o in outlooks)
     scatter = Z_90 * sum(o.spread for o in outlooks)
     filling = [
-        (b.remaining_bytes(m.upto), b.fill_rate(m.upto)) for s, m in known for b in s.facts.bounded
+        (b.remaining_bytes(m.end), b.fill_rate(m.end)) for s, m in known for b in s.facts.bounded
     ]
     return _ends_of(headroom, scatter, rate, gains, filling)
 
@@ -296,9 +296,9 @@ def _oom(
     """
     study, moment = known
     history = study.history
-    now = float(study.lane.generations[moment.upto - 1])
-    lived = now - study.lane.generations[0] + 1
-    planned = study.remaining(moment.upto)
+    now = float(study.timeline.generations[moment.end - 1])
+    lived = now - study.timeline.generations[0] + 1
+    planned = study.remaining(moment.end)
     _, soonest, latest = ends
     soonest = left if soonest is None else min(soonest, left)
     farthest = max(_LATEST * left, left)
@@ -401,11 +401,11 @@ def _not_known(history: RunHistory, why: str = "") -> str:
 def _used_by_the_end(known: Sequence[Known], limit: Limit, growth: _Growth) -> float:
     """Return the bytes in use at the planned end, at the expected rate; those of now without a plan."""
     study, moment = known[0]
-    generations = study.remaining(moment.upto) or 0.0
-    outlooks = [outlook_of(s, m.upto) for s, m in known]
+    generations = study.remaining(moment.end) or 0.0
+    outlooks = [outlook_of(s, m.end) for s, m in known]
     headroom = _headroom(known, limit, growth.shared_bytes) - sum(o.over for o in outlooks)
     filled = sum(
-        min(b.remaining_bytes(m.upto), generations * b.fill_rate(m.upto))
+        min(b.remaining_bytes(m.end), generations * b.fill_rate(m.end))
         for s, m in known
         for b in s.facts.bounded
     )
@@ -444,40 +444,42 @@ def _headroom(known: Sequence[Known], limit: Limit, shared: float = 0.0) -> floa
     """Bytes left at the peaks of a generation, not at its quiet end: peaks are what gets a process killed."""
     over = sum(_peak_over_floor(s, m) for s, m in known)
     if limit.source == "system":
-        available = read_newest(known[0][0].lane, "system.available_bytes")
+        available = read_newest(known[0][0].timeline, "system.available_bytes")
         if available is not None:
             return available - over
-    return limit.bytes - sum(level_of(s, m.upto) for s, m in known) - shared - over
+    return limit.bytes - sum(level_of(s, m.end) for s, m in known) - shared - over
 
 
-def _peak_over_floor(study: LaneStudy, moment: Moment) -> float:
+def _peak_over_floor(study: TimelineAnalysis, moment: Moment) -> float:
     """How far memory rises inside a generation above its end, in the last three generations."""
-    lane = study.lane
+    timeline = study.timeline
     overs = []
-    for position in range(max(1, moment.upto - 3), moment.upto):
-        rows = range(lane.end_rows[position - 1] + 1, lane.end_rows[position] + 1)
-        inside = [v for row in rows if (v := lane.private_rows[row]) is not None]
+    for position in range(max(1, moment.end - 3), moment.end):
+        rows = range(timeline.end_rows[position - 1] + 1, timeline.end_rows[position] + 1)
+        inside = [v for row in rows if (v := timeline.private_rows[row]) is not None]
         if inside:
-            end = lane.private_rows[lane.end_rows[position]]
+            end = timeline.private_rows[timeline.end_rows[position]]
             overs.append(max(inside) - (end if end is not None else inside[-1]))
     return max(overs, default=0.0)
 
 
-def _seconds_each(study: LaneStudy) -> float | None:
+def _seconds_each(study: TimelineAnalysis) -> float | None:
     """Return the seconds that one of the newest generations takes; None where time was not read."""
-    lane = study.lane
-    ends = list(zip(lane.generations, (lane.time[row] for row in lane.end_rows), strict=False))[-9:]
+    timeline = study.timeline
+    ends = list(
+        zip(timeline.generations, (timeline.time[row] for row in timeline.end_rows), strict=False)
+    )[-9:]
     each = [(b - a) / (after - before) for (before, a), (after, b) in pairwise(ends)]
     seconds = median(each) if each else 0.0
     return seconds if seconds > 0 else None
 
 
 def _moments(
-    study: LaneStudy, seconds: float, left: float, soonest: float, latest: float
+    study: TimelineAnalysis, seconds: float, left: float, soonest: float, latest: float
 ) -> When | None:
     """Return the times of the expected, the soonest and the latest end; None where they are too far away for a date."""
-    lane = study.lane
-    last = lane.time[lane.end_rows[-1]]
+    timeline = study.timeline
+    last = timeline.time[timeline.end_rows[-1]]
     if seconds * left > _YEAR_SECONDS:
         return None
     farthest = last + _LATEST * _YEAR_SECONDS

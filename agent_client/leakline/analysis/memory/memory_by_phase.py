@@ -15,8 +15,8 @@ from ..statistics.trend import Slope, floor_slope
 from ..timeline import (
     BETWEEN,
     UNKNOWN_PHASE,
-    Lane,
-    lanes_of,
+    Timeline,
+    timelines_of,
     top_level,
     with_its_generations,
 )
@@ -33,29 +33,29 @@ IN_USE: Final = "allocator.in_use_bytes"
 _MIN_KNOWN: Final = 4
 
 
-def book_names(lane: Lane) -> list[str]:
+def book_names(timeline: Timeline) -> list[str]:
     """Paths that have a line of their own in the recorded books."""
     return sorted(
         name[len(_PREFIX) : -len(".bytes")]
-        for name in lane.series
+        for name in timeline.series
         if name.startswith(_PREFIX) and name.endswith(".bytes")
     )
 
 
-def booked_bytes(lane: Lane) -> tuple[Mapping[str, float], ...]:
+def booked_bytes(timeline: Timeline) -> tuple[Mapping[str, float], ...]:
     """Per generation: bytes by phase path, ``between``, ``other_threads`` and ``leakline``.
 
     Taken from the recorded books, or, where there are none, from the readings after each phase.
     """
-    names = book_names(lane)
+    names = book_names(timeline)
     if not names:
         return tuple(
             {_line_name(path): change for path, change in line.items()}
-            for line in lane.private_increments
+            for line in timeline.private_increments
         )
-    columns = [(name, lane.series[f"{_PREFIX}{name}.bytes"]) for name in names]
+    columns = [(name, timeline.series[f"{_PREFIX}{name}.bytes"]) for name in names]
     lines = []
-    for row in lane.end_rows:
+    for row in timeline.end_rows:
         line = {name: float(v) for name, column in columns if (v := column[row]) is not None}
         lines.append(line)
     return tuple(lines)
@@ -66,12 +66,12 @@ def _line_name(path: str) -> str:
 
 
 def phase_slopes(
-    booked: Sequence[Mapping[str, float]], generations: Sequence[int], first: int, upto: int
+    booked: Sequence[Mapping[str, float]], generations: Sequence[int], first: int, end: int
 ) -> dict[str, Slope]:
     """Bytes per generation that stay in each top-level phase, from its running total over the window."""
-    first = max(first, upto - _PHASES_KEPT)
-    lines = booked[first:upto]
-    x = [float(g) for g in generations[first:upto]]
+    first = max(first, end - _PHASES_KEPT)
+    lines = booked[first:end]
+    x = [float(g) for g in generations[first:end]]
     paths: dict[str, list[str]] = {}
     for path in sorted({path for line in lines for path in line}):
         paths.setdefault(top_level(path), []).append(path)
@@ -83,16 +83,16 @@ def phase_slopes(
 
 
 def unread_phases(
-    lane: Lane, booked: Sequence[Mapping[str, float]], first: int, upto: int
+    timeline: Timeline, booked: Sequence[Mapping[str, float]], first: int, end: int
 ) -> set[str]:
     """Return the top-level phases that ran without a reading of memory in the newest or in most of the generations."""
     ran: dict[str, set[int]] = {}
-    for path, generation in _executions_by_generation(lane):
-        position = lane.position.get(generation)
-        if position is not None and first <= position < upto:
+    for path, generation in _executions_by_generation(timeline):
+        position = timeline.position.get(generation)
+        if position is not None and first <= position < end:
             ran.setdefault(top_level(path), set()).add(position)
     read: dict[str, set[int]] = {}
-    for position in range(first, upto):
+    for position in range(first, end):
         for path in booked[position]:
             read.setdefault(top_level(path), set()).add(position)
     found = set()
@@ -103,16 +103,16 @@ def unread_phases(
     return found
 
 
-def live_bytes_by_phase(lane: Lane, first: int, upto: int) -> dict[str, float] | None:
+def live_bytes_by_phase(timeline: Timeline, first: int, end: int) -> dict[str, float] | None:
     """Return the bytes per generation that were allocated in each top-level phase and are still in use.
 
     The books charge memory to the phase in which the process grew: one that reuses freed memory is charged nothing,
     whatever it keeps. What the C allocator has handed out rises where it is allocated. None where that was not read
     after each phase of enough generations. Give and take between phases is settled.
     """
-    if not lane.has(IN_USE):
+    if not timeline.has(IN_USE):
         return None
-    lines = lane.increments(IN_USE)[max(first, upto - _PHASES_KEPT) : upto]
+    lines = timeline.increments(IN_USE)[max(first, end - _PHASES_KEPT) : end]
     known = [line for line in lines if line and UNKNOWN_PHASE not in line]
     if len(known) < _MIN_KNOWN:
         return None
@@ -143,25 +143,25 @@ def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
     return left
 
 
-def phase_executions(lane: Lane | ProcessHistory) -> dict[str, int]:
+def phase_executions(timeline: Timeline | ProcessHistory) -> dict[str, int]:
     """How often each phase path ran, by the recorded counts or the snapshots after it; what is left out adds one."""
-    found = dict.fromkeys(lane.left_out.phases, 1)
-    for kind, phase in zip(lane.kind, lane.phase, strict=True):
+    found = dict.fromkeys(timeline.left_out.phases, 1)
+    for kind, phase in zip(timeline.kind, timeline.phase, strict=True):
         if kind == "phase_end" and phase:
             found[phase] = found.get(phase, 0) + 1
-    for name, column in lane.series.items():
+    for name, column in timeline.series.items():
         if name.startswith(_PREFIX) and name.endswith(".executions"):
             path = name[len(_PREFIX) : -len(".executions")]
             found[path] = max(found.get(path, 0), int(sum(v for v in column if v is not None)))
     return found
 
 
-def executions_each(lane: Lane, path: str, since: float, upto: int) -> int | None:
+def executions_each(timeline: Timeline, path: str, since: float, end: int) -> int | None:
     """How often a phase ran in each generation from that one on; None where that is not the same number in all."""
-    column = lane.series.get(f"{_PREFIX}{path}.executions")
+    column = timeline.series.get(f"{_PREFIX}{path}.executions")
     if column is None:
         return None
-    ended = zip(lane.generations[:upto], lane.end_rows[:upto], strict=True)
+    ended = zip(timeline.generations[:end], timeline.end_rows[:end], strict=True)
     times = {column[row] for generation, row in ended if generation >= since}
     (first, *others) = times or {None}
     return None if others or not first else int(first)
@@ -173,25 +173,25 @@ def books(history: RunHistory) -> Books:
     Of a history that was read in part, what was booked in generations that were left out is expected with the next one
     that was not; here it stands with the next one that no process leaves out.
     """
-    lanes = with_its_generations(lanes_of(history))
-    left_out = union(lane.left_out.generations for lane in lanes)
-    seen = {g for lane in lanes for g in lane.generations}
+    timelines = with_its_generations(timelines_of(history))
+    left_out = union(timeline.left_out.generations for timeline in timelines)
+    seen = {g for timeline in timelines for g in timeline.generations}
     generations = tuple(sorted(g for g in seen if g not in left_out))
     at = {g: bisect_left(generations, g) for g in seen}
     amounts: dict[str, list[float]] = {}
     seconds: dict[str, list[Value]] = {}
     executions: dict[str, list[int]] = {}
-    for lane in lanes:
-        counts = _executions_by_generation(lane)
+    for timeline in timelines:
+        counts = _executions_by_generation(timeline)
         for i, (generation, line) in enumerate(
-            zip(lane.generations, booked_bytes(lane), strict=True)
+            zip(timeline.generations, booked_bytes(timeline), strict=True)
         ):
             position = at[generation]
             for name, change in line.items():
                 amounts.setdefault(name, [0.0] * len(generations))[position] += change
                 column = seconds.setdefault(name, [None] * len(generations))
                 if generation not in left_out:
-                    spent = _reading(lane, f"{_PREFIX}{name}.seconds", lane.end_rows[i])
+                    spent = _reading(timeline, f"{_PREFIX}{name}.seconds", timeline.end_rows[i])
                     column[position] = _longer(column[position], spent)
                 ran = executions.setdefault(name, [0] * len(generations))
                 ran[position] += counts.get((name, generation), 0)
@@ -210,30 +210,32 @@ def _spans(generations: Sequence[int], left_out: Spans) -> tuple[int, ...]:
         return ()
     starts = [first for first, _ in left_out.spans]
     gone = list(accumulate((last - first + 1 for first, last in left_out.spans), initial=0))
-    upto = [gone[bisect(starts, generation)] for generation in generations]
-    return tuple(1 + now - before for before, now in pairwise((0, *upto)))
+    end = [gone[bisect(starts, generation)] for generation in generations]
+    return tuple(1 + now - before for before, now in pairwise((0, *end)))
 
 
 def _place(name: str) -> tuple[int, str]:
     return (NO_PHASE.index(name) if name in NO_PHASE else -1, name)
 
 
-def _executions_by_generation(lane: Lane) -> dict[tuple[str, int], int]:
+def _executions_by_generation(timeline: Timeline) -> dict[tuple[str, int], int]:
     found: dict[tuple[str, int], int] = {}
-    for kind, phase, generation in zip(lane.kind, lane.phase, lane.generation, strict=True):
+    for kind, phase, generation in zip(
+        timeline.kind, timeline.phase, timeline.generation, strict=True
+    ):
         if kind == "phase_end" and phase and generation is not None:
             found[phase, generation] = found.get((phase, generation), 0) + 1
-    for name in book_names(lane):
-        column = lane.series.get(f"{_PREFIX}{name}.executions")
-        for generation, row in zip(lane.generations, lane.end_rows, strict=True):
+    for name in book_names(timeline):
+        column = timeline.series.get(f"{_PREFIX}{name}.executions")
+        for generation, row in zip(timeline.generations, timeline.end_rows, strict=True):
             value = None if column is None else column[row]
             if value is not None:
                 found[name, generation] = int(value)
     return found
 
 
-def _reading(lane: Lane, name: str, row: int) -> Value:
-    column = lane.series.get(name)
+def _reading(timeline: Timeline, name: str, row: int) -> Value:
+    column = timeline.series.get(name)
     return None if column is None else column[row]
 
 

@@ -18,7 +18,7 @@ from ..results import Kind, Suspect
 from ..run_history import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR_BYTES, is_javascript
 from ..statistics.memory_evidence import Scale, baseline_of
 from ..statistics.trend import floor_slope, theil_sen
-from ..timeline import Lane, bridge_gaps, can_bridge
+from ..timeline import Timeline, bridge_gaps, can_bridge
 from .uncollected_memory import YOUNG, beside_tensors, is_told, told_for_good
 
 # Cyclic garbage: objects a generation that only the collector could free, and memory that swings with them.
@@ -61,55 +61,55 @@ class Channel:
     placed_by: str = ""
     read: tuple[int, ...] | None = field(default=None, compare=False)
 
-    def stands(self, upto: int) -> int:
+    def stands(self, end: int) -> int:
         """The generations that speak at this moment: up to the last reading, or those told of, while it is not too
         long ago.
         """
         if self.read is not None:
-            return last_read(self.read, upto)
-        silent = upto - self.told
+            return last_read(self.read, end)
+        silent = end - self.told
         return (
-            self.told if self.told and silent > 0 and can_bridge(silent, self.longest_gap) else upto
+            self.told if self.told and silent > 0 and can_bridge(silent, self.longest_gap) else end
         )
 
-    def positions(self, upto: int) -> Sequence[int]:
-        """Return the positions of the first ``upto`` generations of which something is known.
+    def positions(self, end: int) -> Sequence[int]:
+        """Return the positions of the first ``end`` generations of which something is known.
 
         What lies between two readings is known where they are near enough for a straight line.
         """
         if self.read is None:
-            return range(upto)
-        read = self.read[: bisect_left(self.read, upto)]
+            return range(end)
+        read = self.read[: bisect_left(self.read, end)]
         found, longest = list(read[:1]), 0
         for a, b in pairwise(read):
             found.extend(range(a + 1, b + 1) if can_bridge(b - a, longest) else (b,))
             longest = max(longest, b - a)
         return found
 
-    def unread(self, upto: int) -> set[int]:
+    def unread(self, end: int) -> set[int]:
         """Return the positions between two readings of which nothing is known."""
-        known = self.positions(upto)
+        known = self.positions(end)
         is_whole = not known or len(known) == known[-1] - known[0] + 1
         return set() if is_whole else {*range(known[0], known[-1])}.difference(known)
 
-    def line(self, upto: int) -> Sequence[float]:
-        """Return the first ``upto`` values with a straight line across every gap between two readings."""
-        if not self.unread(upto):
-            return self.values[:upto]
-        known = self.positions(upto)
-        found = list(self.values[:upto])
+    def line(self, end: int) -> Sequence[float]:
+        """Return the first ``end`` values with a straight line across every gap between two readings."""
+        if not self.unread(end):
+            return self.values[:end]
+        known = self.positions(end)
+        found = list(self.values[:end])
         for a, b in pairwise(known):
             for i in range(a + 1, b):
                 found[i] = found[a] + (found[b] - found[a]) * (i - a) / (b - a)
         return found
 
     def scale(
-        self, private: Sequence[float], upto: int, remaining: float | None, spacing: int = 1
+        self, private: Sequence[float], end: int, remaining: float | None, spacing: int = 1
     ) -> Scale:
-        baseline = _level_at_first(self.values, upto) + _level_at_first(self.beside, upto)
+        baseline = _level_at_first(self.values, end) + _level_at_first(self.beside, end)
         if not self.own_baseline:
             baseline += baseline_of(private)
-        level = self.values[upto - 1] + (self.beside[upto - 1] if self.beside else 0.0)
+        level = self.values[end - 1] + (self.beside[end - 1] if self.beside else 0.0)
         return Scale(baseline, self.limit_bytes, level, remaining, spacing)
 
     @property
@@ -130,54 +130,56 @@ class IdleCache:
     whole: bool
 
 
-def channels_of(lane: Lane, *, ranks_until: float | None = None) -> tuple[Channel, ...]:
-    """All channels this lane has readings of in every sense needed, in a fixed order.
+def channels_of(timeline: Timeline, *, ranks_until: float | None = None) -> tuple[Channel, ...]:
+    """All channels this timeline has readings of in every sense needed, in a fixed order.
 
     ``ranks_until``: up to when all ranks of the run have reported themselves (None: there is only one). A rank that
     started the others has them as children as well; what they gained later is not yet known from themselves.
     """
     found = []
     for series in CHILDREN:
-        values = _column(lane, series)
-        covered = reported_by_ranks(lane, ranks_until)
-        ranks = _column(lane, _of_ranks(series)) if covered else ()
+        values = _column(timeline, series)
+        covered = reported_by_ranks(timeline, ranks_until)
+        ranks = _column(timeline, _of_ranks(series)) if covered else ()
         if values and ranks:
             ranks = (*ranks[:covered], *[ranks[covered - 1]] * (len(ranks) - covered))
             values = tuple(max(0.0, a - b) for a, b in zip(values, ranks, strict=True))
         if values:
-            read = _read(lane, series)
+            read = _read(timeline, series)
             found.append(Channel(series, "children", values, own_baseline=False, read=read))
             break
-    shared = _column(lane, SHARED)
+    shared = _column(timeline, SHARED)
     if shared:
-        read = _read(lane, SHARED)
+        read = _read(timeline, SHARED)
         found.append(Channel(SHARED, "shared_memory", shared, own_baseline=False, read=read))
-    for index in _devices(lane):
-        found.extend(_device_channels(lane, index))
-    found.extend(_metal_channels(lane))
-    if is_javascript(lane.series):
-        found.extend(_beside_tensors(lane))
+    for index in _devices(timeline):
+        found.extend(_device_channels(timeline, index))
+    found.extend(_metal_channels(timeline))
+    if is_javascript(timeline.series):
+        found.extend(_beside_tensors(timeline))
     return tuple(found)
 
 
-def reported_by_ranks(lane: Lane, until: float | None) -> int:
+def reported_by_ranks(timeline: Timeline, until: float | None) -> int:
     """Return in how many of the first generations the ranks among the children have reported themselves."""
-    if until is None or not any(lane.has(_of_ranks(series)) for series in CHILDREN):
+    if until is None or not any(timeline.has(_of_ranks(series)) for series in CHILDREN):
         return 0
-    return sum(lane.time[row] <= until for row in lane.end_rows)
+    return sum(timeline.time[row] <= until for row in timeline.end_rows)
 
 
 def _of_ranks(series: str) -> str:
     return series.replace("children.", "children.ranks.")
 
 
-def _devices(lane: Lane) -> list[str]:
+def _devices(timeline: Timeline) -> list[str]:
     return sorted(
         {
             name.split(".")[1]
-            for name in lane.series
+            for name in timeline.series
             if name.startswith(("cuda.", "gpu."))
-            and name.endswith(_OF_A_DEVICE if lane.private else (*_OF_A_DEVICE, _OF_ALL_PROCESSES))
+            and name.endswith(
+                _OF_A_DEVICE if timeline.private else (*_OF_A_DEVICE, _OF_ALL_PROCESSES)
+            )
         }
     )
 
@@ -189,76 +191,80 @@ def _of_device(index: str) -> tuple[str, str, str, str]:
     )  # fmt: skip
 
 
-def _device_channels(lane: Lane, index: str) -> list[Channel]:
-    allocated, reserved, outside, process = (_column(lane, name) for name in _of_device(index))
-    limit = _last(lane, f"gpu.{index}.total_bytes")
+def _device_channels(timeline: Timeline, index: str) -> list[Channel]:
+    allocated, reserved, outside, process = (_column(timeline, name) for name in _of_device(index))
+    limit = _last(timeline, f"gpu.{index}.total_bytes")
     found = []
     if allocated:
         name = f"cuda.{index}.allocated_bytes"
-        found.append(Channel(name, "gpu", allocated, limit, read=_read(lane, name)))
+        found.append(Channel(name, "gpu", allocated, limit, read=_read(timeline, name)))
     elif process:
         # Another framework than torch: its memory as the driver sees it.
         name = f"gpu.{index}.process_bytes"
-        found.append(Channel(name, "gpu", process, limit, read=_read(lane, name)))
-    elif not lane.private and (used := _column(lane, f"gpu.{index}.used_bytes")):
+        found.append(Channel(name, "gpu", process, limit, read=_read(timeline, name)))
+    elif not timeline.private and (used := _column(timeline, f"gpu.{index}.used_bytes")):
         # A log of the driver alone tells what all processes use, and nothing of one of them.
         name = f"gpu.{index}.used_bytes"
-        found.append(Channel(name, "gpu", used, limit, read=_read(lane, name)))
+        found.append(Channel(name, "gpu", used, limit, read=_read(timeline, name)))
     if allocated and reserved:
         spare = tuple(r - a for r, a in zip(reserved, allocated, strict=True))
         name = f"cuda.{index}.reserved_bytes"
-        read = _read(lane, name, f"cuda.{index}.allocated_bytes")
+        read = _read(timeline, name, f"cuda.{index}.allocated_bytes")
         found.append(Channel(name, "gpu_fragmentation", spare, limit, beside=allocated, read=read))
     if outside and reserved:
         name = f"gpu.{index}.outside_bytes"
-        read = _read(lane, name)
+        read = _read(timeline, name)
         found.append(Channel(name, "gpu", outside, limit, beside=reserved, read=read))
     return found
 
 
-def _metal_channels(lane: Lane) -> list[Channel]:
-    allocated = _column(lane, _METAL)
-    limit = _last(lane, "mps.limit_bytes")
-    return [Channel(_METAL, "gpu", allocated, limit, read=_read(lane, _METAL))] if allocated else []
+def _metal_channels(timeline: Timeline) -> list[Channel]:
+    allocated = _column(timeline, _METAL)
+    limit = _last(timeline, "mps.limit_bytes")
+    return (
+        [Channel(_METAL, "gpu", allocated, limit, read=_read(timeline, _METAL))]
+        if allocated
+        else []
+    )
 
 
-def _beside_tensors(lane: Lane) -> list[Channel]:
+def _beside_tensors(timeline: Timeline) -> list[Channel]:
     """What else a program of JavaScript takes: in a page its heap."""
-    known = beside_tensors(lane) if is_told(lane) else None
+    known = beside_tensors(timeline) if is_told(timeline) else None
     if known and known.native:
         kept = Channel(
             KEPT, "objects", known.kept, beside=known.native, told=known.told,
             longest_gap=known.longest_gap, noise_bytes=YOUNG, placed_by=RESIDENT_BYTES,
         )  # fmt: skip
         return [kept, Channel(RESIDENT_BYTES, "objects", known.native, beside=known.kept)]
-    heap, resident = _column(lane, HEAP_BYTES), _column(lane, RESIDENT_BYTES)
+    heap, resident = _column(timeline, HEAP_BYTES), _column(timeline, RESIDENT_BYTES)
     if resident:
-        tensors = _column(lane, TENSOR_BYTES) or (0.0,) * len(resident)
+        tensors = _column(timeline, TENSOR_BYTES) or (0.0,) * len(resident)
         rest = tuple(r - t for r, t in zip(resident, tensors, strict=True))
         return [Channel(RESIDENT_BYTES, "objects", rest)]
     return [Channel(HEAP_BYTES, "objects", heap)] if heap else []
 
 
-def _level_at_first(values: Sequence[float], upto: int) -> float:
+def _level_at_first(values: Sequence[float], end: int) -> float:
     """Return the bytes that growth is compared with: those of the first generations in which there were any.
 
     A worker that starts in the fourth generation grows from its own size, not from nothing.
     """
-    return baseline_of(tuple(islice((v for v in values[:upto] if v > 0), 3)))
+    return baseline_of(tuple(islice((v for v in values[:end] if v > 0), 3)))
 
 
-def _last(lane: Lane, series: str) -> float | None:
-    values = _column(lane, series)
+def _last(timeline: Timeline, series: str) -> float | None:
+    values = _column(timeline, series)
     return values[-1] if values else None
 
 
-def _column(lane: Lane, series: str) -> tuple[float, ...]:
-    return tuple(bridge_gaps(lane.values(series))) if lane.has(series) else ()
+def _column(timeline: Timeline, series: str) -> tuple[float, ...]:
+    return tuple(bridge_gaps(timeline.values(series))) if timeline.has(series) else ()
 
 
-def _read(lane: Lane, *series: str) -> tuple[int, ...]:
+def _read(timeline: Timeline, *series: str) -> tuple[int, ...]:
     """Return the positions of the generations in which all of these were read."""
-    columns = [lane.values(name) for name in series]
+    columns = [timeline.values(name) for name in series]
     return tuple(
         i
         for i, values in enumerate(zip(*columns, strict=True))
@@ -272,57 +278,59 @@ def device_of(series: str) -> str:
     return f"GPU {index}" if index.isdigit() else "the GPU"
 
 
-def last_read(read: Sequence[int], upto: int) -> int:
-    """Return how many of the first ``upto`` generations there are up to the last one read; all where none was."""
-    at = bisect_left(read, upto)
-    return read[at - 1] + 1 if at else upto
+def last_read(read: Sequence[int], end: int) -> int:
+    """Return how many of the first ``end`` generations there are up to the last one read; all where none was."""
+    at = bisect_left(read, end)
+    return read[at - 1] + 1 if at else end
 
 
-def bridged_for_good(lane: Lane, upto: int, ranks_until: float | None = None) -> int:
-    """Of the first ``upto`` generations those without an open gap: no reading to come changes what is read of them."""
-    of_devices = [series for index in _devices(lane) for series in _of_device(index)]
-    ends = [last_read(lane.private_read, upto)]
-    if any(lane.has(_of_ranks(series)) for series in CHILDREN):
-        ends.append(reported_by_ranks(lane, ranks_until))
-    beside = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(lane.series) else ()
-    for series in filter(lane.has, (*CHILDREN, SHARED, *of_devices, _METAL, *beside)):
-        known = [i for i, value in enumerate(lane.values(series)[:upto]) if value is not None]
+def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = None) -> int:
+    """Of the first ``end`` generations those without an open gap: no reading to come changes what is read of them."""
+    of_devices = [series for index in _devices(timeline) for series in _of_device(index)]
+    ends = [last_read(timeline.private_read, end)]
+    if any(timeline.has(_of_ranks(series)) for series in CHILDREN):
+        ends.append(reported_by_ranks(timeline, ranks_until))
+    beside = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(timeline.series) else ()
+    for series in filter(timeline.has, (*CHILDREN, SHARED, *of_devices, _METAL, *beside)):
+        known = [i for i, value in enumerate(timeline.values(series)[:end]) if value is not None]
         read = known[-1] + 1 if known else 0
         longest = max((b - a for a, b in pairwise(known)), default=0)
-        if can_bridge(upto - read, longest):
+        if can_bridge(end - read, longest):
             ends.append(read)
-    if is_javascript(lane.series) and is_told(lane):
-        ends.append(told_for_good(lane, upto))
+    if is_javascript(timeline.series) and is_told(timeline):
+        ends.append(told_for_good(timeline, end))
     return min(ends)
 
 
-def garbage_per_generation(lane: Lane, upto: int) -> float | None:
+def garbage_per_generation(timeline: Timeline, end: int) -> float | None:
     """Objects the collector freed per generation when memory swings with it; None when it does not matter."""
-    if not lane.has("python.garbage_freed") or upto < _MIN_GENERATIONS or not lane.private:
+    if not timeline.has("python.garbage_freed") or end < _MIN_GENERATIONS or not timeline.private:
         return None
-    x, freed = lane.points("python.garbage_freed", upto)
+    x, freed = timeline.points("python.garbage_freed", end)
     if len(x) < _MIN_GENERATIONS:
         return None
     rate = theil_sen(x[-16:], freed[-16:]).estimate
-    if rate < _GARBAGE_PER_GENERATION or _swing(lane, upto) < _SWING * baseline_of(lane.private):
+    if rate < _GARBAGE_PER_GENERATION or _swing(timeline, end) < _SWING * baseline_of(
+        timeline.private
+    ):
         return None
     return rate
 
 
-def _swing(lane: Lane, upto: int) -> float:
+def _swing(timeline: Timeline, end: int) -> float:
     """How far memory goes up and down inside a generation or from one to the next, bytes."""
-    recent = lane.private[max(0, upto - 16) : upto]
+    recent = timeline.private[max(0, end - 16) : end]
     falls = [a - b for a, b in pairwise(recent) if a > b]
     return median(falls) if len(falls) * 4 >= len(recent) else 0.0
 
 
-def idle_in_cache(lane: Lane, series: str) -> IdleCache | None:
+def idle_in_cache(timeline: Timeline, series: str) -> IdleCache | None:
     """What torch keeps of a device beside its tensors, where that is far more than they leave by chance.
 
     ``series`` is that of its reserved bytes. None where little of it can be given back, or too little was read.
     """
     kept, tensors, split = (
-        lane.readings(name) if lane.has(name) else ()
+        timeline.readings(name) if timeline.has(name) else ()
         for name in (series, f"{_stem(series)}.allocated_bytes", f"{_stem(series)}.inactive_split_bytes")
     )  # fmt: skip
     if not series.startswith("cuda.") or not kept or not tensors:
@@ -343,11 +351,11 @@ def _stem(series: str) -> str:
     return series.rpartition(".")[0]
 
 
-def allocator_rate(lane: Lane, start: float, upto: int) -> float | None:
+def allocator_rate(timeline: Timeline, start: float, end: int) -> float | None:
     """Growth per generation of what the C allocator keeps without using it."""
-    if not lane.has("allocator.kept_bytes"):
+    if not timeline.has("allocator.kept_bytes"):
         return None
-    x, y = lane.points("allocator.kept_bytes", upto)
+    x, y = timeline.points("allocator.kept_bytes", end)
     first = next((i for i, at in enumerate(x) if at >= start - 1), len(x))
     if len(x) - first < 4:
         return None
@@ -386,18 +394,18 @@ class GrowingChildren(NamedTuple):
     rest: float = 0.0
 
 
-def growing_children(lane: Lane, since: float | None, rate: float) -> GrowingChildren:
+def growing_children(timeline: Timeline, since: float | None, rate: float) -> GrowingChildren:
     """Those that account for a growth of all together by ``rate`` bytes per generation, what grows most first.
 
     ``since``: the generation from which they grow.
     """
-    sizes = sizes_of_children(lane.series)
+    sizes = sizes_of_children(timeline.series)
     named = {series: name for series, name in sizes.items() if name != OTHER}
-    rates = {name: _rate(lane, series, since) for series, name in named.items()}
+    rates = {name: _rate(timeline, series, since) for series, name in named.items()}
     least = _PART * rate
     grown = sorted((name for name in rates if rates[name] >= least > 0), key=lambda n: -rates[n])
     suspects = (Suspect(name, "process", None, round(rates[name], 1)) for name in grown)
-    rest = sum(_rate_of_rest(lane, s, named, since) for s in sizes.keys() - named.keys())
+    rest = sum(_rate_of_rest(timeline, s, named, since) for s in sizes.keys() - named.keys())
     return GrowingChildren(
         tuple(suspects)[:_MAX_NAMED], len(named), rest if rest >= least > 0 else 0.0
     )
@@ -420,9 +428,9 @@ def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
     return found
 
 
-def _rate(lane: Lane, series: str, since: float | None) -> float:
+def _rate(timeline: Timeline, series: str, since: float | None) -> float:
     """Bytes per generation; 0 of one that was read too seldom to tell."""
-    xs, ys = lane.points(series, newest=_NEWEST)
+    xs, ys = timeline.points(series, newest=_NEWEST)
     # It grows from what it had in the generation before.
     kept = [(x, y) for x, y in zip(xs, ys, strict=True) if since is None or x >= since - 1]
     if len(kept) < _FEW:
@@ -437,15 +445,19 @@ class _Read(NamedTuple):
     beside: Hashable
 
 
-def _rate_of_rest(lane: Lane, series: str, named: Mapping[str, str], since: float | None) -> float:
+def _rate_of_rest(
+    timeline: Timeline, series: str, named: Mapping[str, str], since: float | None
+) -> float:
     """As `_rate`. A child that joins the rest or leaves it, for a series of its own, takes along all that it has: that
     is no growth. So such a generation counts as the others do on average."""
     read = []
-    for generation, row in list(zip(lane.generations, lane.end_rows, strict=True))[-_NEWEST:]:
-        size = lane.series[series][row]
+    for generation, row in list(zip(timeline.generations, timeline.end_rows, strict=True))[
+        -_NEWEST:
+    ]:
+        size = timeline.series[series][row]
         if size is not None and (since is None or generation >= since - 1):
-            told = frozenset(name for name in named if lane.series[name][row] is not None)
-            read.append(_Read(generation, size, (lane.segment[row], told)))
+            told = frozenset(name for name in named if timeline.series[name][row] is not None)
+            read.append(_Read(generation, size, (timeline.segment[row], told)))
     alike = [(a, b) for a, b in pairwise(read) if a.beside == b.beside]
     if len(alike) < _FEW - 1:
         return 0.0

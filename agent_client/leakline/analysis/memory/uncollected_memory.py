@@ -24,7 +24,7 @@ from ..run_history import EXTERNAL_BYTES, HEAP_BYTES, RESIDENT_BYTES, TENSOR_BYT
 from ..series_facts import Facts
 from ..statistics.count_evidence import CountGrowth, count_growth
 from ..statistics.trend import Slope, floor_slope
-from ..timeline import END, Lane, fill_gaps
+from ..timeline import END, Timeline, fill_gaps
 
 _OBJECTS: Final = "python.garbage_objects"
 _BYTES: Final = "python.garbage_bytes"
@@ -76,51 +76,55 @@ class Waiting:
         )
 
 
-def waiting_of(lane: Lane) -> Waiting:
-    """What is known of the garbage of a lane; without ``objects`` when no look says that it grows."""
-    off = _newest(lane, _ENABLED) == 0
+def waiting_of(timeline: Timeline) -> Waiting:
+    """What is known of the garbage of a timeline; without ``objects`` when no look says that it grows."""
+    off = _newest(timeline, _ENABLED) == 0
     nothing = Waiting(collector_off=off)
-    if not lane.has(_OBJECTS):
+    if not timeline.has(_OBJECTS):
         return nothing
-    x, counts = lane.points(_OBJECTS, newest=_WINDOW)
+    x, counts = timeline.points(_OBJECTS, newest=_WINDOW)
     recent = counts[-_LOOKS:]
     fell = any(b < _COLLECTED * a for a, b in pairwise(recent))
     if len(recent) < _LOOKS or recent[-1] < _MATTERS or fell:
         return nothing
-    if _newest(lane, _WHOLE) != 0:
-        growth = count_growth(x, counts, None, lane.spacing(len(lane)))
-        rate = max(0.0, floor_slope(*lane.points(_BYTES, newest=_WINDOW)).estimate)
+    if _newest(timeline, _WHOLE) != 0:
+        growth = count_growth(x, counts, None, timeline.spacing(len(timeline)))
+        rate = max(0.0, floor_slope(*timeline.points(_BYTES, newest=_WINDOW)).estimate)
         return nothing if growth is None else Waiting(recent[-1], growth, rate, False, False, off)
-    share = recent[-1] / max(1.0, _newest(lane, _LOOKED_AT) or 0.0)
+    share = recent[-1] / max(1.0, _newest(timeline, _LOOKED_AT) or 0.0)
     if share >= _MOSTLY:
-        return _by_share(lane, recent[-1], share, off)
-    return _among_the_newest(lane, recent[-1]) if off else nothing
+        return _by_share(timeline, recent[-1], share, off)
+    return _among_the_newest(timeline, recent[-1]) if off else nothing
 
 
-def _among_the_newest(lane: Lane, objects: float) -> Waiting:
+def _among_the_newest(timeline: Timeline, objects: float) -> Waiting:
     """Where nothing is collected and looks reach no further back than before: what there is more of has come since."""
-    _, reached = lane.points(_LOOKED_AT, newest=_WINDOW)
-    growth = count_growth(*lane.points(_OBJECTS, newest=_WINDOW), None, lane.spacing(len(lane)))
+    _, reached = timeline.points(_LOOKED_AT, newest=_WINDOW)
+    growth = count_growth(
+        *timeline.points(_OBJECTS, newest=_WINDOW), None, timeline.spacing(len(timeline))
+    )
     if growth is None or not reached or reached[-1] > _FURTHER * min(reached):
         return Waiting(collector_off=True)
-    rate = max(0.0, floor_slope(*lane.points(_BYTES, newest=_WINDOW)).estimate)
+    rate = max(0.0, floor_slope(*timeline.points(_BYTES, newest=_WINDOW)).estimate)
     return Waiting(objects, growth, rate, False, True, True)
 
 
-def _by_share(lane: Lane, objects: float, share: float, off: bool) -> Waiting:
+def _by_share(timeline: Timeline, objects: float, share: float, off: bool) -> Waiting:
     """Where only the newest objects are looked at: while the collector is off, what waits for it is counted apart."""
-    pending = off and lane.has(_PENDING)
-    spacing = lane.spacing(len(lane))
-    found = count_growth(*lane.points(_PENDING, newest=_WINDOW), None, spacing) if pending else None
+    pending = off and timeline.has(_PENDING)
+    spacing = timeline.spacing(len(timeline))
+    found = (
+        count_growth(*timeline.points(_PENDING, newest=_WINDOW), None, spacing) if pending else None
+    )
     if found is None:
         return Waiting(objects, None, 0.0, True, True, off)
     growth = scaled(found, share)
-    each = (_newest(lane, _BYTES) or 0.0) / objects
+    each = (_newest(timeline, _BYTES) or 0.0) / objects
     return Waiting(objects, growth, growth.slope * each, True, True, off)
 
 
-def _newest(lane: Lane, series: str) -> float | None:
-    known = [float(v) for v in lane.series.get(series, ()) if v is not None]
+def _newest(timeline: Timeline, series: str) -> float | None:
+    known = [float(v) for v in timeline.series.get(series, ()) if v is not None]
     return known[-1] if known else None
 
 
@@ -147,14 +151,14 @@ def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
     return replace(cause, kind="cyclic_garbage", members=members, measured=measured)
 
 
-def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, upto: int) -> bool:
+def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, end: int) -> bool:
     """Whether a collection may still free most of it, for the collector runs.
 
     Garbage of which little waits, or a growth that is no more than what waits, of no name or of a class that was seen
     in it: such garbage rises for many generations where its objects and the collector's threshold keep a slow beat.
     """
-    lane, owner = facts.lane, cause.owner
-    _, enabled = lane.points(_ENABLED, upto) if lane.has(_ENABLED) else ([], [])
+    timeline, owner = facts.timeline, cause.owner
+    _, enabled = timeline.points(_ENABLED, end) if timeline.has(_ENABLED) else ([], [])
     if enabled and not enabled[-1]:
         return False
     in_cycles = cause.kind == "cyclic_garbage"
@@ -162,9 +166,9 @@ def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, upto: 
         return False
     nameless = owner is None or owner.family == "plain"
     seen = owner is not None and owner.name in facts.history.holders_by_type.garbage_types
-    if not lane.has(_BYTES) or not (in_cycles or nameless or seen):
+    if not timeline.has(_BYTES) or not (in_cycles or nameless or seen):
         return False
-    _, found = lane.points(_BYTES, upto)
+    _, found = timeline.points(_BYTES, end)
     return bool(found) and found[-1] >= _EXPLAINS * cause.rate.estimate * window
 
 
@@ -231,9 +235,9 @@ _CLEAR_FLOORS: Final = 3
 _LOWER_AFTER: Final = 2
 
 
-def is_told(lane: Lane) -> bool:
+def is_told(timeline: Timeline) -> bool:
     """Whether all that V8 manages is read; without it resident memory is all there is to go by."""
-    return all(map(lane.has, (HEAP_BYTES, EXTERNAL_BYTES, RESIDENT_BYTES)))
+    return all(map(timeline.has, (HEAP_BYTES, EXTERNAL_BYTES, RESIDENT_BYTES)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +254,10 @@ class Beside:
     longest_gap: int
 
 
-def beside_tensors(lane: Lane) -> Beside:
+def beside_tensors(timeline: Timeline) -> Beside:
     """Between two collections what is kept lies on a straight line; after the last one it stands, and is not known."""
-    kept, native = _kept_and_native(lane)
-    told = _told_upto(kept)
+    kept, native = _kept_and_native(timeline)
+    told = _known_until(kept)
     floors = [value for value in kept if value is not None]
     level = (
         _on_lines([*kept[:told], *[None] * (len(kept) - told)])
@@ -263,13 +267,13 @@ def beside_tensors(lane: Lane) -> Beside:
     return Beside(tuple(level), tuple(native), told, _longest_gap(kept))
 
 
-def told_for_good(lane: Lane, upto: int) -> int:
-    """Of the first ``upto`` generations those whose values no later collection changes."""
-    kept = _kept_and_native(lane)[0][:upto]
-    return _known(kept)[-_LOWER_AFTER - 1] + 1 if _told_upto(kept) else 0
+def told_for_good(timeline: Timeline, end: int) -> int:
+    """Of the first ``end`` generations those whose values no later collection changes."""
+    kept = _kept_and_native(timeline)[0][:end]
+    return _known(kept)[-_LOWER_AFTER - 1] + 1 if _known_until(kept) else 0
 
 
-def _told_upto(kept: Sequence[Value]) -> int:
+def _known_until(kept: Sequence[Value]) -> int:
     """Behind the last floor but one, where enough are: few are no trend, and the last may be lowered most."""
     floors = [value for value in kept if value is not None]
     clear = len(floors) >= _CLEAR_FLOORS and all(b - a > YOUNG for a, b in pairwise(floors))
@@ -294,16 +298,16 @@ def _on_lines(kept: Sequence[Value]) -> list[float]:
     return filled
 
 
-def _kept_and_native(lane: Lane) -> tuple[list[Value], list[float]]:
+def _kept_and_native(timeline: Timeline) -> tuple[list[Value], list[float]]:
     """Per generation, bytes: what V8 is known to keep beside the tensors, None where it is not; what is native."""
-    kept: list[Value] = [None] * len(lane.kind)
-    native: list[Value] = [None] * len(lane.kind)
+    kept: list[Value] = [None] * len(timeline.kind)
+    native: list[Value] = [None] * len(timeline.kind)
     first = 0
-    for row in range(1, len(lane.kind) + 1):
-        if row == len(lane.kind) or lane.segment[row] != lane.segment[first]:
-            _read(lane, range(first, row), kept, native)
+    for row in range(1, len(timeline.kind) + 1):
+        if row == len(timeline.kind) or timeline.segment[row] != timeline.segment[first]:
+            _read(timeline, range(first, row), kept, native)
             first = row
-    return _lowered(lane.at_ends(kept)), fill_gaps(lane.at_ends(native))
+    return _lowered(timeline.at_ends(kept)), fill_gaps(timeline.at_ends(native))
 
 
 def _lowered(kept: Sequence[Value]) -> list[Value]:
@@ -314,23 +318,23 @@ def _lowered(kept: Sequence[Value]) -> list[Value]:
     return found
 
 
-def _read(lane: Lane, rows: range, kept: list[Value], native: list[Value]) -> None:
+def _read(timeline: Timeline, rows: range, kept: list[Value], native: list[Value]) -> None:
     """Of one attempt, into the rows that end its generations."""
     heap, outside, resident, tensors = (
-        fill_gaps(lane.series.get(name, ())[rows.start : rows.stop])
+        fill_gaps(timeline.series.get(name, ())[rows.start : rows.stop])
         for name in (HEAP_BYTES, EXTERNAL_BYTES, RESIDENT_BYTES, TENSOR_BYTES)
     )
     if not (heap and outside and resident and tensors):
         return
     beside = [h + o - t for h, o, t in zip(heap, outside, tensors, strict=True)]
-    ends = [row - rows.start for row in lane.end_rows if row in rows]
+    ends = [row - rows.start for row in timeline.end_rows if row in rows]
     collector = _Collector(heap, outside, beside)
     before, highest = 0, beside[0]
     for position, end in enumerate(ends):
         highest = max(highest, *beside[before : end + 1])
         native[rows.start + end] = resident[end] - tensors[end] - highest
         last = position == len(ends) - 1
-        if not last or lane.kind[rows.start + end] == END:
+        if not last or timeline.kind[rows.start + end] == END:
             kept[rows.start + end] = collector.after(before, end)
         before = end + 1
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from ..timeline import Lane
+from ..timeline import Timeline
 from .trend import (
     HALF_RATIO,
     MAX_HINGE_POINTS,
@@ -235,10 +235,10 @@ class Piece:
         return len(self.x)
 
 
-def bend_of(lane: Lane, values: Sequence[float], upto: int) -> Start | None:
+def bend_of(timeline: Timeline, values: Sequence[float], end: int) -> Start | None:
     """Where memory begins to rise. What rises before a bend already, as all that accelerates does, has its own."""
-    x = [float(g) for g in lane.generations[:upto]]
-    pieces = pieces_of(lane, x, values)
+    x = [float(g) for g in timeline.generations[:end]]
+    pieces = pieces_of(timeline, x, values)
     hinge = _hinge(pieces)
     if hinge is None:
         return None
@@ -249,13 +249,13 @@ def bend_of(lane: Lane, values: Sequence[float], upto: int) -> Start | None:
             break
         at, low = earlier
     # A line that rises from the first reading on may have risen in that generation already.
-    spacing = lane.spacing(upto)
+    spacing = timeline.spacing(end)
     return tuple(a + spacing if a > x[0] else a for a in (at, min(low, at), high))  # type: ignore[return-value]
 
 
-def pieces_of(lane: Lane, x: Sequence[float], values: Sequence[float]) -> list[Piece]:
+def pieces_of(timeline: Timeline, x: Sequence[float], values: Sequence[float]) -> list[Piece]:
     """The attempts, oldest first, each without its warm-up but for the first: that one is seen as it was."""
-    segments = [lane.segment[row] for row in lane.end_rows[: len(x)]]
+    segments = [timeline.segment[row] for row in timeline.end_rows[: len(x)]]
     resumes = [i for i, (a, b) in enumerate(pairwise(segments), 1) if a != b][-_MAX_APART:]
     ends = [*resumes, len(x)]
     found = [Piece(x[: ends[0]], values[: ends[0]])]

@@ -26,7 +26,7 @@ from leakline.analysis.generation_axis import generations_of
 from leakline.analysis.results import OomForecast
 from leakline.analysis.run_history import ProcessHistory, Value
 from leakline.analysis.statistics.trend import floor_slope
-from leakline.analysis.timeline import Lane, lanes_of
+from leakline.analysis.timeline import Timeline, timelines_of
 
 from ...store.alerts.assertions import State, Terms
 from ...store.series.chart_points import matching
@@ -96,14 +96,14 @@ def tracks_of(rule: Terms, history: RunHistory) -> list[Track]:
     names = _names(rule.series, history)
     if not _is_measured_now(names, history, replaced):
         return []
-    lanes = lanes_of(_newest(history, names, rule.hold + rule.grace + WINDOW, replaced))
-    several = len(lanes) > 1
+    timelines = timelines_of(_newest(history, names, rule.hold + rule.grace + WINDOW, replaced))
+    several = len(timelines) > 1
     read = _rates if rule.measure == "rate" else _values
-    measured = ((name, lane) for name in names for lane in lanes if lane.has(name))
+    measured = ((name, timeline) for name in names for timeline in timelines if timeline.has(name))
     return [
-        Track(name, lane.name if several else None, readings)
-        for name, lane in islice(measured, most_tracks(rule))
-        if (readings := dict(read(rule, lane, name)))
+        Track(name, timeline.name if several else None, readings)
+        for name, timeline in islice(measured, most_tracks(rule))
+        if (readings := dict(read(rule, timeline, name)))
     ]
 
 
@@ -116,8 +116,8 @@ def most_tracks(rule: Terms) -> int:
 
 def generations_left(history: RunHistory, oom: OomForecast) -> tuple[int | None, float | None]:
     """(the newest generation that has ended, how many more fit into memory as far as that is known)."""
-    lanes = lanes_of(_newest(history, (), 2, _replaced_from(history)))
-    ended = [lane.generations[-1] for lane in lanes if len(lane)]
+    timelines = timelines_of(_newest(history, (), 2, _replaced_from(history)))
+    ended = [timeline.generations[-1] for timeline in timelines if len(timeline)]
     newest = max(ended, default=None)
     if newest is None or oom.risk == "none" or oom.generation is None:
         return newest, None
@@ -192,33 +192,33 @@ def _end_of(
     """``replaced``: the generation from which on it does not count."""
     # Before anything is cut: minutes are counted from the first snapshot.
     generation = generations_of(process.generation, process.monotonic)
-    upto = len(generation)
+    end = len(generation)
     if replaced is not None:
         counts = (g is None or g < replaced for g in generation)
-        upto = next((row for row, own in enumerate(counts) if not own), upto)
-    first, seen = upto, set[int | None]()
+        end = next((row for row, own in enumerate(counts) if not own), end)
+    first, seen = end, set[int | None]()
     while first and (len(seen) < count or generation[first - 1] in seen):
         first -= 1
         seen.add(generation[first])
     series = {name: process.series[name] for name in names if name in process.series}
-    cut = process.picked(lambda column: column[first:upto], series)
-    return replace(cut, generation=generation[first:upto])
+    cut = process.picked(lambda column: column[first:end], series)
+    return replace(cut, generation=generation[first:end])
 
 
-def _values(_rule: Terms, lane: Lane, name: str) -> Iterator[tuple[int, Reading]]:
-    for generation, value in zip(lane.generations, readings_of(lane, name), strict=True):
+def _values(_rule: Terms, timeline: Timeline, name: str) -> Iterator[tuple[int, Reading]]:
+    for generation, value in zip(timeline.generations, readings_of(timeline, name), strict=True):
         if _is_known(value):
             yield generation, Reading.exact(float(value))
 
 
-def _rates(rule: Terms, lane: Lane, name: str) -> Iterator[tuple[int, Reading]]:
+def _rates(rule: Terms, timeline: Timeline, name: str) -> Iterator[tuple[int, Reading]]:
     read = [
         (float(g), float(v))
-        for g, v in zip(lane.generations, lane.values(name), strict=True)
+        for g, v in zip(timeline.generations, timeline.values(name), strict=True)
         if _is_known(v)
     ]
-    for upto in range(max(0, len(read) - _slopes_of(rule)), len(read)):
-        window = read[max(0, upto + 1 - WINDOW) : upto + 1]
+    for end in range(max(0, len(read) - _slopes_of(rule)), len(read)):
+        window = read[max(0, end + 1 - WINDOW) : end + 1]
         if len(window) >= MIN_RATE_READINGS:
             yield int(window[-1][0]), _rate(window)
 

@@ -103,8 +103,8 @@ def _head(data: RunData) -> RunHead:
     shown = (("host", None), ("commit", 10))
     links = {"commit": commit_link(environment)}
     facts = [
-        HeadFact(name, str(environment[name])[:upto], links.get(name))
-        for name, upto in shown
+        HeadFact(name, str(environment[name])[:end], links.get(name))
+        for name, end in shown
         if environment.get(name)
     ]
     if run["peak_bytes"] is not None:
