@@ -17,9 +17,8 @@ from .core import declarations, exit_status, shutdown
 from .core.context_managers import Cleanup, Generation, Phase
 from .core.generation_numbering import checked_number
 from .core.phase_accounting import RESERVED_PHASES, Frame
-from .core.pipeline import Chain
+from .core.pipeline import OF_ITS_OWN, Chain, Subject
 from .core.process_tree import announce, in_worker, take_back
-from .core.target import OF_ITS_OWN, Subject
 from .core.training_loop import Loop
 from .runtime.error_boundary import Guard
 from .settings import NAME_LIMIT, Settings, resolve

@@ -17,7 +17,7 @@ from typing import IO, Any, Final
 from tests.client.faults import FaultServer
 
 from leakline.transport.http_delivery import Delivery
-from leakline.transport.snapshot_accounting import DROPPED, THINNED
+from leakline.transport.spool_format import DROPPED, THINNED
 from leakline.transport.spool_upload import upload
 
 LOOP: Final = """

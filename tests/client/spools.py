@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
-from leakline.transport.outbox import SafeOutbox
+from leakline.transport.recorder import SafeOutbox
 from leakline.transport.spool_file import SpoolFile
 from leakline.transport.spool_format import read_batches
 

@@ -17,7 +17,7 @@ from tests.client.recording import (
 
 import leakline
 from leakline import Run
-from leakline.probes.memory.headroom import Headroom
+from leakline.probes.memory.system_memory import Headroom
 from leakline.sampling.background_readings import (
     MOST_TOLD,
     SECONDS_EACH,

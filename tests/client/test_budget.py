@@ -35,9 +35,14 @@ from leakline.sampling.overhead_budget import (
     SURPRISE_SECONDS,
     Governor,
 )
-from leakline.sampling.rise_filter import FASTER, NEWS_FOR, News
 from leakline.sampling.sampler import GENERATION, Sampler
-from leakline.sampling.type_counts import LIBRARY_RISE_BEFORE_HOLDERS, TypeGrowth
+from leakline.sampling.type_counts import (
+    FASTER,
+    LIBRARY_RISE_BEFORE_HOLDERS,
+    NEWS_FOR,
+    News,
+    TypeGrowth,
+)
 from leakline.snapshot import ProcessIdentity, Snapshot
 from leakline.transport.recorder import Losses, Recorder
 

@@ -12,9 +12,19 @@ import pytest
 
 import leakline
 from leakline import Run, analysis
-from leakline.actions.callbacks import KEPT_SNAPSHOTS, LADDER, OTHERS, VerdictWatch, _reached
-from leakline.actions.snapshot_eviction import EVENTS_KEPT, HOLDERS_KEPT, TIMES_KEPT, thinned
-from leakline.actions.verdict_events import EVENTS, VerdictEvents
+from leakline.actions.callbacks import (
+    EVENTS,
+    EVENTS_KEPT,
+    HOLDERS_KEPT,
+    KEPT_SNAPSHOTS,
+    LADDER,
+    OTHERS,
+    TIMES_KEPT,
+    VerdictEvents,
+    VerdictWatch,
+    _reached,
+    thinned,
+)
 from leakline.analysis.results import Finding, Interval, OomForecast, Suspect, Verdict
 from leakline.analysis.run_history import history_from_batches
 from leakline.errors import BadArgument

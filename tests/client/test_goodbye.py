@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import leakline
-from leakline.core import exit_summary, pipeline
+from leakline.core import pipeline
 from leakline.transport.http_delivery import Delivery
 from leakline.transport.oom_inference import UNWATCHED, death_of, ended_as, said_at_end
 
@@ -98,15 +98,15 @@ def test_without_a_server_it_is_worked_out_here(caplog: Caplog) -> None:
 def test_an_answer_that_is_no_verdict_is_none(server: Any, said: dict[str, Any]) -> None:
     server.verdicts = [said]
     delivery = Delivery(server.address)
-    assert exit_summary.verdict_of_server(delivery, "r1", 6, 0.05) is None
+    assert pipeline.verdict_of_server(delivery, "r1", 6, 0.05) is None
 
 
 def test_what_a_server_says_is_one_printable_line(server: Any) -> None:
     server.verdicts = [said_of(6, "a\x1b[31m\nb" + 1000 * "c")]
-    said = exit_summary.verdict_of_server(Delivery(server.address), "r1", 6, 5.0)
+    said = pipeline.verdict_of_server(Delivery(server.address), "r1", 6, 5.0)
     assert said is not None
     assert said.isprintable()
-    assert len(said) <= exit_summary.LINE_LIMIT
+    assert len(said) <= pipeline.LINE_LIMIT
 
 
 READING = "1.90 GiB of its limit of 2.00 GiB at the last reading"

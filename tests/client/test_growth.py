@@ -10,7 +10,7 @@ from tests.client.recording import (
 )
 
 import leakline
-from leakline.probes.containers.growing_containers import ContainerWatch
+from leakline.probes.growing_containers import ContainerWatch
 from leakline.probes.native_module import native
 from leakline.sampling import type_counts
 from leakline.sampling.heap_scans import Looks, Measured

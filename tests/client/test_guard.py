@@ -74,7 +74,7 @@ def test_a_broken_stderr_is_no_error_of_the_program(
 # Every room that a training comes through, broken in all that it does; then a program with a status of its own.
 BROKEN_CLIENT = """
 import sys
-import leakline, leakline.sampling.sampler, leakline.core.exit_summary
+import leakline, leakline.sampling.sampler, leakline.core.pipeline
 import leakline.transport.recorder, leakline.transport.spool_file, leakline.transport.sender
 
 def refuse(*_, **__):

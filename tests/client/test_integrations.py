@@ -16,9 +16,15 @@ import pytest
 
 import leakline
 from leakline.errors import MissingPackage
-from leakline.integrations.options import checked, checked_steps, missing
-from leakline.integrations.order import bracket, calling
-from leakline.integrations.training import Place, Training
+from leakline.integrations.training import (
+    Place,
+    Training,
+    bracket,
+    calling,
+    checked,
+    checked_steps,
+    missing,
+)
 from leakline.transport.spool_format import read_batches, read_end, read_header
 
 ROOT = Path(__file__).resolve().parents[2]

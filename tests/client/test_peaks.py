@@ -11,7 +11,7 @@ import pytest
 from tests.client.recording import MIB, fresh_pages, recorded
 
 import leakline
-from leakline.probes.memory import peak_memory
+from leakline.probes.memory import process_memory
 from leakline.probes.memory.process_memory import read_process
 from leakline.report import report_text
 from leakline.snapshot import Snapshot
@@ -53,7 +53,7 @@ def higher_than_ever() -> int:
 
     Never twice the same: a mark that was reset and rose to exactly where it stood is not seen to have moved.
     """
-    peak_memory._reset_mark()
+    process_memory._reset_mark()
     samples = read_process()
     return int(samples[PEAK] - samples["process.rss_bytes"]) + (200 + next(_ODD)) * MIB
 

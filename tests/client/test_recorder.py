@@ -16,13 +16,18 @@ from tests.client.spools import END, PROCESS, SERVER, batch, numbers, sequences,
 
 import leakline
 from leakline.cli import main
-from leakline.runtime import gil_yield
+from leakline.runtime import threads
 from leakline.snapshot import Batch, Snapshot
 from leakline.transport.batching import VALUES_AT_ONCE
-from leakline.transport.outbox import SafeOutbox, SpoolMemory
-from leakline.transport.recorder import LATE_SECONDS, LINGER_SECONDS, Losses, Recorder
-from leakline.transport.snapshot_accounting import Account
-from leakline.transport.spool_format import read_batches
+from leakline.transport.recorder import (
+    LATE_SECONDS,
+    LINGER_SECONDS,
+    Losses,
+    Recorder,
+    SafeOutbox,
+    SpoolMemory,
+)
+from leakline.transport.spool_format import Account, read_batches
 
 
 class Slow:
@@ -35,7 +40,7 @@ class Slow:
 
     def append(self, batch: Batch) -> None:
         self.written.append((time.monotonic(), [s.sequence for s in batch.snapshots]))
-        self.late.append(gil_yield._local.late)
+        self.late.append(threads._local.late)
         self.begun.set()
         self.let_go.wait(10)
 

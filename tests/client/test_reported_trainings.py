@@ -32,8 +32,8 @@ from leakline import Run
 from leakline.analysis import check_counts, examine, history_from_batches
 from leakline.analysis.run_history import RunHistory
 from leakline.errors import BadArgument
-from leakline.probes.containers.tracked_containers import TrackedContainer
 from leakline.probes.heap.marginal_size import is_on_device
+from leakline.probes.tracked_containers import TrackedContainer
 from leakline.report import report_text
 from leakline.sampling.background_readings import TOLD_EVERY_SECONDS
 from leakline.sampling.overhead_budget import Governor

@@ -30,11 +30,11 @@ from tests.client.spools import (
     spool,
 )
 
-from leakline.runtime import gil_yield
+from leakline.runtime import threads
 from leakline.snapshot import Census, Event, Holder, Snapshot
 from leakline.transport import spool_file, spool_trimming
 from leakline.transport.http_delivery import Delivery
-from leakline.transport.outbox import SafeOutbox
+from leakline.transport.recorder import SafeOutbox
 from leakline.transport.spool_file import SpoolFile
 from leakline.transport.spool_format import (
     FRAME,
@@ -344,7 +344,7 @@ def test_at_the_end_of_a_process_nothing_is_made_shorter_any_more(tmp_path: Path
 
     def ending() -> None:
         closing.set()
-        gil_yield.begin(closing)
+        threads.begin(closing)
         for n in range(last + 1, last + 101):
             file.append(batch(n))
         file.append_end(END)

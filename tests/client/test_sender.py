@@ -17,8 +17,7 @@ import leakline
 from leakline.console import Notices
 from leakline.snapshot import Event, Snapshot
 from leakline.transport.http_delivery import Delivery
-from leakline.transport.outbox import SafeOutbox
-from leakline.transport.recorder import Losses, Recorder
+from leakline.transport.recorder import Losses, Recorder, SafeOutbox
 from leakline.transport.sender import Sender
 from leakline.transport.spool_upload import upload
 

@@ -13,7 +13,7 @@ from tests.client.recording import recorded
 
 import leakline
 from leakline.probes.native_module import native, why_not_native
-from leakline.runtime import gil_yield
+from leakline.runtime import threads
 from leakline.sampling.census_plan import NATIVE_SECONDS_PER_BLOCK, CensusPlan
 from leakline.sampling.incremental_scan import Outcome, SliceThread
 from leakline.sampling.overhead_budget import Governor
@@ -244,14 +244,14 @@ class Rests(threading.Event):
 def compute(seconds: float) -> None:
     until = time.thread_time() + seconds
     while time.thread_time() < until:
-        gil_yield.breathe()
+        threads.breathe()
 
 
 def rests_of_work(*, late: bool = False) -> tuple[float, float]:
     """CPU seconds of work in one go, and the seconds of all rests in it."""
     rests = Rests()
-    gil_yield.begin(rests)
-    gil_yield.late(late)
+    threads.begin(rests)
+    threads.late(late)
     begun = time.thread_time()
     compute(0.05)
     return time.thread_time() - begun, sum(rests.seconds)
@@ -270,24 +270,24 @@ def test_a_thread_that_is_late_rests_no_longer_than_it_works() -> None:
 def rest_after(work_seconds: float, waited_seconds: float, **how: float) -> float:
     """Seconds that a thread of ours rests after one piece and a wait."""
     rests = Rests()
-    gil_yield.begin(rests, **how)
+    threads.begin(rests, **how)
     until = time.thread_time() + work_seconds
     while time.thread_time() < until:
         pass
-    gil_yield.rested(waited_seconds)
-    gil_yield.breathe()
+    threads.rested(waited_seconds)
+    threads.breathe()
     return sum(rests.seconds)
 
 
 def test_the_longer_a_piece_the_longer_the_rest_up_to_a_bound() -> None:
     assert on_a_thread(lambda: rest_after(0.0005, 0)) == 0
-    assert on_a_thread(lambda: rest_after(0.003, 0)) == gil_yield.LONGEST_REST_SECONDS
-    rest = gil_yield.REST_SECONDS
+    assert on_a_thread(lambda: rest_after(0.003, 0)) == threads.LONGEST_REST_SECONDS
+    rest = threads.REST_SECONDS
     assert on_a_thread(lambda: rest_after(0.003, 0, longest_rest=rest)) == rest
 
 
 def test_waiting_for_the_interpreter_is_no_rest() -> None:
-    assert on_a_thread(lambda: rest_after(0.003, 0.005)) == gil_yield.LONGEST_REST_SECONDS
+    assert on_a_thread(lambda: rest_after(0.003, 0.005)) == threads.LONGEST_REST_SECONDS
     assert on_a_thread(lambda: rest_after(0.003, 0.02)) == 0
 
 
@@ -297,13 +297,13 @@ def test_a_thread_of_the_program_is_never_made_to_rest() -> None:
     def work() -> None:
         for _ in range(1000):
             begun = time.thread_time()
-            gil_yield.breathe()
+            threads.breathe()
             waited.append(time.thread_time() - begun)
 
     on_a_thread(work)
     # Asking costs nothing worth mentioning either.
     assert sorted(waited)[500] < 20e-6
-    assert not hasattr(gil_yield._local, "hurry")
+    assert not hasattr(threads._local, "hurry")
 
 
 def test_nobody_rests_when_the_process_ends() -> None:
@@ -311,7 +311,7 @@ def test_nobody_rests_when_the_process_ends() -> None:
     ends.set()
 
     def work() -> float:
-        gil_yield.begin(ends)
+        threads.begin(ends)
         compute(0.05)
         return time.thread_time()
 

@@ -28,7 +28,7 @@ from leakline.errors import SpoolError
 from leakline.runtime.file_descriptor import opened
 from leakline.snapshot import Batch, Census, Event, header_to_wire
 from leakline.transport.batching import SNAPSHOTS_PER_BATCH, consecutive, merge
-from leakline.transport.outbox import SafeOutbox, SpoolMemory
+from leakline.transport.recorder import SafeOutbox, SpoolMemory
 from leakline.transport.spool_file import SpoolFile
 from leakline.transport.spool_format import HEADER as HEADER_RECORD
 from leakline.transport.spool_format import (

@@ -84,7 +84,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # The only package that speaks SQL.
     "leakline_server.store": (
         "sqlalchemy", "alembic", "msgspec", "numpy", "zstandard", "leakline.snapshot", "leakline.analysis",
-        "leakline.transport.snapshot_accounting", "leakline.transport.oom_inference", "leakline_server.limits",
+        "leakline.transport.spool_format", "leakline.transport.oom_inference", "leakline_server.limits",
         "leakline_server.paths",
     ),
     "leakline_server.charts": ("leakline.analysis", "leakline.text_format", "leakline_server.store", "msgspec"),

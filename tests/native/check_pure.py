@@ -20,7 +20,7 @@ class Slotted:
 
 
 def no_look_breaks_a_tuple_that_is_being_built():
-    from leakline.probes.heap.gc_objects import listed_objects, listed_referrers
+    from leakline.probes.heap.heap_walk import listed_objects, listed_referrers
 
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return

@@ -27,9 +27,9 @@ from tests.probes.heaps import (
     way,
 )
 
-from leakline.probes.heap import untracked_objects
+from leakline.probes.heap import instance_counts
 from leakline.probes.heap.census import take_census
-from leakline.probes.heap.untracked_objects import Untracked
+from leakline.probes.heap.instance_counts import Untracked
 
 __all__ = ["way"]
 pytestmark = pytest.mark.usefixtures("way")
@@ -285,7 +285,7 @@ class Sharer:
 def references(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As under the interpreter lock, and as without it, where references tell nothing."""
     if request.param == "uncounted":
-        monkeypatch.setattr(untracked_objects, "references_are_counted", lambda: False)
+        monkeypatch.setattr(instance_counts, "references_are_counted", lambda: False)
 
 
 def _entangled(leaf: type) -> list[Any]:

@@ -16,16 +16,15 @@ import numpy as np
 import psutil
 import pytest
 
-from leakline.probes.processes import child_memory
-from leakline.probes.processes.child_memory import read_children
-from leakline.probes.processes.child_names import (
+from leakline.probes import child_memory
+from leakline.probes.child_memory import Child, ChildSizes, Size, read_children
+from leakline.probes.child_names import (
     NAMES_LIMIT,
     TOLD_LIMIT,
     ChildNames,
     Wanted,
     wanted_of_command,
 )
-from leakline.probes.processes.child_sizes import Child, ChildSizes, Size
 from leakline.snapshot import Number
 
 MIB = 2**20
@@ -131,7 +130,7 @@ def test_a_rank_that_ends_while_it_is_read_costs_no_reading(
             os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
             return {}
 
-        monkeypatch.setattr("leakline.probes.processes.child_memory.given_names", ends)
+        monkeypatch.setattr("leakline.probes.child_memory.given_names", ends)
         samples = read_children()
     assert roles(samples) == {"ranks": 1}
     assert samples["children.process.rank_7.uss_bytes"] == samples["children.uss_bytes"] > 0
@@ -392,7 +391,7 @@ def test_the_command_of_a_child_is_read_once(monkeypatch: pytest.MonkeyPatch) ->
         asked.append(command)
         return wanted_of_command(command, name)
 
-    monkeypatch.setattr("leakline.probes.processes.child_memory.wanted_of_command", asking)
+    monkeypatch.setattr("leakline.probes.child_memory.wanted_of_command", asking)
     with waiting():
         for _ in range(5):
             assert set(one_by_one(read_children(names=names))) == {"python-1"}

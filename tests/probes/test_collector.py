@@ -23,7 +23,7 @@ from leakline.probes.heap.gc_stats import (
     AllocatedBlocks,
     CollectorStatistics,
 )
-from leakline.probes.memory.allocator import read_allocator
+from leakline.probes.memory.process_memory import read_allocator
 
 MIB = 2**20
 

@@ -17,11 +17,7 @@ import pytest
 import torch
 from tests.probes.heaps import run_alone
 
-from leakline.probes.containers.growing_containers import (
-    WATCHED_LIMIT,
-    ContainerWatch,
-    TrackedContainer,
-)
+from leakline.probes.growing_containers import WATCHED_LIMIT, ContainerWatch, TrackedContainer
 from leakline.probes.heap.census import take_census
 from leakline.probes.heap.instance_counts import ClassCounts
 
@@ -329,7 +325,7 @@ def test_the_number_of_watched_containers_is_bounded(monkeypatch: pytest.MonkeyP
 
 PROGRAM = """
 import sys, weakref
-from leakline.probes.containers.growing_containers import ContainerWatch
+from leakline.probes.growing_containers import ContainerWatch
 watch = ContainerWatch()
 
 class Big: pass

@@ -13,9 +13,14 @@ from pathlib import Path
 import pytest
 from tests.probes.heaps import run_alone
 
-from leakline.probes.memory import peak_memory, process_memory
-from leakline.probes.memory.peak_memory import PEAK, PeakMemory
-from leakline.probes.memory.process_memory import read_peak_bytes, read_private_bytes, read_process
+from leakline.probes.memory import process_memory
+from leakline.probes.memory.process_memory import (
+    PEAK,
+    PeakMemory,
+    read_peak_bytes,
+    read_private_bytes,
+    read_process,
+)
 from leakline.snapshot import Number
 
 MIB = 2**20
@@ -255,13 +260,13 @@ def test_what_we_rose_to_ourselves_is_no_peak_of_the_program(memory: Memory) -> 
 def test_with_exact_peaks_every_peak_is_told_until_the_mark_cannot_be_reset(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peak_memory, "_reset_mark", memory.reset)
+    monkeypatch.setattr(process_memory, "_reset_mark", memory.reset)
     peak = memory.seen(exact=True)
     assert peak.exact
     for level in (500, 300, 400, 300):
         memory.uses(level, 100)
         assert peak.read()[PEAK] == level
-    monkeypatch.setattr(peak_memory, "_reset_mark", lambda: False)
+    monkeypatch.setattr(process_memory, "_reset_mark", lambda: False)
     memory.uses(500, 100)
     assert peak.read()[PEAK] == 500
     assert not peak.exact
@@ -271,7 +276,7 @@ def test_with_exact_peaks_every_peak_is_told_until_the_mark_cannot_be_reset(
 def test_where_the_mark_can_never_be_reset_peaks_are_told_as_seen(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peak_memory, "_reset_mark", lambda: False)
+    monkeypatch.setattr(process_memory, "_reset_mark", lambda: False)
     peak = memory.seen(exact=True)
     assert not peak.exact
     for level, told in ((500, 500), (300, 100)):

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from tests.probes.heaps import run_alone
 
-from leakline.probes.containers.pyplot_figures import read_figures
 from leakline.probes.heap.watched_instances import (
     WatchedClasses,
     known_to_pile_up,
     piling_in_census,
 )
 from leakline.probes.references.class_names import type_name
+from leakline.probes.tracked_containers import read_figures
 
 
 class Episode:

@@ -15,7 +15,7 @@ from tests.server.stored import engine_of
 
 from leakline import analysis
 from leakline.analysis.results import TypeGrowth, Verdict, to_json
-from leakline.transport.snapshot_accounting import DROPPED, THINNED
+from leakline.transport.spool_format import DROPPED, THINNED
 from leakline_server.store import details, snapshot_rows
 from leakline_server.store.engine import writing
 from leakline_server.store.ingest.ingest_cache import load_run

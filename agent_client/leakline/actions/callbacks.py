@@ -2,6 +2,27 @@
 
 The same analysis as everywhere, over what this process has recorded: it needs no server, and knows no other rank. It is
 worked out beside the training thread from one generation end on, and told at the first one after it is done.
+
+What has changed from one verdict to the next, under the event names that alerts have. One process's own verdicts.
+
+    last told of a finding   now suspected   now confirmed           now recovered   now gone, ok
+    nothing                  suspected       suspected, confirmed    -               -
+    suspected                -               confirmed               recovered       (forgotten)
+    confirmed, violated      -               -                       recovered       (forgotten)
+
+A finding that is only watched for a while is not told again when it is back. One that is confirmed at once is also told
+to who waits for suspected ones. A declared count that is broken is `contract.violated` instead of both.
+
+The verdict of this process, worked out beside the training thread: one look at a time, a thread for each.
+
+A look takes tenths of a second where much is measured, and cannot be done in slices of our own. The interpreter lets
+the training thread in between, so it stands still for little longer than the interpreter's switch interval at one time;
+what a look costs is charged to the budget. The thread refers to what was recorded, to nothing of the program's.
+
+What goes when the snapshots that the verdict is worked out from are too many, and what stays of those. Pure.
+
+Every second phase end goes; where generation ends alone are too many, every second of all. What the program declared,
+what its cleanups freed and who holds what stays: without those a later verdict would be about another program.
 """
 
 from __future__ import annotations
@@ -17,12 +38,234 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import BadArgument
 from ..sampling.overhead_budget import Governor
 from ..snapshot import ProcessIdentity, RunHeader, Snapshot
-from .snapshot_eviction import thinned
-from .verdict_events import EVENTS
-from .verdict_thread import VerdictThread
 
 if TYPE_CHECKING:
     from ..analysis.results import Verdict
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..analysis.results import Finding, Verdict
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..runtime.error_boundary import Guard
+from ..runtime.threads import OurThread
+from ..snapshot import Batch
+
+if TYPE_CHECKING:
+    from ..analysis.results import Verdict
+
+
+from ..snapshot import Event, Holder
+
+FREQUENT: Final = ("phase_end", "sample")
+# Fewer than may be kept by this factor, so that it is not all done again with the next snapshot.
+ROOM: Final = 3 / 4
+DECLARING: Final = frozenset(
+    {"expect", "track", "gauge", "watch", "fix", "band", "budget", "register_cleanup"}
+)
+# Of the snapshots that went, the newest: times that one cleanup ran, events of one kind, holders.
+TIMES_KEPT: Final = 32
+EVENTS_KEPT: Final = 256
+HOLDERS_KEPT: Final = 256
+
+
+def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
+    """About half of them, with the first and the newest. What stays of the others goes with the first."""
+    frequent = 0
+    kept = []
+    for snapshot in snapshots:
+        frequent += snapshot.kind in FREQUENT
+        if snapshot is snapshots[-1] or snapshot.kind not in FREQUENT or frequent % 2:
+            kept.append(snapshot)
+    if len(kept) > limit * ROOM:
+        # Counted from the newest, which the verdict is about.
+        kept = [kept[0], *kept[1:][::-2][::-1]]
+    there = {snapshot.sequence for snapshot in kept[1:]}
+    gone = [snapshot for snapshot in snapshots if snapshot.sequence not in there]
+    first = replace(
+        kept[0],
+        events=lasting_events(event for snapshot in gone for event in snapshot.events),
+        holders=lasting_holders(holder for snapshot in gone for holder in snapshot.holders),
+    )
+    return [first, *kept[1:]]
+
+
+def lasting_events(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Of each declaration the first time and the newest, as loops declare in every generation; and cleanups."""
+    found: dict[tuple[str, str, str], list[Event]] = {}
+    for event in sorted(events, key=lambda event: event.time):
+        if event.kind == "cleanup":
+            same = found.setdefault((event.kind, event.name, ""), [])
+            same.append(event)
+            del same[:-TIMES_KEPT]
+        elif event.kind in DECLARING:
+            same = found.setdefault((event.kind, event.name, repr(event.data)), [])
+            same[1:] = [event]
+    by_kind: dict[str, list[Event]] = {}
+    for event in sorted(
+        (each for same in found.values() for each in same), key=lambda event: event.time
+    ):
+        by_kind.setdefault(event.kind, []).append(event)
+    return tuple(event for same in by_kind.values() for event in same[-EVENTS_KEPT:])
+
+
+def lasting_holders(holders: Iterable[Holder]) -> tuple[Holder, ...]:
+    """What was found last on each path."""
+    found: dict[tuple[str, str], Holder] = {}
+    for holder in holders:
+        found.pop((holder.type, holder.path), None)
+        found[holder.type, holder.path] = holder
+    return tuple(list(found.values())[-HOLDERS_KEPT:])
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one gave. ``verdict`` is None where it failed; ``seconds`` of CPU.
+
+    ``longest_stop``: seconds for which the training thread may have stood still at one time.
+    """
+
+    verdict: Verdict | None
+    happened: frozenset[str]
+    seconds: float
+    longest_stop: float
+
+
+class VerdictThread:
+    """Everything but the looking belongs to the training thread."""
+
+    def __init__(self, header: RunHeader, process: ProcessIdentity) -> None:
+        self._header, self._process = header, process
+        self._guard = Guard("working out the verdict")
+        self._thread: OurThread | None = None
+        self._found: list[Look] = []
+        # Both are used by one look after the other. The first is an `analysis.kept.Kept`.
+        self._kept: Any = None
+        self._events = VerdictEvents()
+
+    def prepare(self) -> None:
+        """Load the analysis, here: a child that is forked while another thread imports could never import the same."""
+        from ..analysis.incremental_cache import Kept
+
+        self._kept = Kept()
+
+    @property
+    def is_free(self) -> bool:
+        """Nothing is under way, and nothing waits to be taken."""
+        return self._thread is None
+
+    def begin(self, snapshots: Sequence[Snapshot]) -> None:
+        """Look at these, which nobody changes. Only while it is free, and after `prepare`."""
+        self._found = []
+        thread = OurThread("verdict", self._run, snapshots, self._found)
+        thread.start()
+        self._thread = thread
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Until nothing is under way."""
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+
+    def take(self) -> Look | None:
+        """What the look under way has given, once; None while there is nothing."""
+        if self._thread is None or self._thread.is_alive():
+            return None
+        self._thread = None
+        return self._found.pop()
+
+    def _run(self, snapshots: Sequence[Snapshot], found: list[Look]) -> None:
+        started = time.thread_time()
+        verdict, happened = None, frozenset[str]()
+        with self._guard:
+            verdict = self._examined(snapshots)
+            happened = frozenset(self._events.since_last(verdict))
+        seconds = time.thread_time() - started
+        found.append(Look(verdict, happened, seconds, min(seconds, sys.getswitchinterval())))
+
+    def _examined(self, snapshots: Sequence[Snapshot]) -> Verdict:
+        # Lazily: a run without callbacks never loads the analysis before its end.
+        from ..analysis import examine
+        from ..analysis.run_history import history_from_batches
+
+        batch = Batch(self._process, tuple(snapshots))
+        return examine(history_from_batches(self._header, [batch]), self._kept)
+
+
+SUSPECTED: Final = "incident.suspected"
+CONFIRMED: Final = "incident.confirmed"
+RECOVERED: Final = "incident.recovered"
+OOM: Final = "oom.risk"
+VIOLATED: Final = "contract.violated"
+EVENTS: Final = (SUSPECTED, CONFIRMED, RECOVERED, OOM, VIOLATED)
+
+_STANDING: Final = ("suspected", "confirmed", "watch", "learning")
+# Nothing more is told of a finding until it is over.
+_SETTLED: Final = frozenset({CONFIRMED, VIOLATED})
+_RISKS: Final = ("high", "critical")
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    finding: Finding
+    events: frozenset[str]
+
+
+class VerdictEvents:
+    """``since_last`` is called with each verdict in turn."""
+
+    def __init__(self) -> None:
+        # By fingerprint.
+        self._told: dict[str, _Told] = {}
+        self._risk = 0
+
+    def since_last(self, verdict: Verdict) -> set[str]:
+        """The events that have happened since the verdict before; oom.risk when it is high, and when critical."""
+        found, told = set[str](), dict[str, _Told]()
+        here = {finding.fingerprint for finding in verdict.findings}
+        gone = [each for name, each in self._told.items() if name not in here]
+        for finding in verdict.findings:
+            before = self._told_of(finding, gone)
+            now = _events(finding)
+            found |= frozenset() if before & _SETTLED else now - before
+            if finding.status == "recovered" and before:
+                found.add(RECOVERED)
+            elif finding.status in _STANDING and (before or now):
+                told[finding.fingerprint] = _Told(finding, before | now)
+        self._told = told
+        if self._riskier(verdict):
+            found.add(OOM)
+        return found
+
+    def _told_of(self, finding: Finding, gone: list[_Told]) -> frozenset[str]:
+        """Also under another fingerprint that is gone: a leak known better by now is no second one."""
+        known = self._told.get(finding.fingerprint)
+        if known is None and finding.status in _STANDING and gone:
+            from ..analysis.attribution.causes import goes_on_as
+
+            known = next((each for each in gone if goes_on_as(each.finding, finding)), None)
+            if known is not None:
+                gone.remove(known)
+        return frozenset() if known is None else known.events
+
+    def _riskier(self, verdict: Verdict) -> bool:
+        risk = _RISKS.index(verdict.oom.risk) + 1 if verdict.oom.risk in _RISKS else 0
+        # It may go to and fro between high and critical: what was told stays told until the risk is over.
+        before, self._risk = self._risk, max(risk, self._risk) if risk else 0
+        return risk > before
+
+
+def _events(finding: Finding) -> frozenset[str]:
+    """What is to be told of a finding as it stands now."""
+    if finding.status not in ("suspected", "confirmed"):
+        return frozenset()
+    if finding.kind == "count_contract":
+        return frozenset({VIOLATED})
+    return frozenset({SUSPECTED, CONFIRMED} if finding.status == "confirmed" else {SUSPECTED})
+
 
 Callback = Callable[[Any], object]
 

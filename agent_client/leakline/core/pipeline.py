@@ -1,4 +1,9 @@
-"""Starting a run: where its snapshots go and what carries them; and ending it within two seconds."""
+"""Starting a run: where its snapshots go and what carries them; and ending it within two seconds.
+
+The verdict at the end of a run, as far as the time of an exit allows: of the server, or worked out here.
+
+Whom a run measures: the process that called `init`, one that knows nothing of us, or another one from outside.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +26,136 @@ from ..sampling.sampler import Sampler
 from ..settings import Settings
 from ..snapshot import ProcessIdentity, RunHeader, Snapshot
 from ..transport.http_delivery import Delivery
-from ..transport.outbox import SafeOutbox
-from ..transport.recorder import Losses, Recorder
+from ..transport.recorder import Losses, Recorder, SafeOutbox
 from ..transport.sender import Sender
-from ..transport.snapshot_accounting import Account
 from ..transport.spool_file import SpoolFile
-from ..transport.spool_format import AT_EXIT, read_batches
+from ..transport.spool_format import AT_EXIT, Account, read_batches
 from .environment import read_environment
-from .exit_summary import not_ready, verdict_of_server, verdict_within
 from .output_tail import OutputTail
 from .process_tree import identity
 from .run_names import readable_name
-from .target import OF_ITS_OWN, Subject
 from .training_loop import Loop
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ..sampling.allocation_tracing import Allocations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..runtime.error_boundary import Guard
+from ..runtime.threads import OurThread
+from ..sampling.background_readings import Approach
+from ..text_format import with_forecast, worded
+from ..transport.http_delivery import Accepted, one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """``pid``: another process. ``is_beside``: this one, whose program calls nothing of ours. ``is_told_of``: somebody
+    else says the lines at the start and at the end. ``unit``: of time, for a program without generations.
+    """
+
+    pid: int | None = None
+    is_beside: bool = False
+    is_told_of: bool = False
+    unit: str | None = None
+    # Instead of what this process was started from.
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def sampler(self, governor: Governor, exact_peaks: bool, requests: RequestBox) -> Sampler:
+        if self.pid is not None:
+            # Of no use to a program that measures itself.
+            from ..sampling.external_process import OutsideSampler
+
+            return OutsideSampler(self.pid, governor)
+        sampler = Sampler(governor, exact_peaks=exact_peaks, requests=requests)
+        if self.is_beside:
+            sampler.stay_beside()
+        return sampler
+
+    def identified(self, own: ProcessIdentity) -> ProcessIdentity:
+        return own if self.pid is None else replace(own, pid=self.pid)
+
+    def described(self, header: RunHeader) -> RunHeader:
+        environment = header.environment
+        if self.pid is not None:
+            # Of us, not of what is watched.
+            ours = (
+                "python",
+                "packages",
+                "command_line",
+                "commit",
+                "repository",
+                "dirty",
+                "notebook",
+            )
+            environment = {k: v for k, v in environment.items() if k not in ours}
+        unit = header.unit if self.unit is None else self.unit
+        return replace(header, unit=unit, environment={**environment, **self.environment})
+
+    def approach(self) -> Approach | None:
+        """None: how near this process is to running out of memory."""
+        return None if self.pid is None else Approach(read=lambda: None)
+
+
+OF_ITS_OWN = Subject()
+
+
+ASK_AGAIN_SECONDS: Final = 0.01
+LINE_LIMIT: Final = 500
+
+
+def verdict_of_server(
+    delivery: Delivery, run_id: str, generations: int, seconds: float
+) -> str | None:
+    """One sentence, of all processes of the run; None when the server has not seen so many generations in this time.
+
+    It looks at a run as soon as that ends, so it is mostly there at the second question.
+    """
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        delivery.timeout_seconds = left
+        outcome = delivery.request("GET", f"/runs/{run_id}/verdict")
+        if not isinstance(outcome, Accepted):
+            break
+        seen, summary = outcome.body.get("generations"), outcome.body.get("summary")
+        if isinstance(seen, int) and seen >= generations and isinstance(summary, str):
+            said = worded(str(outcome.body.get("status")), str(summary))
+            return one_line(with_forecast(said, outcome.body.get("oom")), LINE_LIMIT)
+        time.sleep(ASK_AGAIN_SECONDS)
+    return None
+
+
+def not_ready(project: str, name: str, url: str) -> str:
+    """``; in a few seconds: leakline verdict mine/before, or http://...``"""
+    command = f"leakline verdict {shlex.quote(f'{project}/{name}')}, or " if project else ""
+    return f"; in a few seconds: {command}{url}"
+
+
+def verdict_within(path: Path, seconds: float) -> str | None:
+    """One sentence; None when it is not worked out in this time. What works on it goes on until the process ends."""
+    told: list[str] = []
+
+    def work_out() -> None:
+        from ..report import closing_line
+
+        with Guard("the closing verdict"):
+            told.append(closing_line(path))
+
+    thread = OurThread("goodbye", work_out)
+    try:
+        thread.start()
+    except RuntimeError:
+        # The interpreter is ending and gives no more threads.
+        return None
+    thread.join(max(0.0, seconds))
+    return told[0] if told else None
+
 
 # All that an exit may take, with a little less than two seconds to be on the right side of them.
 EXIT_SECONDS: Final = 1.8

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ..probes.heap.gc_stats import Collection
-from ..probes.memory.peak_memory import PEAK
+from ..probes.memory.process_memory import PEAK
 from ..sampling.heap_scans import Measured
 from ..sampling.overhead_budget import Governor
 from ..sampling.sampler import Sampler

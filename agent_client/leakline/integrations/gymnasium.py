@@ -12,9 +12,10 @@ import weakref
 from typing import Any, Final, Unpack
 
 from leakline.core import declarations
-from leakline.integrations.options import Options, checked, missing
 from leakline.integrations.training import Training
 from leakline.run import Run, active, current
+
+from .training import Options, checked, missing
 
 try:
     import gymnasium

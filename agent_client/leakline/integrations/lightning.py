@@ -10,10 +10,10 @@ import hashlib
 import os
 from typing import Any, Unpack
 
-from leakline.integrations.options import Options, checked, checked_steps, missing
-from leakline.integrations.order import bracket
 from leakline.integrations.training import Place, Training, several
 from leakline.settings import start_ticks
+
+from .training import Options, bracket, checked, checked_steps, missing
 
 try:
     from lightning.pytorch import Callback

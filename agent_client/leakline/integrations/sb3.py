@@ -11,9 +11,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Unpack
 
-from leakline.integrations.options import Options, checked, checked_steps, missing
-from leakline.integrations.order import bracket, calling
 from leakline.integrations.training import Training, several
+
+from .training import Options, bracket, calling, checked, checked_steps, missing
 
 try:
     from stable_baselines3.common.callbacks import BaseCallback, CallbackList

@@ -3,19 +3,30 @@
 A training that has no run starts one and finishes it. In a run of the program it numbers the generations, unless the
 program does, and never finishes it. Phases follow each other: the next one ends the one before, because frameworks
 say when something begins and seldom when it is over.
+
+Where a callback stands among those of the user.
+
+Frameworks call their callbacks one after the other, and memory that one of them keeps is booked to the phase that is
+open at that moment. So ours comes first, and what the others do at a hook belongs to the phase that the hook begins;
+where a hook ends a phase (a rollout, the step before a save), a second one of ours comes last, and what they do still
+belongs to it.
+
+What every callback takes, checked where the script makes it, and what is said when its framework is missing.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypedDict, TypeVar
 
 from leakline.core.context_managers import Generation, Phase
+from leakline.errors import BadArgument, MissingPackage
 from leakline.run import Run, active, start
 from leakline.runtime.error_boundary import Guard
 from leakline.settings import resolve
@@ -189,3 +200,86 @@ def several(steps: int | None, what: str) -> str | None:
 
 def _newest_generation(run: Run) -> float | None:
     return None if run._loop is None else run._loop.highest_number
+
+
+T = TypeVar("T")
+
+# A hook is called by the list, directly or through the callback's own base class.
+_CALLERS: Final = 4
+
+
+def calling(kind: type[T]) -> T | None:
+    """The object of this class whose method is calling this hook: the framework gives its callbacks no way to it."""
+    frame: Any = sys._getframe(1)
+    for _ in range(_CALLERS):
+        frame = frame.f_back
+        if frame is None:
+            return None
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, kind):
+            return caller
+    return None
+
+
+def bracket(holder: Any, first: Any, last: Any = None) -> None:
+    """Put ``first`` before and ``last`` after all other callbacks.
+
+    The list is made anew: the framework may be going through the one it has, and that may be the user's. What stood
+    last in an earlier training goes: it would end the next one before callbacks that the user has added since.
+    """
+    others = [e for e in holder.callbacks if e is not first and not _is_replaced(e, last)]
+    holder.callbacks = [first, *others] if last is None else [first, *others, last]
+
+
+def _is_replaced(each: Any, last: Any) -> bool:
+    if each is last or type(each) is not type(last):
+        return each is last
+    training = getattr(last, "_training", None)
+    return training is not None and each._training is training
+
+
+class Options(TypedDict, total=False):
+    """What goes on to `leakline.init`; the units and phases come from the framework."""
+
+    name: str | None
+    watch: Iterable[type | str] | None
+    config: Any
+    tags: Iterable[str] | None
+    server: str | None
+    mode: str | None
+    quiet: bool | None
+    directory: str | os.PathLike[str] | None
+    exact_peaks: bool | None
+    log_lines: bool | None
+    log_every: int | None
+    allocations: bool | None
+
+
+_NAMES: Final = frozenset({"project", *Options.__annotations__})
+
+
+def checked(what: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The same, classes as their names: whoever holds a class counts as a reference to it.
+
+    Raises TypeError for an argument that does not exist, and BadArgument for a value that cannot be used.
+    """
+    for name in options:
+        if name not in _NAMES:
+            raise TypeError(f"{what}() got an unexpected keyword argument {name!r}")
+    return {**options, "watch": resolve(**options).watch}
+
+
+def checked_steps(steps: object) -> int | None:
+    """How many steps are one generation; None: the framework's own unit. Raises BadArgument."""
+    if steps is None:
+        return None
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise BadArgument("steps", steps, "must be a whole number above zero")
+    return steps
+
+
+def missing(module: str, package: str, extra: str, error: ImportError) -> ImportError:
+    """What an import of this module ends with: the command that brings the package, unless something else failed."""
+    if not isinstance(error, ModuleNotFoundError) or (error.name or "").split(".")[0] != package:
+        return error
+    return MissingPackage(f"leakline.integrations.{module}", package, f"leakline[{extra}]")

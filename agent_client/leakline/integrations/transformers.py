@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Final, Unpack
 
-from leakline.integrations.options import Options, checked, checked_steps, missing
-from leakline.integrations.order import bracket, calling
 from leakline.integrations.training import Place, Training, several
+
+from .training import Options, bracket, calling, checked, checked_steps, missing
 
 try:
     from transformers.trainer_callback import CallbackHandler, TrainerCallback

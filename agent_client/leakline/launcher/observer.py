@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..core import shutdown
+from ..core.pipeline import Subject
 from ..core.process_tree import ANNOUNCED, in_worker, take_back
-from ..core.target import Subject
 from ..run import Run, observe
 from ..settings import Settings, resolve, start_ticks
 from .interval_clock import Intervals

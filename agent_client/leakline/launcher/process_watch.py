@@ -11,8 +11,7 @@ from typing import Final
 
 from ..console import set_up
 from ..core.environment import command_line
-from ..core.pipeline import Chain
-from ..core.target import Subject
+from ..core.pipeline import Chain, Subject
 from ..errors import LeaklineError
 from ..probes.memory.process_memory import OtherProcess
 from ..runtime.error_boundary import Guard

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ..analysis.generation_axis import UNITS_OF_TIME
-from ..core.exit_summary import LINE_LIMIT
+from ..core.pipeline import LINE_LIMIT
 from ..errors import SpoolError
 from ..settings import Settings
 from ..text_format import with_forecast, worded

@@ -26,8 +26,14 @@ from ..transport.oom_inference import (
     last_readings,
     said_at_end,
 )
-from ..transport.snapshot_accounting import DAMAGED
-from ..transport.spool_format import Record, is_live, read_batches, read_header, read_holdings
+from ..transport.spool_format import (
+    DAMAGED,
+    Record,
+    is_live,
+    read_batches,
+    read_header,
+    read_holdings,
+)
 from .document import Origin, RunTold
 
 if TYPE_CHECKING:

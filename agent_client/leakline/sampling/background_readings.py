@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ..probes.memory.headroom import Headroom, read_headroom
+from ..probes.memory.system_memory import Headroom, read_headroom
 from ..snapshot import Number
 from .sampler import Sampler
 

@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from ..probes.child_memory import read_children
+from ..probes.child_names import ChildNames
 from ..probes.gpu.nvml import read_nvml_of
 from ..probes.memory.cgroup import ROOT, ContainerMemory
 from ..probes.memory.process_memory import PROC, OtherProcess
 from ..probes.memory.system_memory import read_system
-from ..probes.processes.child_memory import read_children
-from ..probes.processes.child_names import ChildNames
 from ..snapshot import Number
 from .heap_scans import Measured
 from .overhead_budget import Governor

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..probes.containers.growing_containers import ContainerWatch
+from ..probes.growing_containers import ContainerWatch
 from ..probes.heap.census import SlicedCensus, count_tracked, look_at_tensors, take_census
 from ..probes.heap.census_result import CensusResult, SlicedResult
 from ..probes.heap.cyclic_garbage import OBJECTS_TOLD, GarbageProbe
@@ -31,8 +31,7 @@ from ..snapshot import (
     LargeObject,
     Number,
 )
-from .backoff_schedule import Rhythm
-from .census_plan import DEADLINE_SECONDS, CensusPlan, RisingMemory
+from .census_plan import DEADLINE_SECONDS, CensusPlan, Rhythm, RisingMemory
 from .holder_paths import (
     FoundHolder,
     SlicedHolderSearch,
@@ -40,10 +39,9 @@ from .holder_paths import (
     find_holders,
 )
 from .incremental_scan import SliceThread
-from .instance_tracking import Following
 from .overhead_budget import Governor
 from .run_requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
-from .type_counts import TypeGrowth
+from .type_counts import Following, TypeGrowth
 
 TYPES_IN_CENSUS: Final = 48
 # CPU seconds: five looks through the heap of a torch process; in slices, one of five million objects.

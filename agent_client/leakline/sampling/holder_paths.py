@@ -20,7 +20,6 @@ from typing import Any, Final
 from weakref import ref
 
 from leakline.probes.heap.census import LARGE_FLOOR_BYTES
-from leakline.probes.heap.gc_objects import listed_objects
 from leakline.probes.heap.heap_walk import HeapWalk
 from leakline.probes.heap.marginal_size import (
     GraphsMet,
@@ -42,6 +41,8 @@ from leakline.probes.references.referrers import (
 )
 from leakline.probes.references.roots import Near, look_near
 from leakline.snapshot import CYCLIC_GARBAGE, Holder
+
+from ..probes.heap.heap_walk import listed_objects
 
 # Each sample makes every look through the heap dearer.
 SAMPLES: Final = 10

@@ -9,29 +9,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ..probes.containers.growing_containers import ContainerWatch
-from ..probes.containers.pyplot_figures import read_figures
-from ..probes.containers.tracked_containers import TrackedContainer
 from ..probes.gpu.cuda import read_cuda
 from ..probes.gpu.nvml import read_nvml
+from ..probes.growing_containers import ContainerWatch
 from ..probes.heap.gc_stats import AllocatedBlocks, Collection, CollectorStatistics
-from ..probes.memory.allocator import read_allocator
 from ..probes.memory.cgroup import read_cgroup
-from ..probes.memory.peak_memory import PeakMemory
-from ..probes.memory.process_memory import read_private_bytes
+from ..probes.memory.process_memory import PeakMemory, read_allocator, read_private_bytes
 from ..probes.memory.system_memory import read_system
 from ..probes.references.class_names import type_name
+from ..probes.tracked_containers import TrackedContainer, read_figures
 from ..runtime.error_boundary import Guard
 from ..snapshot import Number
 from .heap_scans import Looks, Measured
 from .overhead_budget import Governor
-from .rise_filter import News
 from .run_requests import Answer, RequestBox
-from .type_counts import TypeGrowth
+from .type_counts import News, TypeGrowth
 
 if TYPE_CHECKING:
-    from ..probes.processes.child_names import ChildNames
-    from ..probes.processes.child_sizes import ChildSizes
+    from ..probes.child_memory import ChildSizes
+    from ..probes.child_names import ChildNames
 
 # Which probes are asked at which moment.
 NESTED: Final = ("process", "cuda", "mps", "types")
@@ -289,8 +285,8 @@ class _Children:
             except ChildProcessError:
                 return {"children.count": 0, "children.pss_bytes": 0, "children.uss_bytes": 0}
         # Most programs have none.
-        from ..probes.processes.child_memory import child_sizes, read_children
-        from ..probes.processes.child_names import ChildNames
+        from ..probes.child_memory import child_sizes, read_children
+        from ..probes.child_names import ChildNames
 
         self._names, self._sizes = self._names or ChildNames(), self._sizes or child_sizes()
         seconds = self._governor.room("children") * CHILDREN_PART_OF_ROOM

@@ -1,25 +1,75 @@
 """Which types are worth counting at every phase end: watched, expected, growing, and large at the last census.
 
 Thousands of classes can be counted exactly in a fraction of a millisecond; at most 128 names travel.
+
+Which growths are news, worth looks deeper than counting: for a while after each began, not for ever.
+
+A training's history of losses rises in every generation of a healthy run. Once it has been looked at, it is counted on
+and looked at as seldom as all else, until it rises faster than it did.
+
+Instances followed by weak references: samples for the search for holders, created and freed of the watched.
+
+The newest instances of a class are at the young end of the heap, where the native module finds them in well under
+two milliseconds; without it a census hands some over.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from weakref import ref
 
+from ..probes.heap.age_samples import AgeSamples, pick_newest
 from ..probes.heap.arrays import array_types
+from ..probes.heap.census import INSTANCES_OF_A_CLASS
 from ..probes.heap.instance_counts import ClassCounts, Rows
 from ..probes.heap.native_handle_types import hides_memory
 from ..probes.heap.tensor_storages import tensor_types
-from ..probes.heap.watched_instances import is_known_to_pile_up, known_to_pile_up, piling_in_census
+from ..probes.heap.watched_instances import (
+    WatchedClasses,
+    is_known_to_pile_up,
+    known_to_pile_up,
+    piling_in_census,
+)
+from ..probes.native_module import native
 from ..probes.references.class_names import is_class, is_heap_type, type_name
 from ..probes.references.program_code import is_user_class
 from ..snapshot import Number
-from .rise_filter import News
+
+# Once is how every cache and lazy import begins.
+AGAIN: Final = 2
+# So many rises, and what it is has been seen by censuses and a search for holders.
+NEWS_FOR: Final = 4
+FASTER: Final = 2.0
+# With each rise the fastest so far counts for less: what loading libraries made rise must not hide a leak of the same.
+FORGET: Final = 0.8
+
+
+@dataclass(slots=True)
+class News:
+    """One thing that is counted once per generation."""
+
+    rises: int = 0
+    fastest: float = 0.0
+    until: int = NEWS_FOR
+
+    def rose(self, by: float) -> None:
+        """It is more than at the count before."""
+        self.rises += 1
+        if by > FASTER * self.fastest:
+            self.until = self.rises + NEWS_FOR
+        self.fastest = max(by, FORGET * self.fastest)
+
+    def looked_at(self) -> None:
+        """What holds it was searched for."""
+        self.until = self.rises
+
+    @property
+    def is_news(self) -> bool:
+        return AGAIN <= self.rises <= self.until
+
 
 SENT_TYPES_LIMIT: Final = 128
 # In how many generations a class must have risen before its holders are looked for.
@@ -382,3 +432,38 @@ def _static_class(name: str) -> type | None:
 def _is_ours(cls: type) -> bool:
     """Our own classes stay out of the growing ones; asked for by name they are counted like any other."""
     return type_name(cls).startswith("leakline.")
+
+
+# Of each class, at a census without the native module.
+_NEWEST: Final = 8
+
+
+class Following:
+    """Noted at generation ends, on the training thread."""
+
+    def __init__(self, types: TypeGrowth) -> None:
+        self._types = types
+        self._samples, self._watched = AgeSamples(), WatchedClasses()
+
+    def watch(self, name: str) -> None:
+        """Count how many of this class are created and freed."""
+        self._watched.watch(name)
+
+    def at_generation_end(self) -> dict[str, Number]:
+        """Return ``type.<name>.created`` and ``.freed`` of watched classes."""
+        if native() is not None:
+            newest = pick_newest(self._types.to_follow())
+            self._samples.note(newest)
+            self._watched.note(newest)
+        return self._watched.read(self._types.exact_counts(self._watched.names))
+
+    def at_census(self, instances: Mapping[type, Sequence[object]]) -> None:
+        """Note instances of the program's classes, oldest first, of which a class may be there in part."""
+        if native() is None:
+            whole = {c: ones for c, ones in instances.items() if len(ones) < INSTANCES_OF_A_CLASS}
+            self._watched.note({cls: ones[-_NEWEST:] for cls, ones in whole.items()})
+
+    def instances(self, classes: Sequence[type]) -> dict[type, list[ref[Any]]]:
+        """Return what is known of each class, spread over its age: a search for holders may begin with these."""
+        known = {cls: self._samples.instances(cls) for cls in classes}
+        return {cls: ones for cls, ones in known.items() if ones}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from ..runtime.file_descriptor import Descriptor
-from ..runtime.gil_yield import breathe, rested
+from ..runtime.threads import breathe, rested
 
 if TYPE_CHECKING:
     from pathlib import Path

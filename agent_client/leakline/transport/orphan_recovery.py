@@ -19,7 +19,7 @@ from ..errors import ServerRefused, ServerUnreachable, SpoolError
 from ..probes.memory.cgroup import memory_group, read_cgroup
 from ..runtime import file_descriptor
 from ..runtime.file_descriptor import Descriptor
-from ..runtime.gil_yield import breathe
+from ..runtime.threads import breathe
 from ..snapshot import Snapshot
 from .http_delivery import Delivery
 from .oom_inference import FRESH_SECONDS, killed_for_memory, last_readings

@@ -22,12 +22,11 @@ from typing import Any, Final
 
 from ..console import Notices
 from ..errors import ServerBusy
-from ..runtime import gil_yield
+from ..runtime import threads
 from ..runtime.error_boundary import Guard
 from ..runtime.threads import OurThread
 from ..snapshot import Batch, ProcessIdentity, RunHeader, header_to_wire
-from .batch_parts import BATCH_REFUSALS, TOO_LARGE, deliver
-from .batching import consecutive
+from .batching import BATCH_REFUSALS, TOO_LARGE, consecutive, deliver
 from .http_delivery import (
     Accepted,
     Body,
@@ -38,8 +37,7 @@ from .http_delivery import (
     not_accepted,
     not_now,
 )
-from .outbox import Outbox
-from .recorder import Losses
+from .recorder import Losses, Outbox
 
 # Between two batches while training runs, so that frequent snapshots travel together.
 LINGER_SECONDS: Final = 0.3
@@ -124,7 +122,7 @@ class Sender:
         self._delivery.abandon()
 
     def _loop(self) -> None:
-        gil_yield.begin(self._closing)
+        threads.begin(self._closing)
         while not (self._closing.is_set() or self._stopped):
             self._wait()
             with self._guard:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import SpoolError
-from ..runtime import file_descriptor, gil_yield
+from ..runtime import file_descriptor, threads
 from ..settings import DEFAULT_SPOOL_LIMIT_BYTES
 from ..snapshot import Batch, ProcessIdentity, RunHeader
 from .batching import SNAPSHOTS_PER_BATCH, after, split
@@ -294,7 +294,7 @@ class SpoolFile:
         """
         until = time.monotonic() + FULL_SECONDS
         credit: float | None = None
-        while not gil_yield.hurried():
+        while not threads.hurried():
             with self._lock:
                 if self._rewriting is None and self._size + size <= self._full:
                     return
@@ -311,7 +311,7 @@ class SpoolFile:
             credit = (size * self._pace if credit is None else credit) - done
             if time.monotonic() > until if full else credit <= 0:
                 return
-            gil_yield.breathe()
+            threads.breathe()
 
     def _step(self) -> int:
         """The work it was, in bytes of the file."""

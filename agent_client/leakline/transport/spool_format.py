@@ -31,6 +31,10 @@ sending again is harmless, because batches are idempotent.
 The file is bounded (``LEAKLINE_SPOOL_LIMIT``). Near the bound it is rewritten beside itself, as ``<instance>.rewrite``,
 and put in its own place (`spool_trimming.py`); whatever moment the process dies at, one of the two files is whole.
 A batch without snapshots tells the losses at the end of a process.
+
+Where every snapshot of a process has gone: taken = sent + thinned + dropped + pending.
+
+Each of the five is counted on its own, where it happens, so that the sum says whether one got lost on the way.
 """
 
 from __future__ import annotations
@@ -41,12 +45,12 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from ..errors import SpoolError
-from ..runtime.gil_yield import breathe
+from ..runtime.threads import breathe
 from ..snapshot import (
     Batch,
     ProcessIdentity,
@@ -57,7 +61,37 @@ from ..snapshot import (
     header_to_wire,
 )
 from .batching import merge
-from .snapshot_accounting import DROPPED, THINNED
+
+# Found in what a process has recorded, when that was read back.
+DAMAGED: Final = "spool_damaged"
+THINNED: Final = frozenset({"spool_thinned"})
+# Reasons of losses that are snapshots; other reasons count events, gauges, and what was not taken at all.
+DROPPED: Final = frozenset(
+    {"queue_full", "recording_failed", "spool_full", "memory_full", "refused", "too_large", DAMAGED}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """In snapshots. ``pending``: in the queue, in the recorder's hand, in the spool or in memory."""
+
+    taken: int
+    sent: int
+    pending: int
+    lost: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def thinned(self) -> int:
+        return sum(self.lost.get(reason, 0) for reason in THINNED)
+
+    @property
+    def dropped(self) -> int:
+        return sum(self.lost.get(reason, 0) for reason in DROPPED)
+
+    @property
+    def closes(self) -> bool:
+        return self.taken == self.sent + self.thinned + self.dropped + self.pending
+
 
 try:
     import fcntl

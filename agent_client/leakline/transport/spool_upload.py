@@ -9,13 +9,12 @@ from typing import Any
 
 from ..errors import SpoolError
 from ..snapshot import Batch, ProcessIdentity, RunHeader
-from .batch_parts import BATCH_REFUSALS, deliver
-from .batching import SNAPSHOTS_PER_BATCH
+from .batching import BATCH_REFUSALS, SNAPSHOTS_PER_BATCH, deliver
 from .http_delivery import Body, Delivery, Outcome, Refused, accepted_body
 from .sender import announcement
-from .snapshot_accounting import DAMAGED
 from .spool_format import (
     AT_EXIT,
+    DAMAGED,
     Holdings,
     Record,
     collect,

@@ -27,7 +27,6 @@ from leakline.probes.heap.arrays import (
     with_hidden_owners,
 )
 from leakline.probes.heap.census_result import CensusResult, SlicedResult, by_name
-from leakline.probes.heap.gc_objects import listed_objects
 from leakline.probes.heap.heap_walk import Heap, HeapWalk
 from leakline.probes.heap.native_census import (
     NO_LIMIT,
@@ -43,6 +42,8 @@ from leakline.probes.references.class_names import basic_bytes, type_name
 from leakline.probes.references.frames import locals_by_function
 from leakline.probes.references.program_code import user_classes, user_modules
 from leakline.snapshot import Number
+
+from .heap_walk import listed_objects
 
 # Objects below this are not listed as large, whatever the caller asks for later.
 LARGE_FLOOR_BYTES: Final = 1 << 20

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import ref
 
-from leakline.probes.heap.gc_objects import listed_referrers
 from leakline.probes.native_module import native
 from leakline.probes.references.class_names import is_heap_type, module_name
 from leakline.probes.references.reference_links import Step, link_between, root_name
 from leakline.probes.references.roots import Near
+
+from ..heap.heap_walk import listed_referrers
 
 DEPTH: Final = 10  # a namespace (`__dict__`) is a level of its own: about eight names
 # How many objects are climbed from at a level: those first that hold most.

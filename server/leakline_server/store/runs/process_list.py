@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Engine, Row, case, func, literal, select
 
-from leakline.transport.snapshot_accounting import DROPPED, THINNED
+from leakline.transport.spool_format import DROPPED, THINNED
 
 from ...limits import MAX_LINES_TOLD_BYTES, MAX_PAGE, MAX_PROCESSES_TOLD, MAX_PROCESSES_TOLD_BYTES
 from ..details import lines_of_processes

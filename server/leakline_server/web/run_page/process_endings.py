@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from leakline.text_format import count_of, format_span
 from leakline.transport.oom_inference import ended_as
-from leakline.transport.snapshot_accounting import DROPPED, THINNED
+from leakline.transport.spool_format import DROPPED, THINNED
 
 from ...store.runs import lifecycle
 from ...store.runs.runs import unix

@@ -16,7 +16,6 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
-from leakline.probes.containers.tracked_containers import TrackedContainer
 from leakline.probes.heap.marginal_size import marginal_bytes
 from leakline.probes.references.attributes import (
     attributes,
@@ -30,6 +29,8 @@ from leakline.probes.references.frames import Locals, locals_by_function
 from leakline.probes.references.program_code import is_user_file, user_modules
 from leakline.probes.references.roots import Near, look_near
 from leakline.snapshot import Number
+
+from .tracked_containers import TrackedContainer
 
 __all__ = ["ContainerWatch", "TrackedContainer"]
 

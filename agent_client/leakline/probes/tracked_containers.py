@@ -1,4 +1,4 @@
-"""Containers that the program declared with ``track``: length, capacity and bytes."""
+"""Containers that the program declared with ``track``: length, capacity, bytes; and figures that pyplot keeps open."""
 
 from __future__ import annotations
 
@@ -158,3 +158,10 @@ def _buffer_bytes(buffer: Any) -> int:
     with overrides_off():
         key = storage_key(buffer)
     return key[1] if key is not None else 0
+
+
+def read_figures() -> dict[str, Number]:
+    """``figures.open``: how many figures pyplot holds; empty unless the program has loaded matplotlib itself."""
+    registry: Any = getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None)
+    figures = getattr(registry, "figs", None)
+    return {} if figures is None else {"figures.open": len(figures)}
