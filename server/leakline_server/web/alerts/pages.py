@@ -13,8 +13,8 @@ from ...limits import MAX_TITLE_LENGTH
 from ...store.alerts import delivery_list
 from ...store.alerts.webhooks import Webhook
 from ..api_schemas import RowId
-from ..forms import Form
 from ..rendering.templating import render
+from ..request_bodies import Form
 from ..rules.view import Refused, rules_section
 from ..services import Services, Use
 from ..webhooks import api as webhooks_api

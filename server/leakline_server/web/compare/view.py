@@ -22,8 +22,7 @@ from ..expectations.view import expectations
 from ..rendering import number_formats
 from ..rendering.evidence_sections import books as books_section
 from ..rendering.evidence_sections import line_table
-from ..rendering.page_contexts import Figure, FindingView, Section, Status
-from ..rendering.report_links import Share, share_comparison
+from ..rendering.page_contexts import Figure, FindingView, Section, Share, Status, share_comparison
 from ..rendering.table_cells import Field, code, rated, table
 from ..run_page.fix_effects import effects
 from ..run_page.run_charts import in_phase_order, palette_of

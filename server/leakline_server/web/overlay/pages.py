@@ -19,8 +19,8 @@ from ...store.incidents import findings
 from ...store.maintenance import soft_delete
 from ...store.runs import runs
 from ..axis_zoom import read_stretch
-from ..json_response import json_response
 from ..rendering.templating import render
+from ..responses import json_response
 from ..run_page.pages import processes_of
 from ..services import Services, Use
 from .view import (

@@ -12,9 +12,8 @@ from urllib.parse import urlencode
 from leakline.analysis.comparison.fix_effects import effect_figures, effect_title
 from leakline.analysis.findings.verdict_sentence import EFFECT_WORDS, fix_title
 
-from ..rendering.external_links import code_link
 from ..rendering.page_contexts import Cell, Section
-from ..rendering.table_cells import Field, rated, table
+from ..rendering.table_cells import Field, code_link, rated, table
 
 Json = Mapping[str, Any]
 

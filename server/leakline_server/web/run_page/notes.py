@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..rendering.external_links import web_link
 from ..rendering.page_contexts import Cell, Section
-from ..rendering.table_cells import Field, at, place, shown, table
+from ..rendering.table_cells import Field, at, place, shown, table, web_link
 
 Json = Mapping[str, Any]
 MAX_ROWS: Final = 100

@@ -27,10 +27,10 @@ from ...store.runs.run_history import NoSuchRun
 from ...store.series.chunk_codec import CorruptChunk
 from ..axis_zoom import Stretch, read_stretch, wanted
 from ..compare.view import ComparePage, axis_of, compare_page, compared_lines
-from ..json_response import json_response
 from ..rendering.page_contexts import ErrorPage, PickPage, RunChoice, RunPage
 from ..rendering.templating import render
-from ..runs.deletion_pages import deleted_run
+from ..responses import json_response
+from ..runs.pages import deleted_run
 from ..services import Services, Use, address_of
 from .annotations import MAX_MARKS
 from .fix_effects import told_effects

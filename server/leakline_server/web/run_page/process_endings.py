@@ -15,9 +15,8 @@ from leakline.transport.snapshot_accounting import DROPPED, THINNED
 from ...store.runs import lifecycle
 from ...store.runs.runs import unix
 from ..rendering import number_formats
-from ..rendering.external_links import commit_link
 from ..rendering.page_contexts import Cell, Section
-from ..rendering.table_cells import Field, at_iso, code, rated, table
+from ..rendering.table_cells import Field, at_iso, code, commit_link, rated, table
 
 Json = Mapping[str, Any]
 COMMIT_SHOWN: Final = 10

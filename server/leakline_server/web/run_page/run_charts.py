@@ -14,8 +14,16 @@ from leakline.analysis.results import BookLine, Books
 from leakline.report.verdict_facts import NOT_PRIVATE
 
 from ...charts import chart_builder
-from ...charts.chart_outlook import budget_levels
-from ...charts.chart_parts import JS_PRIVATE, PRIVATE, Chart, Group, Line, Palette, Points
+from ...charts.chart_parts import (
+    JS_PRIVATE,
+    PRIVATE,
+    Chart,
+    Group,
+    Line,
+    Palette,
+    Points,
+    budget_levels,
+)
 from ..axis_zoom import Stretch
 from .annotations import fix_effects, marks
 from .inventory_tables import Effects

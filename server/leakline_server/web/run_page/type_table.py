@@ -14,8 +14,7 @@ from ...charts.chart_parts import Chart
 from ..rendering import number_formats
 from ..rendering.evidence_sections import MAX_ROWS
 from ..rendering.page_contexts import Cell, Figure, Section
-from ..rendering.sparklines import sparkline
-from ..rendering.table_cells import Field, code, rated, table
+from ..rendering.table_cells import Field, code, rated, sparkline, table
 from .verdict_view import short_name
 
 MAX_TYPE_LINES: Final = 8

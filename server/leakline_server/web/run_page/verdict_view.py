@@ -21,11 +21,18 @@ from leakline.report.verdict_facts import (
 from leakline.report.verdict_facts import leading_finding as leading_finding
 from leakline.text_format import capital, count_of, format_range, format_rate, join_processes
 
-from ...charts.chart_outlook import limit_word
+from ...charts.chart_parts import limit_word
 from ...run_requests import SEARCHED
-from ..incidents.acknowledgement_view import said_view
 from ..rendering import number_formats
-from ..rendering.page_contexts import Cell, FindingView, Status, SuspectView, Tile, VerdictView
+from ..rendering.page_contexts import (
+    Cell,
+    FindingView,
+    SaidView,
+    Status,
+    SuspectView,
+    Tile,
+    VerdictView,
+)
 
 Json = Mapping[str, Any]
 
@@ -359,3 +366,18 @@ def _search(finding: Json) -> str:
     if finding["status"] not in ("suspected", "confirmed") or finding["kind"] not in SEARCHED:
         return ""
     return next((s["name"] for s in finding["suspects"] if s["role"] == "type"), "")
+
+
+_VERBS: Final = {"acknowledged": "Acknowledged", "ignored": "Ignored", "closed": "Closed"}
+
+
+def said_view(said: Mapping[str, Any]) -> SaidView:
+    return SaidView(
+        said["kind"],
+        _VERBS[said["kind"]],
+        said["reason"],
+        said["created_at"],
+        number_formats.clock(said["created_at"]),
+        said["expires_at"],
+        number_formats.clock(said["expires_at"]) if said["expires_at"] else "",
+    )

@@ -19,9 +19,8 @@ from ...charts.chart_parts import PRIVATE, Points
 from ...store.runs.runs import LISTENING, unix
 from ..expectations.view import count_forms, expectations
 from ..rendering import evidence_sections, number_formats
-from ..rendering.external_links import commit_link
-from ..rendering.page_contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
-from ..rendering.report_links import share_run
+from ..rendering.page_contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section, share_run
+from ..rendering.table_cells import commit_link
 from ..search_query import search_for
 from . import inventory_tables, process_endings, type_table
 from .child_processes import children

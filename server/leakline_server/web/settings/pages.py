@@ -24,9 +24,9 @@ from ...store.maintenance import corruption, disk_full, disk_space, purge, stora
 from ..api_schemas import RowId
 from ..auth.authenticator import calling
 from ..auth.permissions import may
-from ..forms import Form
 from ..metrics.api import Metrics
 from ..rendering.templating import render
+from ..request_bodies import Form
 from ..services import Services, Use
 from ..tokens import api as tokens_api
 from ..tokens.view import (

@@ -12,7 +12,7 @@ from ...config import Config, is_loopback
 from ...store.maintenance.disk_space import Space
 from ...store.maintenance.retention_policy import PerProject
 from ...store.maintenance.storage_sizes import Overview, ProjectSize
-from ...worker_counters import RetainerFigures, WriterFigures
+from ...worker_thread import RetainerFigures, WriterFigures
 from ..rendering import number_formats
 from ..rendering.page_contexts import Cell, Section, Tick, Tile
 from ..rendering.table_cells import Field, code, table

@@ -15,8 +15,8 @@ from ...security.token_issuing import DEFAULT_DAYS, Wish, only_where_asked
 from ...store.access import tokens
 from .. import api_schemas
 from ..api_schemas import NO_CONTROL, Name, RowId, Strict
-from ..json_response import json_response
 from ..request_bodies import described, json_body
+from ..responses import json_response
 from ..services import Use
 
 router = APIRouter(prefix="/api/v1", tags=["access"])

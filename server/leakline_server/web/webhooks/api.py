@@ -25,8 +25,8 @@ from ...store.runs import runs
 from ...store.runs.runs import iso, iso_or_none
 from .. import api_schemas
 from ..api_schemas import NO_CONTROL, RowId, Strict
-from ..json_response import json_response
 from ..request_bodies import described, json_body
+from ..responses import json_response
 from ..runs.api import Limit, Text
 from ..services import Services, Use
 
