@@ -33,10 +33,10 @@ from ..responses import json_response
 from ..runs.pages import deleted_run
 from ..services import Services, Use, address_of
 from .annotations import MAX_MARKS
+from .counted_objects import suspects_first
 from .fix_effects import told_effects
 from .run_charts import zoomed_lines
 from .run_data import ReadSeries, RunData, first_shown, has_several, process_label, summed
-from .type_table import suspects_first
 from .view import run_page
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)

@@ -25,12 +25,10 @@ from ...charts.chart_parts import (
     budget_levels,
 )
 from ..axis_zoom import Stretch
-from .annotations import fix_effects, marks
+from .annotations import fix_effects, marks, notes_of
+from .counted_objects import SOURCES, type_lines
 from .inventory_tables import Effects
-from .memory_coverage import SOURCES
-from .notes import notes_of
 from .run_data import RunData, own_verdict, summed
-from .type_table import type_lines
 from .verdict_view import leading_finding
 
 Json = Mapping[str, Any]
