@@ -43,7 +43,7 @@ from ..auth.authenticator import ANYBODY, Caller, calling
 from ..auth.middleware import Door, Guard
 from ..auth.permissions import reads_what_is_stored, refusal_of_process
 from ..errors import bug_response, refusal_response
-from ..metrics.api import Metrics
+from ..metrics import Metrics
 from ..request_bodies import read_body
 from ..responses import EVERY_ANSWER, completing
 from ..services import Services

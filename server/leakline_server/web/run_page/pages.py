@@ -26,7 +26,7 @@ from ...store.runs import process_list, runs
 from ...store.runs.run_history import NoSuchRun
 from ...store.series.chunk_codec import CorruptChunk
 from ..axis_zoom import Stretch, read_stretch, wanted
-from ..compare.view import ComparePage, axis_of, compare_page, compared_lines
+from ..compare import ComparePage, axis_of, compare_page, compared_lines
 from ..rendering.page_contexts import ErrorPage, PickPage, RunChoice, RunPage
 from ..rendering.templating import render
 from ..responses import json_response
