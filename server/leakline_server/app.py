@@ -29,36 +29,34 @@ from .store.engine import DATABASE_ERRORS, Engine, open_engine
 from .store.maintenance import corruption_scan, disk_space, quarantine
 from .store.migrate import upgrade
 from .store.series.column_reader import Key
-from .web import errors, openapi
+from .web import docs as documents
+from .web import errors, event_stream, openapi
+from .web import metrics as metrics
+from .web import overlay as overlay_pages
+from .web import settings as settings_pages
+from .web import token_routes as tokens_api
+from .web import webhook_api as webhooks_api
 from .web.alerts import pages as alert_pages
 from .web.auth import pages as sign_in_pages
 from .web.auth.authenticator import Callers
-from .web.auth.middleware import Door
-from .web.auth.origin_check import Guard
+from .web.auth.middleware import Door, Guard
 from .web.derived_analysis import Derivations
-from .web.docs import pages as documents
 from .web.expectations import api as expectations_api
 from .web.export import api as export_api
 from .web.export import pages as report_pages
-from .web.headers import completing
 from .web.incidents import api as incidents_api
 from .web.ingest import otlp_api
 from .web.ingest.api import PATH, Hot, IngestRoute
 from .web.ingest.otlp_streams import Streams
-from .web.live import event_stream
-from .web.metrics import api as metrics
-from .web.metrics.api import Metrics
-from .web.overlay import pages as overlay_pages
-from .web.rendering.static_files import RevalidatedFiles
+from .web.metrics import Metrics
+from .web.rendering.templating import RevalidatedFiles
+from .web.responses import completing
 from .web.rules import api as rules_api
 from .web.run_page import pages
 from .web.runs import api as read_api
-from .web.runs import deletion_pages, series_api, storage_api
 from .web.runs import pages as runs_pages
+from .web.runs import series_api, storage_api
 from .web.services import Services
-from .web.settings import pages as settings_pages
-from .web.tokens import api as tokens_api
-from .web.webhooks import api as webhooks_api
 from .worker_thread import Worker
 from .workers.analysis_process import Apart
 from .workers.change_poller import Watcher
@@ -125,7 +123,6 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         metrics.router,
         otlp_api.router,
         runs_pages.router,
-        deletion_pages.router,
         overlay_pages.router,
         pages.router,
         expectations_api.pages,

@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from . import limits
 from .web.errors import error_response
-from .web.headers import completed
+from .web.responses import completed
 
 
 class Connection(HttpToolsProtocol):

@@ -16,7 +16,7 @@ from benchmarks.server import loggers, subjects
 from benchmarks.server.rows import to_json
 
 from leakline.transport.spool_format import read_batches
-from leakline_server.web.docs import pages as documents
+from leakline_server.web import docs as documents
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TEXT: Final = (ROOT / "docs" / "compared.md").read_text(encoding="utf-8")

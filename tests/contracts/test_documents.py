@@ -17,9 +17,9 @@ from markdown_it import MarkdownIt
 from leakline.cli import COMMANDS
 from leakline_server import limits
 from leakline_server.config import SECRETS
-from leakline_server.web.docs import pages as documents
-from leakline_server.web.docs.markdown_html import ROOT as PREFIX
-from leakline_server.web.docs.markdown_html import anchor_of
+from leakline_server.web import docs as documents
+from leakline_server.web.docs import ROOT as PREFIX
+from leakline_server.web.docs import anchor_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -139,10 +139,10 @@ def test_the_reference_is_what_the_code_says() -> None:
 
 # The rooms that make the parts of a page, and the template that has the others.
 RUN_PAGE = (
-    "rendering/evidence_sections", "run_page/inventory_tables", "run_page/process_endings", "run_page/notes",
-    "run_page/fix_effects", "expectations/view", "run_page/forecast_history", "run_page/type_table",
+    "rendering/evidence_sections", "run_page/inventory_tables", "run_page/process_sections", "run_page/annotations",
+    "run_page/fix_effects", "expectations/view", "run_page/verdict_view", "run_page/counted_objects",
 )  # fmt: skip
-COMPARISON = ("compare/view", "expectations/view", "run_page/fix_effects")
+COMPARISON = ("compare", "expectations/view", "run_page/fix_effects")
 TILES = {"GROWTH", "AFTER n", "PEAK", "TIME"}
 
 

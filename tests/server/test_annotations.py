@@ -12,11 +12,11 @@ from leakline_server.web.run_page.annotations import (
     MAX_COLLECTIONS,
     MAX_MARKS,
     Clock,
+    Note,
     fix_effects,
     marks,
 )
-from leakline_server.web.run_page.memory_coverage import accounted
-from leakline_server.web.run_page.notes import Note
+from leakline_server.web.run_page.counted_objects import accounted
 from leakline_server.web.run_page.view import progress
 
 MIB, GIB = 2**20, 2**30

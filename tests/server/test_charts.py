@@ -11,7 +11,6 @@ from starlette.testclient import TestClient
 from leakline.analysis.results import BookLine, Books
 from leakline_server.charts import chart_builder
 from leakline_server.charts.chart_builder import books_within
-from leakline_server.charts.chart_outlook import budget_levels
 from leakline_server.charts.chart_parts import (
     Axis,
     Chart,
@@ -19,6 +18,7 @@ from leakline_server.charts.chart_parts import (
     Palette,
     Points,
     add_up,
+    budget_levels,
     join_attempts,
     to_script,
 )

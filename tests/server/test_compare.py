@@ -16,7 +16,7 @@ from leakline.analysis.generation_axis import WHOLE, generations_to_compare, pos
 from leakline.analysis.results import to_json
 from leakline_server.store.engine import Engine
 from leakline_server.store.runs import run_history
-from leakline_server.web.compare.view import _changes
+from leakline_server.web.compare import _changes
 from leakline_server.web.run_page.verdict_view import status_of, verdict_view
 
 GENERATIONS = 2_000

@@ -7,8 +7,8 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from leakline_server.web.docs import pages as documents
-from leakline_server.web.docs.markdown_html import REPOSITORY, Listed, links_of, write
+from leakline_server.web import docs as documents
+from leakline_server.web.docs import REPOSITORY, Listed, links_of, write
 
 NASTY = """# <script>alert(1)</script>
 

@@ -19,7 +19,7 @@ from leakline.analysis.results import Verdict
 from leakline.snapshot import Event
 from leakline_server.store.schema import alerts
 from leakline_server.web.expectations.view import expectations
-from leakline_server.web.run_page.forecast_history import past_forecasts
+from leakline_server.web.run_page.verdict_view import past_forecasts
 
 MIB, GIB = 2**20, 2**30
 RSS = "process.rss_bytes"

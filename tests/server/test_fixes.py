@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from leakline.analysis.comparison.comparison_results import Comparison
 from leakline.analysis.results import Verdict
-from leakline_server.web.run_page.fix_checklist import ticks
+from leakline_server.web.run_page.fix_effects import ticks
 
 MIB = 2**20
 PROMISES = {

@@ -18,7 +18,7 @@ from leakline_server.store.engine import writing
 from leakline_server.store.incident_groups import MAX_RUNS
 from leakline_server.store.runs import run_registration
 from leakline_server.web.incidents import api as incidents_api
-from leakline_server.web.rendering.external_links import with_links
+from leakline_server.web.rendering.table_cells import with_links
 
 MIB = 2.0**20
 PATH = "/api/v1/incidents"

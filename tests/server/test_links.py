@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from leakline_server.web.rendering.external_links import code_link, commit_link, web_link
+from leakline_server.web.rendering.table_cells import code_link, commit_link, web_link
 
 COMMIT = "1f0c9a2b" * 5
 

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from leakline_server.web.metrics import run_metrics
+from leakline_server.web import metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = json.loads((ROOT / "static" / "grafana-dashboard.json").read_text())
@@ -94,7 +94,7 @@ def test_a_leaking_run_has_its_headline_numbers(api: TestClient, make_run: Any) 
     assert growth["estimate"] == pytest.approx(64 * 2**20, rel=0.05)
     assert found["leakline_run_severity"] == 6.0 and verdict["status"] == "confirmed"
     assert found["leakline_run_oom_limit_bytes"] == LIMIT
-    assert found["leakline_run_oom_risk"] == run_metrics.RISKS.index(verdict["oom"]["risk"])
+    assert found["leakline_run_oom_risk"] == metrics.RISKS.index(verdict["oom"]["risk"])
     assert found["leakline_run_oom_generation"] == verdict["oom"]["generation"]["estimate"]
     (status,) = [s for s in exported(api) if s[0] == "leakline_run_status"]
     assert (status[1]["status"], status[1]["unit"]) == ("confirmed", "generation")
@@ -109,7 +109,7 @@ def test_a_name_cannot_add_a_line(api: TestClient) -> None:
 
 
 def test_the_number_of_runs_is_bounded(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_metrics, "MAX_RUNS", 3)
+    monkeypatch.setattr(metrics, "MAX_RUNS", 3)
     for i in range(5):
         api.post("/api/v1/runs", json={"id": f"r{i}"})
     found = list(exported(api))
@@ -122,8 +122,8 @@ def test_what_a_newer_version_wrote_costs_its_own_numbers_alone(
     api: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To a version that knows none of its values, each of this one is such a value."""
-    monkeypatch.setattr(run_metrics, "SEVERITY", ())
-    monkeypatch.setattr(run_metrics, "RISKS", ())
+    monkeypatch.setattr(metrics, "SEVERITY", ())
+    monkeypatch.setattr(metrics, "RISKS", ())
     api.post("/api/v1/runs", json={"id": "r"})
     found = {name for name, *_ in exported(api)}
     assert "leakline_run_last_seen_timestamp_seconds" in found

@@ -17,10 +17,10 @@ from leakline_server.errors import RequestRefused
 from leakline_server.store.alerts import webhooks
 from leakline_server.store.ingest.wire_types import Batch
 from leakline_server.web import api_schemas
+from leakline_server.web import webhook_api as webhooks_api
 from leakline_server.web.ingest.api import PATH
 from leakline_server.web.rules import api as rules_api
 from leakline_server.web.runs import storage_api
-from leakline_server.web.webhooks import api as webhooks_api
 
 
 @pytest.fixture(scope="module")

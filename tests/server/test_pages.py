@@ -15,18 +15,18 @@ from starlette.testclient import TestClient
 from tests.browser.patterns import page as patterns
 
 from leakline_server.paths import STATIC, TEMPLATES
+from leakline_server.web import compare as compare_view
+from leakline_server.web import overlay as overlay_view
+from leakline_server.web import settings as settings_view
 from leakline_server.web.alerts import view as alerts_view
 from leakline_server.web.auth import pages as sign_in_pages
-from leakline_server.web.compare import view as compare_view
 from leakline_server.web.incidents import view as incidents_view
-from leakline_server.web.overlay import view as overlay_view
 from leakline_server.web.rendering import evidence_sections, number_formats, page_contexts
-from leakline_server.web.rendering.sparklines import sparkline
+from leakline_server.web.rendering.table_cells import sparkline
 from leakline_server.web.rendering.templating import VIEWER, breakable, environment
 from leakline_server.web.run_page import inventory_tables
-from leakline_server.web.runs import deletion_pages
+from leakline_server.web.runs import pages
 from leakline_server.web.search_query import parse_query
-from leakline_server.web.settings import view as settings_view
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 DEVICE_LINE = re.compile(r"(?:GPU \d+|Metal) [a-z][a-z, ]+")
@@ -36,7 +36,7 @@ PAGES = {
         "error.html": page_contexts.ErrorPage,
     "alerts.html": alerts_view.AlertsPage, "settings.html": settings_view.SettingsPage,
     "overlay.html": overlay_view.OverlayPage, "incidents.html": incidents_view.IncidentsPage,
-    "deleted.html": deletion_pages.DeletedPage, "sign_in.html": sign_in_pages.SignInPage,
+    "deleted.html": pages.DeletedPage, "sign_in.html": sign_in_pages.SignInPage,
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.paths import TEMPLATES
 from leakline_server.web.export import html_bundle
-from leakline_server.web.rendering.report_links import file_name
+from leakline_server.web.rendering.page_contexts import file_name
 
 SERVER = "http://127.0.0.1"
 EVIL = "</script><img src=x onerror=alert(1)>`tick`|bar|[x](javascript:alert(1))"

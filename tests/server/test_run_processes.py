@@ -23,9 +23,9 @@ from leakline_server.store.runs import run_history
 from leakline_server.store.schema import runs
 from leakline_server.store.series import chart_points
 from leakline_server.web.rendering.page_contexts import Cell, Section
-from leakline_server.web.run_page import inventory_tables, process_endings
+from leakline_server.web.run_page import inventory_tables, process_sections
+from leakline_server.web.run_page.counted_objects import suspects_first
 from leakline_server.web.run_page.run_data import first_shown, own_verdict
-from leakline_server.web.run_page.type_table import suspects_first
 from leakline_server.web.run_page.view import progress
 
 GIB = 2**30
@@ -84,7 +84,7 @@ def test_a_run_says_how_many_of_its_generations_are_complete(
 
 
 def test_a_killed_run_tells_its_last_reading() -> None:
-    section = process_endings.end(a_run(), [snapshot()])
+    section = process_sections.end(a_run(), [snapshot()])
     assert note_of(section) == (
         "Killed for memory. 9.70 GiB of 10.00 GiB. Last reading of rank 0: RSS 9.70 GiB of a limit of 10.00 GiB at "
         "generation 7: after evaluate, 2.00 s before."
@@ -97,7 +97,7 @@ def test_a_killed_run_tells_its_last_reading() -> None:
 
 def test_a_silent_run_tells_since_when_and_promises_no_seconds() -> None:
     silent = process(end_state="silent", end_reason="", presumed=True)
-    section = process_endings.end(
+    section = process_sections.end(
         a_run(state="silent", reason="", processes=[silent]), [snapshot(label="sample")]
     )
     assert note_of(section) == (
@@ -113,7 +113,7 @@ def test_of_several_processes_the_one_that_ended_worst_is_told() -> None:
         process(instance="p0", rank=1, attempt=0),
     ]
     rows = [snapshot(process=name) for name in ("p1", "p2", "p0")]
-    section = process_endings.end(a_run(processes=processes), rows)
+    section = process_sections.end(a_run(processes=processes), rows)
     assert "Last reading of rank 1" in note_of(section)
     assert len(texts_of(section)) == 2
 
@@ -126,7 +126,7 @@ def test_of_processes_that_were_killed_the_one_that_ran_out_of_memory_is_told() 
     ]
     rows = [snapshot(process=name) for name in ("p2", "p1", "p0")]
     assert "Last reading of rank 1" in note_of(
-        process_endings.end(a_run(processes=processes), rows)
+        process_sections.end(a_run(processes=processes), rows)
     )
 
 
@@ -138,18 +138,18 @@ def test_an_attempt_ended_as_the_worst_of_its_main_processes() -> None:
         process(instance="p3", rank=1, role="child", end_state=None, end_reason="", ended_at=None),
     ]
     attempt = {"number": 1, "started_at": "2026-01-31T12:00:00.000Z", "environment": {}}
-    section = process_endings.attempts(a_run(processes=processes, attempts=[attempt]))
+    section = process_sections.attempts(a_run(processes=processes, attempts=[attempt]))
     assert "failed: ValueError" in texts_of(section)[0]
 
 
 @pytest.mark.parametrize("state", ["running", "finished"])
 def test_a_run_that_goes_on_or_finished_has_no_such_section(state: str) -> None:
-    assert process_endings.end(a_run(state=state, reason=""), [snapshot()]) is None
+    assert process_sections.end(a_run(state=state, reason=""), [snapshot()]) is None
 
 
 def test_the_account_of_a_process_closes() -> None:
     lost = {"queue_full": 2, "spool_thinned": 10, "thinned": 40, "events": 1}
-    section = process_endings.delivery([process(taken=100, stored=80, lost=lost)])
+    section = process_sections.delivery([process(taken=100, stored=80, lost=lost)])
     assert texts_of(section) == [[
         "0", "main", "1", "100", "80", "12", "8", "queue full 2, spool thinned 10, thinned 40, events 1",
     ]]  # fmt: skip
@@ -158,11 +158,11 @@ def test_the_account_of_a_process_closes() -> None:
 
 
 def test_every_reason_that_counts_snapshots_is_explained() -> None:
-    assert set(process_endings._REASONS) >= DROPPED | THINNED
+    assert set(process_sections._REASONS) >= DROPPED | THINNED
 
 
 def test_a_reason_nobody_knows_is_shown_and_not_explained() -> None:
-    assert note_of(process_endings.delivery([process(lost={"<b>new</b>": 3})])) == ""
+    assert note_of(process_sections.delivery([process(lost={"<b>new</b>": 3})])) == ""
 
 
 def test_attempts_tell_what_changed_between_them() -> None:
@@ -183,7 +183,7 @@ def test_attempts_tell_what_changed_between_them() -> None:
         {"number": 3, "started_at": "2026-01-31T14:00:00.000Z", "environment": {}},
     ]  # fmt: skip
     processes = [process(), process(instance="p2", attempt=2, ended_at=None, end_state=None)]
-    told = texts_of(process_endings.attempts(a_run(attempts=attempts, processes=processes)))
+    told = texts_of(process_sections.attempts(a_run(attempts=attempts, processes=processes)))
     assert told[0][0] == "3"
     assert told[1][3:] == [
         "running", "bbbbbbbbbb", "–", "3 packages; torch 2.1 → 2.2, new 3 is new, old is gone",
@@ -198,7 +198,7 @@ def test_an_attempt_before_the_newest_does_not_run_any_more() -> None:
     attempts = [{"number": n, "started_at": started, "environment": {}} for n in (1, 2)]
     nothing_told = {"ended_at": None, "end_state": None, "end_reason": ""}
     first, second = process(**nothing_told), process(instance="p2", attempt=2, **nothing_told)
-    section = process_endings.attempts(a_run(attempts=attempts, processes=[first, second]))
+    section = process_sections.attempts(a_run(attempts=attempts, processes=[first, second]))
     assert [row[3] for row in texts_of(section)] == ["running", "no end told"]
     processes = inventory_tables.processes([first, second])
     assert [row[4] for row in texts_of(processes)] == ["no end told", "running"]
@@ -207,18 +207,18 @@ def test_an_attempt_before_the_newest_does_not_run_any_more() -> None:
 def test_lines_are_open_where_the_run_did_not_finish() -> None:
     second = process(instance="p2", attempt=2, rank=1, log_lines=["two", "three"])
     said = [process(log_lines=["one"]), second]
-    section = process_endings.lines(a_run(processes=said))
+    section = process_sections.lines(a_run(processes=said))
     assert texts_of(section) == [["1", "0", "one"], ["2", "1", "two"], ["2", "1", "three"]]
     assert section is not None and not section.fold
-    finished = process_endings.lines(a_run(state="finished", processes=said))
+    finished = process_sections.lines(a_run(state="finished", processes=said))
     assert finished is not None and finished.fold
-    assert process_endings.lines(a_run()) is None
+    assert process_sections.lines(a_run()) is None
 
 
 def test_what_all_lines_have_in_common_has_no_column() -> None:
     second = process(instance="p2", attempt=2, log_lines=["two"])
-    alone = process_endings.lines(a_run(processes=[second]))
-    both = process_endings.lines(a_run(processes=[second, process(log_lines=["one"])]))
+    alone = process_sections.lines(a_run(processes=[second]))
+    both = process_sections.lines(a_run(processes=[second, process(log_lines=["one"])]))
     assert alone is not None and alone.table is not None
     assert [column.label for column in alone.table.columns] == ["line"]
     assert texts_of(both) == [["1", "one"], ["2", "two"]]

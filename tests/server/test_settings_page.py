@@ -19,8 +19,8 @@ from leakline_server.store.engine import open_engine
 from leakline_server.store.maintenance import disk_space, storage_sizes
 from leakline_server.store.maintenance.storage_sizes import Overview, ProjectSize, overview
 from leakline_server.web.rendering.templating import zoned
-from leakline_server.web.settings.view import Found, settings_page
-from leakline_server.worker_counters import RetainerFigures, WriterFigures
+from leakline_server.web.settings import Found, settings_page
+from leakline_server.worker_thread import RetainerFigures, WriterFigures
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "<img src=x onerror=alert(1)>"

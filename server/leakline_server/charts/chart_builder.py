@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 from leakline.analysis.results import BookLine, Books
 
-from .chart_outlook import forecast, plan_bands, start_bands
 from .chart_parts import (
     COLOURS,
     JS_PRIVATE,
@@ -29,6 +28,9 @@ from .chart_parts import (
     Points,
     Source,
     Unit,
+    forecast,
+    plan_bands,
+    start_bands,
 )
 
 _Value = TypeVar("_Value")

@@ -42,8 +42,7 @@ from ..store.maintenance import quarantine
 from ..store.maintenance.retention_policy import FOREVER, PerProject
 from ..store.series.chunk_codec import CorruptChunk
 from ..store.series.column_reader import Key
-from ..worker_counters import WriterFigures
-from ..worker_thread import Worker
+from ..worker_thread import Worker, WriterFigures
 from .fair_queue import FairQueue, Sender, Weight
 
 MAX_GROUP: Final = 64

@@ -1,4 +1,5 @@
-"""Routes, pages and streams: one package for each feature, with `api.py` (JSON), `pages.py` (HTML), `view.py` (pure).
+"""Routes, pages and streams: one package for each large feature, with `api.py` (JSON), `pages.py` (HTML),
+`view.py` (pure), and one module for each small one.
 
 Imports everything but SQLAlchemy and `workers`. Start reading in `services.py`, then `run_page/pages.py`.
 """

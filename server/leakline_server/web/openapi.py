@@ -17,8 +17,8 @@ from .auth.permissions import need_of
 from .expectations.api import Accepting
 from .incidents.api import Acknowledging, Closing
 from .ingest.api import PATH, openapi_entry
-from .tokens.api import NewToken
-from .webhooks.api import NewWebhook, WebhookChanges
+from .token_routes import NewToken
+from .webhook_api import NewWebhook, WebhookChanges
 
 # What the routes read by themselves, so that the framework does not know of it.
 BODIES: Final[tuple[type[BaseModel], ...]] = (

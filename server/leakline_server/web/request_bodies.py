@@ -1,4 +1,6 @@
-"""JSON bodies of ordinary routes: bounded, strict JSON, then a pydantic model.
+"""Bodies of ordinary routes and of the forms on our pages, both bounded.
+
+JSON is strict, then a pydantic model; a form is urlencoded, with each field once but for check boxes.
 
 The framework's own reading has no bound and takes NaN and broken surrogates, which no database can store. A value
 takes up to twenty times the memory of its text, and a request keeps it while it waits for a thread: so values have a
@@ -11,7 +13,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import parse_qsl
 
 import msgspec
 from fastapi import Depends
@@ -26,11 +29,14 @@ from ..limits import (
     BODY_SECONDS,
     MAX_BODIES_BYTES,
     MAX_BODY_BYTES,
+    MAX_FORM_BOXES,
+    MAX_FORM_BYTES,
+    MAX_FORM_FIELDS,
     MAX_JSON_DEPTH,
     MAX_JSON_VALUES,
 )
 from ..live_updates import Live
-from ..text_cleaning import all_without_marks, may_steer
+from ..text_cleaning import all_without_marks, may_steer, without_control
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -206,3 +212,47 @@ def _values(found: Any) -> int:
             for inner in (each.values() if isinstance(each, dict) else each)
         ]
     raise too_deep(MAX_JSON_DEPTH)
+
+
+async def _fields(request: Request, most: int, limit: int, coming: Coming) -> list[tuple[str, str]]:
+    """(field, value), without control characters and blanks around it. Raises Malformed, TooLarge and what `read_body`
+    raises.
+    """
+    refuse = TooLarge(
+        "body_too_large", f"the form has more than {limit} bytes", {"limit_bytes": limit}
+    )
+    live = request.app.state.services.live
+    headers = dict(request.scope["headers"])
+    body = await read_body(request.receive, headers, refuse, limit, live, coming)
+    try:
+        fields = parse_qsl(body.decode("ascii"), max_num_fields=most, errors="strict")
+    except ValueError as error:
+        raise Malformed("malformed_form", f"the body is not a form: {error}") from error
+    return [(name, without_control(value).strip()) for name, value in fields]
+
+
+async def read_form(request: Request, limit: int, coming: Coming) -> dict[str, str]:
+    """Field -> value; only filled fields are there."""
+    fields = await _fields(request, MAX_FORM_FIELDS, limit, coming)
+    found = dict(fields)
+    if len(found) < len(fields):
+        raise Malformed("malformed_form", "the form has a field twice")
+    return {name: value for name, value in found.items() if value}
+
+
+async def _read(request: Request) -> dict[str, str]:
+    return await read_form(request, MAX_FORM_BYTES, request.app.state.services.coming)
+
+
+async def _read_boxes(request: Request) -> dict[str, list[str]]:
+    """Field -> its values, each once and in order; only filled fields are there."""
+    found: dict[str, dict[str, None]] = {}
+    coming = request.app.state.services.coming
+    for name, value in await _fields(request, MAX_FORM_BOXES, MAX_FORM_BYTES, coming):
+        if value:
+            found.setdefault(name, {})[value] = None
+    return {name: list(values) for name, values in found.items()}
+
+
+Form = Annotated[dict[str, str], Depends(_read)]
+Boxes = Annotated[dict[str, list[str]], Depends(_read_boxes)]

@@ -14,7 +14,7 @@ from ..ingest.writer import Writer
 from ..live_updates import Live
 from ..run_requests import Requests
 from ..store.engine import Engine
-from ..worker_counters import CompactorFigures, ExaminerFigures, RetainerFigures, SealerFigures
+from ..worker_thread import CompactorFigures, ExaminerFigures, RetainerFigures, SealerFigures
 from .auth.authenticator import Callers
 from .derived_analysis import Derivations
 from .request_bodies import Coming

@@ -29,7 +29,7 @@ from ..store.maintenance import disk_space, quarantine
 from ..store.runs import lifecycle, runs
 from ..store.runs.run_history import NoSuchRun
 from ..store.series.chunk_codec import CorruptChunk
-from ..worker_counters import ExaminerFigures
+from ..worker_thread import ExaminerFigures
 from . import alert_evaluation
 from .examination import CannotLook, Closed, Look, Looked, Looking, NoRoom
 

@@ -30,7 +30,7 @@ from ..store.maintenance import (
 )
 from ..store.maintenance.retention_policy import Limits
 from ..store.maintenance.retention_steps import Keeping, rest_after
-from ..worker_counters import RetainerFigures
+from ..worker_thread import RetainerFigures
 
 IDLE_SECONDS: Final = 5.0
 MEASURE_SECONDS: Final = 30.0

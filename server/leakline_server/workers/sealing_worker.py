@@ -17,7 +17,7 @@ from ..store.maintenance import quarantine
 from ..store.series import compaction, sealing
 from ..store.series.chunk_codec import CorruptChunk
 from ..store.series.column_reader import Key
-from ..worker_counters import CompactorFigures, SealerFigures
+from ..worker_thread import CompactorFigures, SealerFigures
 
 LOOK_SECONDS: Final = 30.0
 # What could not be sealed or compacted is tried again after so long, and holds up nothing else until then.

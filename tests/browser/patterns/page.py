@@ -30,7 +30,7 @@ from leakline_server.web.rendering.page_contexts import (
     Tick,
     Tile,
 )
-from leakline_server.web.rendering.sparklines import sparkline
+from leakline_server.web.rendering.table_cells import sparkline
 from leakline_server.web.rendering.templating import HEADERS, VIEWER, environment, written
 from leakline_server.web.run_page.verdict_view import OUTCOMES, STATUSES, outcome_of, status_of
 

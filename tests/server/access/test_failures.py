@@ -39,8 +39,7 @@ from leakline_server.store.engine import Engine
 from leakline_server.web import request_bodies
 from leakline_server.web.auth import authenticator
 from leakline_server.web.auth import pages as sign_in_pages
-from leakline_server.web.auth.authenticator import Callers
-from leakline_server.web.auth.rate_limit import MAX_ADDRESSES, Failures
+from leakline_server.web.auth.authenticator import MAX_ADDRESSES, Callers, Failures
 
 pytestmark = pytest.mark.usefixtures("cheap_hashes")
 FORM = {"host": "leakline.example", "content-type": "application/x-www-form-urlencoded"}

@@ -1,4 +1,4 @@
 """The page `/alerts`: rules, webhooks, deliveries.
 
-Imports `store.alerts`, `web.rendering`, `web.rules`, `web.webhooks`. Start reading in `pages.py`.
+Imports `store.alerts`, `web.rendering`, `web.rules`, `web.webhook_api`. Start reading in `pages.py`.
 """

@@ -12,12 +12,12 @@ from ...errors import InvalidField, RequestRefused
 from ...limits import MAX_TITLE_LENGTH
 from ...store.alerts import deliveries
 from ...store.alerts.webhooks import Webhook
+from .. import webhook_api as webhooks_api
 from ..api_schemas import RowId
-from ..forms import Form
 from ..rendering.templating import render
+from ..request_bodies import Form
 from ..rules.view import Refused, rules_section
 from ..services import Services, Use
-from ..webhooks import api as webhooks_api
 from .view import NewWebhook, Notice, alerts_page, label
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)

@@ -4,16 +4,21 @@ So the database is asked every few seconds for each token and not for each batch
 another server on the same database lets nobody in any more after these seconds; through this one, at once.
 
 What is wrong is remembered apart, so that it pushes nothing good out. After many failures of an address what was never
-made here is refused, and the rest is looked up a few at a time: whoever is good gets in.
+made here is refused, and the rest is looked up a few at a time: whoever is good gets in. The failures are counted
+here and not by a library, for the bound: attempts from ever new addresses must not fill the memory.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import ipaddress
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Literal, cast
@@ -21,7 +26,7 @@ from typing import Final, Literal, cast
 from starlette.concurrency import run_in_threadpool
 
 from ...config import Config
-from ...errors import Unauthorized, Unavailable
+from ...errors import TooBusy, Unauthorized, Unavailable
 from ...security.credentials import (
     MAX_TOKEN_CHARACTERS,
     Scope,
@@ -33,8 +38,96 @@ from ...store import access
 from ...store.access import Token
 from ...store.engine import DATABASE_ERRORS, Engine, without_content
 from ...store.maintenance import disk_space, quarantine
-from .concurrency_limit import Turnstile
-from .rate_limit import Failures
+
+MAX_ADDRESSES: Final = 10_000
+
+
+class Failures:
+    """Of each address: when it may try again is when its failures lie far enough back. From any thread."""
+
+    def __init__(
+        self,
+        most: int,
+        within_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most, self._within, self._clock = most, within_seconds, clock
+        self._lock = threading.Lock()
+        # Address -> (when its first failure was, how many there were since).
+        self._found: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def add(self, host: str) -> None:
+        key, now = _key(host), self._clock()
+        with self._lock:
+            since, count = self._found.pop(key, (now, 0))
+            if now - since >= self._within:
+                since, count = now, 0
+            self._found[key] = since, count + 1
+            if len(self._found) > MAX_ADDRESSES:
+                self._found.popitem(last=False)
+
+    def take_back(self, host: str) -> None:
+        """What was added before it was known is no failure."""
+        key = _key(host)
+        with self._lock:
+            since, count = self._found.pop(key, (0.0, 0))
+            if count > 1:
+                self._found[key] = since, count - 1
+
+    def may_try(self, host: str) -> None:
+        """Raises TooBusy, which says when."""
+        wait = self.wait_seconds(host)
+        if wait:
+            raise TooBusy(
+                "too_many_failures",
+                f"too many wrong tokens or passwords came from this address; try again in {wait} seconds",
+                retry_after_seconds=wait,
+            )
+
+    def wait_seconds(self, host: str) -> int:
+        """0: it may try."""
+        with self._lock:
+            since, count = self._found.get(_key(host), (0.0, 0))
+        if count < self._most:
+            return 0
+        return max(0, math.ceil(since + self._within - self._clock()))
+
+
+def _key(host: str) -> str:
+    """Whoever has one address of IPv6 has the 2^64 beside it as well."""
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if found.version == 6 and not found.ipv4_mapped:
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
+
+
+class Turnstile:
+    def __init__(self, at_once: int, most_waiting: int) -> None:
+        self._free = asyncio.Semaphore(at_once)
+        self._waiting, self._most_waiting = 0, most_waiting
+
+    @contextlib.asynccontextmanager
+    async def through(self) -> AsyncIterator[None]:
+        """Raises TooBusy where as many wait as may."""
+        if self._waiting >= self._most_waiting:
+            raise TooBusy(
+                "too_busy",
+                "too many are asked who they are at this moment; try again in a second",
+                retry_after_seconds=1,
+            )
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._free.release()
+
 
 # How long a revoked token may still be let in by another server.
 REMEMBERED_SECONDS: Final = 3.0

@@ -28,8 +28,8 @@ from ...security.credentials import (
 )
 from ...store import access
 from ..errors import headers_of
-from ..forms import read_form
 from ..rendering.templating import render
+from ..request_bodies import read_form
 from ..services import Services, Use
 from .authenticator import Caller, caller_of, cookie_name, session_digest
 from .middleware import is_place_of_ours

@@ -24,9 +24,8 @@ from ...store.alerts import assertions
 from ...store.runs.runs import iso
 from .. import api_schemas
 from ..api_schemas import NO_CONTROL, Phase, RunId, Strict
-from ..forms import Form
-from ..json_response import json_response
-from ..request_bodies import described, json_body
+from ..request_bodies import Form, described, json_body
+from ..responses import json_response
 from ..run_page.pages import known_run
 from ..services import Services, Use
 

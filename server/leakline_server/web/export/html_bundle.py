@@ -25,7 +25,7 @@ from markupsafe import Markup
 
 from ...paths import STATIC, TEMPLATES
 from ..rendering import templating
-from ..rendering.asset_preload import IMPORTS, texts_of
+from ..rendering.templating import IMPORTS, texts_of
 
 ENTRY: Final = "report.js"
 FRAME: Final = "report.html"

@@ -4,30 +4,67 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from leakline import __version__
+from leakline.analysis.findings.growth_tables import with_verdict
 from leakline.analysis.results import to_json
 from leakline.report.comparison_markdown import (
     ComparisonTold,
+    SideTold,
     comparison_csv,
     comparison_issue_text,
     comparison_markdown,
 )
 from leakline.report.document import Origin, RunTold, issue_text, run_markdown
+from leakline.transport.oom_inference import ended_as
 
 from ...store import findings, snapshot_rows
+from ..derived_analysis import Derived
 from ..rendering import number_formats
-from ..rendering.report_links import file_name
+from ..rendering.page_contexts import file_name
 from ..rendering.templating import HEADERS
 from ..run_page.pages import known_run, read_compare_page, read_run_page
+from ..run_page.run_charts import in_phase_order
+from ..run_page.view import progress
 from ..services import Services, Use, address_of
 from .html_bundle import Made, stand_alone
-from .view import comparison_told, run_told
+
+Json = Mapping[str, Any]
+
+
+def run_told(
+    run: Json, verdict: Json | None, derived: Derived, snapshot: str, origin: Origin
+) -> RunTold:
+    """``run`` and ``verdict`` as the API gives them; ``snapshot`` is the label of the newest."""
+    return RunTold(
+        project=run["project"],
+        name=run["name"],
+        id=run["id"],
+        state=ended_as(run["state"], run["reason"]),
+        progress=progress(run),
+        started=number_formats.clock(run["started_at"]),
+        verdict=verdict,
+        books=to_json(in_phase_order(run, derived.books)),
+        types=to_json(with_verdict(derived.types, verdict)),
+        environment=run["environment"],
+        origin=origin,
+        snapshot=snapshot,
+        unit=run["unit"],
+    )
+
+
+def comparison_told(before: Json, after: Json, comparison: Json, origin: Origin) -> ComparisonTold:
+    return ComparisonTold(comparison, _side(before), _side(after), origin, before["unit"])
+
+
+def _side(run: Json) -> SideTold:
+    return SideTold(run["project"], run["name"], run["id"], progress(run))
+
 
 router = APIRouter(include_in_schema=False)
 

@@ -24,10 +24,9 @@ from ...store.runs import runs
 from ...text_cleaning import without_control
 from .. import api_schemas
 from ..api_schemas import Name, Strict, UnixSeconds
-from ..forms import Form
-from ..json_response import json_response
 from ..rendering.templating import render
-from ..request_bodies import described, json_body
+from ..request_bodies import Form, described, json_body
+from ..responses import json_response
 from ..runs.api import Limit, Text
 from ..services import Services, Use
 from .view import EXPIRIES, Shown, incidents_page, with_sentence

@@ -12,8 +12,7 @@ from leakline.text_format import count_of, join_words
 
 from ..rendering import number_formats
 from ..rendering.page_contexts import Cell, Column, Filter, Row, SaidView, Status, Table
-from ..run_page.verdict_view import KINDS, STATUSES, status_of
-from .acknowledgement_view import said_view
+from ..run_page.verdict_view import KINDS, STATUSES, said_view, status_of
 
 Json = Mapping[str, Any]
 

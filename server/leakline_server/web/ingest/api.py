@@ -40,13 +40,12 @@ from ...store.ingest.incoming_batch import (
 )
 from ...store.ingest.wire_types import Batch
 from ..auth.authenticator import ANYBODY, Caller, calling
-from ..auth.middleware import Door
-from ..auth.origin_check import Guard
-from ..auth.project_scope import reads_what_is_stored, refusal_of_process
+from ..auth.middleware import Door, Guard
+from ..auth.permissions import reads_what_is_stored, refusal_of_process
 from ..errors import bug_response, refusal_response
-from ..headers import EVERY_ANSWER, completing
-from ..metrics.api import Metrics
+from ..metrics import Metrics
 from ..request_bodies import read_body
+from ..responses import EVERY_ANSWER, completing
 from ..services import Services
 
 PATH: Final = "/api/v1/runs/{run}/batches"

@@ -46,7 +46,7 @@ from ...store.ingest.incoming_batch import (
 from ...store.runs import run_registration
 from .. import api_schemas
 from ..auth.authenticator import calling
-from ..auth.project_scope import may_add_to, project_of, refusal_of_process, refusal_to_join
+from ..auth.permissions import may_add_to, project_of, refusal_of_process, refusal_to_join
 from ..errors import error_response
 from ..request_bodies import read_body
 from ..runs.registration import join

@@ -1,4 +1,4 @@
-"""What all pages share: templates, number formats, tables, links, assets.
+"""What all pages share: templates and what they may use, number formats, tables with links, assets.
 
 Imports `charts`, `leakline.analysis` and no other feature of `web`. Start reading in `templating.py`.
 """

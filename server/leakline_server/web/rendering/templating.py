@@ -1,24 +1,59 @@
-"""Pages are rendered here and nowhere else: one environment, one set of headers."""
+"""Pages are rendered here and nowhere else: one environment, one set of headers, and the files that pages load.
+
+A browser learns of a module when it has read the one that names it, which takes a round trip for each step down. So the
+pages with charts say at once what will be needed, and a page as one file puts all of it inside. Names of style sheets
+and scripts do not change with the version, so browsers must ask again.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import jinja2
 from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
 from markupsafe import Markup, escape
+from starlette.responses import Response
 
 from ...charts.chart_parts import Chart, to_script
-from ...paths import TEMPLATES
+from ...paths import CLIENT_SCRIPT, STATIC, TEMPLATES
 from ..auth.authenticator import calling
 from ..search_query import search_for
-from .asset_preload import ahead
-from .external_links import with_links
+from .table_cells import with_links
+
+IMPORTS: Final = re.compile(r'(\b(?:from|import)\s*\(?\s*)"\./([\w-]+\.js)"')
+
+_MODULE: Final = Markup('<link rel="modulepreload" href="/static/js/{}">')
+_THEME: Final = Markup(
+    '<link rel="preload" href="/static/plotly-theme.json" as="fetch" crossorigin>'
+)
+
+
+def texts_of(entry: str) -> dict[str, str]:
+    """Name -> text of a module and of all it needs."""
+    found: dict[str, str] = {}
+    waiting = [entry]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found[name] = (STATIC / "js" / name).read_text()
+            waiting += [other for _, other in IMPORTS.findall(found[name])]
+    return found
+
+
+@cache
+def ahead(entry: str) -> Markup:
+    """The links by which a browser loads them at once, and the theme of the charts with them."""
+    links = [_MODULE.format(name) for name in texts_of(entry)]
+    return Markup("\n  ").join([*links, _THEME])
+
 
 # Nothing from another host, nothing inline. Charts are exported through images with data: and blob: addresses.
 # plotly makes an empty <style> and fills it through the object model: this is the hash of the empty text.
@@ -137,3 +172,26 @@ def written(template: jinja2.Template, values: Mapping[str, Any]) -> str:
             if not values.keys().isdisjoint(names.parent):
                 names.vars.clear()
                 names.parent.clear()
+
+
+class RevalidatedFiles(StaticFiles):
+    """Answers "not modified" by ETag; without the header a browser may keep an old script after an upgrade.
+
+    With the client for programs in JavaScript, as ``js/leakline.js``, which pages of every origin may load.
+    """
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        if path == str(Path("js", CLIENT_SCRIPT.name)):
+            return str(CLIENT_SCRIPT), CLIENT_SCRIPT.stat()
+        return super().lookup_path(path)
+
+    def file_response(
+        self, full_path: str | os.PathLike[str], *args: Any, **kwargs: Any
+    ) -> Response:
+        response = super().file_response(full_path, *args, **kwargs)
+        response.headers["Cache-Control"] = "no-cache"
+        if str(full_path) == str(CLIENT_SCRIPT):
+            # A script that may not be loaded ends the page's own script, and with it the training.
+            response.headers["Access-Control-Allow-Origin"] = "*"
+            response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
+        return response

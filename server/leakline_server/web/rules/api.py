@@ -29,9 +29,8 @@ from ...store.runs.runs import iso
 from .. import api_schemas
 from ..alerts.pages import alerts_response, back
 from ..api_schemas import RowId
-from ..forms import Form
-from ..json_response import json_response
-from ..request_bodies import described, json_body
+from ..request_bodies import Form, described, json_body
+from ..responses import json_response
 from ..runs.api import Limit, Text
 from ..services import Services, Use
 from .view import FORM_FIELDS, Refused

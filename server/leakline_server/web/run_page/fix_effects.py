@@ -1,4 +1,5 @@
-"""What each fix has done, as a section of a run's page and of a comparison's, and at its mark. Pure.
+"""What each fix has done, as a section of a run's page and of a comparison's, and at its mark;
+and the checklist of a verdict. Pure.
 
 Told by the run itself where generations ran before the fix; else by a comparison with a run without it.
 """
@@ -10,11 +11,15 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from leakline.analysis.comparison.fix_effects import effect_figures, effect_title
-from leakline.analysis.findings.verdict_summary import EFFECT_WORDS, fix_title
+from leakline.analysis.findings.verdict_summary import (
+    CHECK_WORDS,
+    EFFECT_WORDS,
+    check_question,
+    fix_title,
+)
 
-from ..rendering.external_links import code_link
-from ..rendering.page_contexts import Cell, Section
-from ..rendering.table_cells import Field, rated, table
+from ..rendering.page_contexts import Cell, Section, Tick
+from ..rendering.table_cells import Field, code_link, rated, table
 
 Json = Mapping[str, Any]
 
@@ -93,3 +98,20 @@ def effect_line(effect: Json, unit: str) -> str:
         return f"{told}{word}: {effect['sentence']}"
     of = "growth" if effect["subject"] is None else effect_title(effect)
     return f"{told}{of} per {unit}: before {before}, after {after}: {word}, {difference}"
+
+
+# Outcome -> (the status whose colour it wears, the shape).
+_LOOKS: Final = {
+    "done": ("ok", "ok"), "failed": ("confirmed", "confirmed"), "not_yet": ("learning", "learning"),
+    "not_measured": ("learning", "absent"),
+}  # fmt: skip
+
+
+def ticks(verdict: Json | None) -> tuple[Tick, ...]:
+    """Empty for a verdict stored before there was a checklist."""
+    return tuple(_tick(item) for item in (verdict or {}).get("checklist", ()))
+
+
+def _tick(item: Json) -> Tick:
+    (_, word), (status, mark) = CHECK_WORDS[item["outcome"]], _LOOKS[item["outcome"]]
+    return Tick(check_question(item), word, status, mark, item["sentence"])

@@ -16,10 +16,9 @@ from leakline.text_format import format_range
 
 from ...store.ingest import clock_skew
 from ..rendering import number_formats
-from ..rendering.external_links import code_link
 from ..rendering.page_contexts import Cell, Section, Table
-from ..rendering.table_cells import Field, at, at_iso, code, place, rated, shown, table
-from .process_endings import process_end
+from ..rendering.table_cells import Field, at, at_iso, code, code_link, place, rated, shown, table
+from .process_sections import process_end
 from .verdict_view import status_of
 
 Json = Mapping[str, Any]

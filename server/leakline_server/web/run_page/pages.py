@@ -25,17 +25,17 @@ from ...store.runs.run_history import NoSuchRun
 from ...store.series import chart_points
 from ...store.series.chunk_codec import CorruptChunk
 from ..axis_zoom import Stretch, read_stretch, wanted
-from ..compare.view import ComparePage, axis_of, compare_page, compared_lines
-from ..json_response import json_response
+from ..compare import ComparePage, axis_of, compare_page, compared_lines
 from ..rendering.page_contexts import ErrorPage, PickPage, RunChoice, RunPage
 from ..rendering.templating import render
-from ..runs.deletion_pages import deleted_run
+from ..responses import json_response
+from ..runs.pages import deleted_run
 from ..services import Services, Use, address_of
 from .annotations import MAX_MARKS
+from .counted_objects import suspects_first
 from .fix_effects import told_effects
 from .run_charts import zoomed_lines
 from .run_data import ReadSeries, RunData, first_shown, has_several, process_label, summed
-from .type_table import suspects_first
 from .view import run_page
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)

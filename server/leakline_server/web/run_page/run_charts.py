@@ -14,15 +14,21 @@ from leakline.analysis.results import BookLine, Books
 from leakline.report.verdict_facts import NOT_PRIVATE
 
 from ...charts import chart_builder
-from ...charts.chart_outlook import budget_levels
-from ...charts.chart_parts import JS_PRIVATE, PRIVATE, Chart, Group, Line, Palette, Points
+from ...charts.chart_parts import (
+    JS_PRIVATE,
+    PRIVATE,
+    Chart,
+    Group,
+    Line,
+    Palette,
+    Points,
+    budget_levels,
+)
 from ..axis_zoom import Stretch
-from .annotations import fix_effects, marks
+from .annotations import fix_effects, marks, notes_of
+from .counted_objects import SOURCES, type_lines
 from .inventory_tables import Effects
-from .memory_coverage import SOURCES
-from .notes import notes_of
 from .run_data import RunData, own_verdict, summed
-from .type_table import type_lines
 from .verdict_view import leading_finding
 
 Json = Mapping[str, Any]

@@ -1,4 +1,5 @@
-"""A verdict in its JSON form -> what the page says of it: status, sentence, tiles, findings.
+"""A verdict in its JSON form -> what the page says of it: status, sentence, tiles, findings, what people
+said of one, and how earlier forecasts turned out.
 
 The thresholds and the sentences belong to leakline.analysis; here they are only laid out.
 """
@@ -6,7 +7,7 @@ The thresholds and the sentences belong to leakline.analysis; here they are only
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,13 +20,31 @@ from leakline.report.verdict_facts import (
     seen,
 )
 from leakline.report.verdict_facts import leading_finding as leading_finding
-from leakline.text_format import capital, count_of, format_range, format_rate, join_processes
+from leakline.text_format import (
+    capital,
+    count_of,
+    format_range,
+    format_rate,
+    format_share,
+    format_span,
+    join_processes,
+)
 
-from ...charts.chart_outlook import limit_word
+from ...charts.chart_parts import limit_word
 from ...run_requests import SEARCHED
-from ..incidents.acknowledgement_view import said_view
 from ..rendering import number_formats
-from ..rendering.page_contexts import Cell, FindingView, Status, SuspectView, Tile, VerdictView
+from ..rendering.number_formats import size
+from ..rendering.page_contexts import (
+    Cell,
+    FindingView,
+    SaidView,
+    Section,
+    Status,
+    SuspectView,
+    Tile,
+    VerdictView,
+)
+from ..rendering.table_cells import Field, rated, table
 
 Json = Mapping[str, Any]
 
@@ -359,3 +378,52 @@ def _search(finding: Json) -> str:
     if finding["status"] not in ("suspected", "confirmed") or finding["kind"] not in SEARCHED:
         return ""
     return next((s["name"] for s in finding["suspects"] if s["role"] == "type"), "")
+
+
+_VERBS: Final = {"acknowledged": "Acknowledged", "ignored": "Ignored", "closed": "Closed"}
+
+
+def said_view(said: Mapping[str, Any]) -> SaidView:
+    return SaidView(
+        said["kind"],
+        _VERBS[said["kind"]],
+        said["reason"],
+        said["created_at"],
+        number_formats.clock(said["created_at"]),
+        said["expires_at"],
+        number_formats.clock(said["expires_at"]) if said["expires_at"] else "",
+    )
+
+
+def past_forecasts(score: Json | None, unit: str) -> Section | None:
+    """None where nothing was forecast, or no forecast's time has come; and of a verdict from before leads were told."""
+    leads = (score or {}).get("by_lead")
+    if score is None or not leads:
+        return None
+    how = (
+        "What growth foretold of the memory of a later moment, and what was read there. The error is a share of the "
+        "memory that came; of several forecasts it is the median."
+    )
+    heads = [f"{unit}s ahead", "#off by", "came within its interval", "#foretold", "#came"]
+    rows = [row for lead in leads for row in _rows(lead, unit)]
+    return Section(
+        "forecasts", "How forecasts turned out", how, table=table(heads, rows, tall=False),
+        note=score["sentence"], short="Forecasts",
+    )  # fmt: skip
+
+
+def _rows(lead: Json, unit: str) -> Iterator[list[Field]]:
+    """The forecasts of a lead together, and beneath them each."""
+    first, last = lead["ahead_from"], lead["ahead_to"]
+    span = format_span(first, last)
+    counted = f"{lead['within']:,} of {lead['forecasts']:,}"
+    yield [span, format_share(lead["median_error"], 1), counted, "", ""]
+    for each in lead["past"]:
+        foretold, came = each["forecast"], each["came"]
+        inside = foretold["low"] <= came <= foretold["high"]
+        yield [
+            f"– {unit} {each['made_at']:,} for {each['generation']:,}",
+            format_share(abs(foretold["estimate"] - came) / came, 1),
+            rated("yes", "ok") if inside else rated("no", "watch"),
+            size(foretold["estimate"]), size(came),
+        ]  # fmt: skip

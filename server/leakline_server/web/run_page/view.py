@@ -19,17 +19,14 @@ from ...charts.chart_parts import PRIVATE, Points
 from ...store.runs.runs import LISTENING, unix
 from ..expectations.view import count_forms, expectations
 from ..rendering import evidence_sections, number_formats
-from ..rendering.external_links import commit_link
-from ..rendering.page_contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
-from ..rendering.report_links import share_run
+from ..rendering.page_contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section, share_run
+from ..rendering.table_cells import commit_link
 from ..search_query import search_for
-from . import inventory_tables, process_endings, type_table
-from .child_processes import children
-from .fix_checklist import ticks
-from .fix_effects import effects
-from .forecast_history import past_forecasts
-from .memory_coverage import accounted
-from .notes import notes, notes_of
+from . import counted_objects, inventory_tables, process_sections
+from .annotations import notes, notes_of
+from .counted_objects import accounted
+from .fix_effects import effects, ticks
+from .process_sections import children
 from .run_charts import PHASE_PEAK, draw, in_phase_order, palette_of
 from .run_data import (
     Json,
@@ -40,7 +37,7 @@ from .run_data import (
     process_label,
     summed,
 )
-from .verdict_view import findings_view, tiles, verdict_view
+from .verdict_view import findings_view, past_forecasts, tiles, verdict_view
 
 _CLIENT: Final = (
     "client.seconds", "client.background_seconds", "client.pause_seconds", "client.bytes",
@@ -54,10 +51,10 @@ def run_page(data: RunData) -> RunPage:
         title=run["name"],
         run=_head(data),
         verdict=replace(
-            verdict_view(data.verdict, over=process_endings.is_over(run)),
-            ending=process_endings.ended_badly(run, data.snapshots),
+            verdict_view(data.verdict, over=process_sections.is_over(run)),
+            ending=process_sections.ended_badly(run, data.snapshots),
         ),
-        tiles=tiles(data.verdict, unit, over=process_endings.is_over(run)),
+        tiles=tiles(data.verdict, unit, over=process_sections.is_over(run)),
         findings=findings_view((data.verdict or {}).get("findings", ()), unit, data.said),
         processes=_process_choices(data),
         ticks=ticks(data.verdict),
@@ -168,7 +165,7 @@ def _sections(data: RunData) -> list[Section | None]:
     whose = {each["instance"]: process_label(each) for each in run["processes"]}
     return [
         evidence_sections.trend(found.trend, unit, trend_note(data)),
-        process_endings.end(run, data.snapshots),
+        process_sections.end(run, data.snapshots),
         effects(data.effects, unit, run["environment"]),
         expectations(_checks(data), unit, count_forms(run, data.steady, data.accepted)),
         past_forecasts((data.verdict or {}).get("forecast_score"), unit),
@@ -182,7 +179,7 @@ def _sections(data: RunData) -> list[Section | None]:
             accounted=_accounted(data, drawn.ends, last),
         ),
         evidence_sections.gpu(found.gpu, unit, last),
-        type_table.types(
+        counted_objects.types(
             found.types,
             data.types,
             unit,
@@ -207,9 +204,9 @@ def _sections(data: RunData) -> list[Section | None]:
             run["processes_left_out"],
         ),
         children(found.children, unit, data.process if len(set(whose.values())) > 1 else None),
-        process_endings.delivery(run["processes"]),
-        process_endings.attempts(run, data.verdict),
-        process_endings.lines(run),
+        process_sections.delivery(run["processes"]),
+        process_sections.attempts(run, data.verdict),
+        process_sections.lines(run),
         evidence_sections.cost(client, wall, run["environment"].get("native")),
         inventory_tables.environment(run["environment"], run["config"]),
     ]

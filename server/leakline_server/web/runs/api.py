@@ -36,10 +36,10 @@ from ...store.runs import run_history, run_order, run_registration, runs
 from .. import api_schemas
 from ..api_schemas import RunId
 from ..auth.authenticator import calling
-from ..auth.project_scope import as_told, may_add_to, may_only_add, project_of, refusal_to_join
+from ..auth.permissions import as_told, may_add_to, may_only_add, project_of, refusal_to_join
 from ..derived_analysis import Derived
-from ..json_response import json_response
 from ..request_bodies import described, json_body
+from ..responses import json_response
 from ..services import Services, Use, address_of
 from .registration import join
 

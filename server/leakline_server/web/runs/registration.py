@@ -22,7 +22,7 @@ from ...store.ingest.project_quota import (
 from ...store.maintenance import disk_space
 from ...store.runs import run_registration
 from ..auth.authenticator import calling
-from ..auth.project_scope import refusal_of_process
+from ..auth.permissions import refusal_of_process
 from ..services import Services
 
 

@@ -20,7 +20,7 @@ from ...store.runs import run_history
 from ...store.series import chart_points
 from .. import api_schemas
 from ..api_schemas import RunId
-from ..json_response import json_response
+from ..responses import json_response
 from ..services import Use
 
 router = APIRouter(prefix="/api/v1", tags=["samples"])

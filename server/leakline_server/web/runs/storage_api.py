@@ -14,7 +14,7 @@ from ...errors import Conflict, run_not_found
 from ...store.maintenance import run_deletion, storage_sizes
 from .. import api_schemas
 from ..api_schemas import RunId
-from ..json_response import json_response
+from ..responses import json_response
 from ..services import Use
 
 router = APIRouter(prefix="/api/v1", tags=["runs"])

@@ -24,7 +24,7 @@ from ..rendering.page_contexts import (
     RunsPage,
     TagLink,
 )
-from ..rendering.sparklines import sparkline
+from ..rendering.table_cells import sparkline
 from ..run_page.verdict_view import STATUSES, forecast_text, status_of
 from ..run_page.view import progress
 from ..search_query import joined, parse_query, without, written

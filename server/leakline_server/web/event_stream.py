@@ -28,17 +28,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ...errors import TooBusy, run_not_found
-from ...limits import MAX_INTEGER, MAX_LIVE_STREAMS, MAX_NAME_LENGTH, MAX_NAMES_ASKED
-from ...live_updates import Read, Told, Viewer
-from ...store import findings, snapshot_rows
-from ...store.engine import Engine
-from ...store.runs import runs
-from ...store.runs.run_history import NoSuchRun
-from ...store.snapshot_rows import HEADLINE, News
-from .. import api_schemas
-from ..api_schemas import RunId
-from ..services import Services, Use
+from ..errors import TooBusy, run_not_found
+from ..limits import MAX_INTEGER, MAX_LIVE_STREAMS, MAX_NAME_LENGTH, MAX_NAMES_ASKED
+from ..live_updates import Read, Told, Viewer
+from ..store import findings, snapshot_rows
+from ..store.engine import Engine
+from ..store.runs import runs
+from ..store.runs.run_history import NoSuchRun
+from ..store.snapshot_rows import HEADLINE, News
+from . import api_schemas
+from .api_schemas import RunId
+from .services import Services, Use
 
 ROWS_PER_MESSAGE: Final = 500
 # What the browser waits before it comes back.

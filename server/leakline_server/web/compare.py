@@ -1,4 +1,4 @@
-"""A comparison in its JSON form and the two runs -> the context of ``/compare``. Pure."""
+"""The comparison of two runs at ``/compare``, in its JSON form, and the two runs -> the context of the page. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from leakline.analysis.results import Books
 from leakline.report.verdict_facts import compared, memory_title
 from leakline.text_format import format_number, plural
 
-from ...charts import chart_builder
-from ...charts.chart_parts import Axis, Chart, Line, Palette, Points
-from ..axis_zoom import Stretch
-from ..expectations.view import expectations
-from ..rendering import number_formats
-from ..rendering.evidence_sections import books as books_section
-from ..rendering.evidence_sections import line_table
-from ..rendering.page_contexts import Figure, FindingView, Section, Status
-from ..rendering.report_links import Share, share_comparison
-from ..rendering.table_cells import Field, code, rated, table
-from ..run_page.fix_effects import effects
-from ..run_page.run_charts import in_phase_order, palette_of
-from ..run_page.verdict_view import findings_view, outcome_of, status_of
-from ..run_page.view import progress
+from ..charts import chart_builder
+from ..charts.chart_parts import Axis, Chart, Line, Palette, Points
+from .axis_zoom import Stretch
+from .expectations.view import expectations
+from .rendering import number_formats
+from .rendering.evidence_sections import books as books_section
+from .rendering.evidence_sections import line_table
+from .rendering.page_contexts import Figure, FindingView, Section, Share, Status, share_comparison
+from .rendering.table_cells import Field, code, rated, table
+from .run_page.fix_effects import effects
+from .run_page.run_charts import in_phase_order, palette_of
+from .run_page.verdict_view import findings_view, outcome_of, status_of
+from .run_page.view import progress
 
 Json = Mapping[str, Any]
 # Changes smaller than this are drawn as neither better nor worse.

@@ -1,15 +1,23 @@
-"""What every answer says to a browser, whichever room made it: files, errors and refusals too.
+"""Answers: from plain data, without the cost of a response model, and what every one of them says to a browser.
 
-Pages bring a policy of their own (`templating.py`); whatever else a browser is made to open as a page runs nothing,
-loads nothing and stands in nobody's frame.
+Files, errors and refusals say it too. Pages bring a policy of their own (`templating.py`); whatever else a browser is
+made to open as a page runs nothing, loads nothing and stands in nobody's frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+from starlette.responses import Response
 from starlette.types import Message, Scope, Send
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    """NaN and infinity, which JSON does not have, become null."""
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
 
 Header = tuple[bytes, bytes]
 

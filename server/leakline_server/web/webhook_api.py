@@ -11,24 +11,24 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from ...alerts.formats import FORMATS
-from ...alerts.sending import apprise_sender
-from ...alerts.sending.address_check import AddressRefused, AddressUnknown, check, shown
-from ...alerts.sending.http_post import Delivered
-from ...alerts.sending.send_message import origin_of, send, trial
-from ...alerts.sending.signing import make_secret
-from ...errors import Conflict, InvalidField, NotFound
-from ...limits import MAX_TITLE_LENGTH, MAX_WEBHOOK_LENGTH, MAX_WEBHOOKS, MAX_WORD_LENGTH
-from ...store.alerts import deliveries, webhooks
-from ...store.alerts.webhooks import NotChangeable, TooManyWebhooks, Trial
-from ...store.runs import runs
-from ...store.runs.runs import iso, iso_or_none
-from .. import api_schemas
-from ..api_schemas import NO_CONTROL, RowId, Strict
-from ..json_response import json_response
-from ..request_bodies import described, json_body
-from ..runs.api import Limit, Text
-from ..services import Services, Use
+from ..alerts.formats import FORMATS
+from ..alerts.sending import apprise_sender
+from ..alerts.sending.address_check import AddressRefused, AddressUnknown, check, shown
+from ..alerts.sending.http_post import Delivered
+from ..alerts.sending.send_message import origin_of, send, trial
+from ..alerts.sending.signing import make_secret
+from ..errors import Conflict, InvalidField, NotFound
+from ..limits import MAX_TITLE_LENGTH, MAX_WEBHOOK_LENGTH, MAX_WEBHOOKS, MAX_WORD_LENGTH
+from ..store.alerts import deliveries, webhooks
+from ..store.alerts.webhooks import NotChangeable, TooManyWebhooks, Trial
+from ..store.runs import runs
+from ..store.runs.runs import iso, iso_or_none
+from . import api_schemas
+from .api_schemas import NO_CONTROL, RowId, Strict
+from .request_bodies import described, json_body
+from .responses import json_response
+from .runs.api import Limit, Text
+from .services import Services, Use
 
 router = APIRouter(prefix="/api/v1", tags=["webhooks"])
 

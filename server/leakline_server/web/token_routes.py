@@ -1,0 +1,258 @@
+"""Tokens: `/api/v1/tokens` (issued, listed, revoked) and their section of ``/settings``.
+
+For administrators; where the server asks nobody, tokens are only listed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from ..limits import MAX_TITLE_LENGTH, MAX_TOKEN_DAYS
+from ..security import token_issuing
+from ..security.token_issuing import DEFAULT_DAYS, Wish, only_where_asked
+from ..store import access
+from . import api_schemas
+from .api_schemas import NO_CONTROL, Name, RowId, Strict
+from .rendering import number_formats
+from .request_bodies import described, json_body
+from .responses import json_response
+from .services import Use
+
+SCOPES: Final[Mapping[str, str]] = {
+    "ingest": "adds to one project, reads nothing",
+    "read": "reads everything",
+    "admin": "reads and changes everything",
+}
+EXPIRIES: Final = (("30", "30 days"), ("90", "90 days"), ("365", "a year"), ("never", "never"))
+DEFAULT_EXPIRY: Final = "365"
+_STATUS: Final[Mapping[str, str]] = {"active": "ok", "expired": "learning", "revoked": "learning"}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenForm:
+    """What a form that was refused held, and why."""
+
+    scope: str = "ingest"
+    project: str = ""
+    name: str = ""
+    expires: str = DEFAULT_EXPIRY
+    browser: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """Shown by this one page only."""
+
+    text: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    value: str
+    word: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    id: int
+    name: str
+    begins: str
+    what_for: str
+    browser: bool
+    state: str
+    status: str
+    can_revoke: bool
+    created_at: str
+    created: str
+    expires_at: str | None
+    expires: str
+    used_at: str | None
+    used: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokensSection:
+    """``how`` says what tokens are for on this server; ``can_change``: they are made and revoked here."""
+
+    how: str
+    can_change: bool
+    issued: Issued | None
+    rows: tuple[TokenRow, ...]
+    form: TokenForm
+    scopes: tuple[Choice, ...]
+    expiries: tuple[Choice, ...]
+
+
+def tokens_section(
+    items: Sequence[Mapping[str, Any]],
+    asked: bool,
+    form: TokenForm | None = None,
+    issued: Issued | None = None,
+) -> TokensSection:
+    """``items`` as the API lists them; ``asked``: whether the server asks who it is."""
+    form = form or TokenForm()
+    how = "What programs show to be let in (LEAKLINE_TOKEN), each for one thing. Of a token only its beginning is kept."
+    if not asked:
+        how += (
+            " This server asks nobody who they are and needs none; they hold once it asks. Until then they are made "
+            "and revoked where it runs (leakline token create, leakline token revoke), not by whoever opens this page."
+        )
+    return TokensSection(
+        how=how,
+        can_change=asked,
+        issued=issued,
+        rows=tuple(_row(item, asked) for item in items),
+        form=form,
+        scopes=tuple(
+            Choice(value, f"{value}: {word}", value == form.scope) for value, word in SCOPES.items()
+        ),
+        expiries=tuple(Choice(value, word, value == form.expires) for value, word in EXPIRIES),
+    )
+
+
+def issued_text(token: Mapping[str, Any]) -> str:
+    return f"The token {token['name']} {_what_for(token)}. It is shown only this once:"
+
+
+def _row(item: Mapping[str, Any], asked: bool) -> TokenRow:
+    state = item["state"]
+    return TokenRow(
+        id=item["id"],
+        name=item["name"],
+        begins=f"{item['begins']}…",
+        what_for=_what_for(item),
+        browser=item["browser"],
+        state=state,
+        status=_STATUS[state],
+        can_revoke=asked and state == "active",
+        created_at=item["created_at"],
+        created=number_formats.clock(item["created_at"]),
+        expires_at=item["expires_at"],
+        expires=_clock(item["expires_at"], "never"),
+        used_at=item["last_used_at"],
+        used=_clock(item["last_used_at"], "not yet"),
+    )
+
+
+def _what_for(item: Mapping[str, Any]) -> str:
+    if item["project"] is not None:
+        return f"adds to project {item['project']}"
+    return SCOPES[item["scope"]]
+
+
+def _clock(iso: str | None, without: str) -> str:
+    return without if iso is None else number_formats.clock(iso)
+
+
+router = APIRouter(prefix="/api/v1", tags=["access"])
+
+_NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
+    404: {"model": api_schemas.Error, "description": "no such token"},
+    409: {"model": api_schemas.Error, "description": "the server asks nobody who they are"},
+    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+}
+_REFUSED: Final[dict[int | str, dict[str, Any]]] = {
+    400: {"model": api_schemas.Error, "description": "not JSON"},
+    409: {
+        "model": api_schemas.Error,
+        "description": "there are too many, or the server asks nobody who they are",
+    },
+    422: _NOT_FOUND[422],
+}
+
+
+TokenName = Annotated[str, Field(max_length=MAX_TITLE_LENGTH, pattern=NO_CONTROL)]
+
+
+class NewToken(Strict):
+    """`ingest` adds to one project and reads nothing, `read` reads everything, `admin` does all. `browser` is for pages
+    of other origins. `expires_in_days` null: it never expires."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    scope: Literal["ingest", "read", "admin"] = "ingest"
+    project: Name | None = None
+    name: TokenName = ""
+    expires_in_days: Annotated[float, Field(gt=0, le=MAX_TOKEN_DAYS)] | None = DEFAULT_DAYS
+    browser: bool = False
+
+
+class Token(BaseModel):
+    """`begins` is all that is ever shown of it again; `last_used_at` is right to ten minutes."""
+
+    id: int
+    name: str
+    scope: Literal["ingest", "read", "admin"]
+    project: str | None
+    browser: bool
+    begins: str
+    state: Literal["active", "expired", "revoked"]
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+    revoked_at: str | None
+
+
+class IssuedToken(Token):
+    """The only answer that ever shows the token."""
+
+    token: str
+
+
+class Tokens(BaseModel):
+    items: list[Token]
+    next: None = None
+
+
+@router.get(
+    "/tokens",
+    summary="Tokens, newest first",
+    response_model=None,
+    responses={200: {"model": Tokens}},
+)
+def list_tokens(use: Use) -> Response:
+    """With those that were revoked or have expired in the last 90 days."""
+    items = [token_issuing.to_json(token) for token in access.list_tokens(use.engine)]
+    return json_response({"items": items, "next": None})
+
+
+@router.post(
+    "/tokens",
+    summary="Issue a token",
+    response_model=None,
+    openapi_extra=described(NewToken),
+    responses={201: {"model": IssuedToken, "description": "issued"}, **_REFUSED},
+)
+def issue_token(body: Annotated[NewToken, json_body(NewToken)], use: Use) -> Response:
+    """The answer shows the token, and nothing later does."""
+    only_where_asked(use.callers.asked)
+    wish = Wish(body.scope, body.project, body.name, body.expires_in_days, body.browser)
+    token, secret = token_issuing.issue(use.engine, wish, time.time())
+    response = json_response({**token_issuing.to_json(token), "token": secret}, 201)
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+@router.delete(
+    "/tokens/{token}",
+    summary="Revoke a token",
+    response_class=Response,
+    status_code=204,
+    responses={204: {"description": "nobody is let in with it any more"}, **_NOT_FOUND},
+)
+def revoke_token(token: RowId, use: Use) -> Response:
+    """Who signed in with it is signed out. Other servers on the same database follow within seconds."""
+    only_where_asked(use.callers.asked)
+    token_issuing.revoke(use.engine, token, time.time())
+    use.callers.forget()
+    return Response(status_code=204)
