@@ -63,8 +63,7 @@ from .workers.change_poller import Watcher
 from .workers.delivery_worker import Deliverer
 from .workers.examination import Looking
 from .workers.examination_worker import Examiner, Wakes
-from .workers.retention_worker import Retainer
-from .workers.sealing_worker import Compactor, Sealer
+from .workers.storage_upkeep import Compactor, Retainer, Sealer
 
 DESCRIPTION = (
     "Live memory telemetry for training runs: where it leaks, what, how much, and since when."

@@ -33,7 +33,7 @@ from leakline_server.store.series import (
     summary_tree,
 )
 from leakline_server.store.series.column_reader import TIME, Key
-from leakline_server.workers.sealing_worker import LOOK_SECONDS, Compactor
+from leakline_server.workers.storage_upkeep import LOOK_SECONDS, Compactor
 
 # Small, so that a few hundred snapshots have all levels.
 BLOCK, PIECE = 64, 8

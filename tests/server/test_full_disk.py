@@ -40,7 +40,7 @@ from leakline_server.store.schema import batches, runs
 from leakline_server.store.series import sealing
 from leakline_server.store.series.column_reader import Key
 from leakline_server.workers.examination_worker import Examiner, Wakes
-from leakline_server.workers.sealing_worker import Compactor, Sealer
+from leakline_server.workers.storage_upkeep import Compactor, Sealer
 
 # Numbers that pack badly, so that a few batches fill a small disk.
 SERIES = 60

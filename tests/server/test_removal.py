@@ -33,7 +33,7 @@ from leakline_server.store.schema import (
     segments,
     series,
 )
-from leakline_server.workers.retention_worker import IDLE_SECONDS, LEASE_SECONDS, Retainer
+from leakline_server.workers.storage_upkeep import IDLE_SECONDS, LEASE_SECONDS, Retainer
 
 OF_A_RUN = (attempts, batches, chunks, details, processes, segments, series)
 

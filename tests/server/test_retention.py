@@ -50,7 +50,7 @@ from leakline_server.store.series.column_reader import (
     Key,
 )
 from leakline_server.worker_thread import Worker
-from leakline_server.workers.retention_worker import FIRST_DECISION_SECONDS, Retainer
+from leakline_server.workers.storage_upkeep import FIRST_DECISION_SECONDS, Retainer
 
 NOW = 1_800_000_000.0
 MIB = 2**20

@@ -39,7 +39,7 @@ from leakline_server.store.series.chunk_codec import Array, Chunk, Numbers, enco
 from leakline_server.store.series.column_reader import Key
 from leakline_server.store.series.sealing import encode_rows
 from leakline_server.worker_thread import Worker
-from leakline_server.workers.sealing_worker import LOOK_SECONDS, Sealer
+from leakline_server.workers.storage_upkeep import LOOK_SECONDS, Sealer
 
 READS = (
     "series?name=process.rss_bytes&points=7", "series?name=*&x=time&points=50", "series?name=type.*.count&phase=*",

@@ -1,7 +1,7 @@
 """The one thread that writes batches: everything that waits goes into one transaction, then all are answered.
 
 One fsync serves many batches, so durability costs little under load and 0.2 ms when idle. Sealing happens on a thread
-of its own (`workers/sealing_worker.py`), which is told here of which processes enough waits.
+of its own (`workers/storage_upkeep.py`), which is told here of which processes enough waits.
 """
 
 from __future__ import annotations

@@ -14,24 +14,134 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from leakline.analysis.results import Verdict
 
-from ..alerts.rules.rule_alerts import SaidMeanwhile
-from ..store import findings, leases
+from ..alerts.alert_payload import ExaminedRun
+from ..alerts.incident_alerts import alerts_for
+from ..alerts.rules.rule_alerts import Looks, SaidMeanwhile, alerts_of_rules
+from ..alerts.run_alerts import (
+    OOM,
+    RUN,
+    OomTold,
+    end_alert,
+    is_quiet,
+    oom_alert,
+    oom_told,
+    quiet_from,
+    silent_alert,
+    vanished_alert,
+)
+from ..store import findings, incident_groups, leases
 from ..store.alerts import alert_rows
-from ..store.engine import DATABASE_ERRORS, Engine, without_content, writing
+from ..store.alerts.alert_rows import Alert, Told
+from ..store.engine import DATABASE_ERRORS, Connection, Engine, without_content, writing
+from ..store.findings import IncidentChange
 from ..store.leases import has_other_servers
-from ..store.maintenance import disk_space, quarantine
+from ..store.maintenance import disk_space, quarantine, run_deletion
 from ..store.runs import lifecycle, runs
+from ..store.runs.lifecycle import Concluded
 from ..store.runs.run_history import NoSuchRun
 from ..store.series.chunk_codec import CorruptChunk
 from ..worker_thread import ExaminerFigures
-from . import alert_evaluation
 from .examination import CannotLook, Closed, Look, Looked, Looking, NoRoom
+
+
+def examined_run(
+    connection: Connection, run: Mapping[str, Any], verdict: Verdict, now: float
+) -> ExaminedRun:
+    """Return the run with its verdict. ``run`` is its RunSummary, ``now`` in Unix seconds."""
+    return ExaminedRun(
+        run["id"], run["project"], run["name"], verdict, now, run["state"], run["attempt"], run["reason"],
+        began_at=incident_groups.began_at(connection, run["id"]),
+        last_seen_at=runs.unix(run["last_seen_at"]),
+        ended_at=None if run["ended_at"] is None else runs.unix(run["ended_at"]),
+    )  # fmt: skip
+
+
+def alerts_of(
+    connection: Connection,
+    looks: Looks,
+    changes: Sequence[IncidentChange],
+    examined: ExaminedRun,
+) -> list[Alert]:
+    """Of the incidents that changed, of the run itself, and of what people set rules for (``looks`` at them).
+
+    Of a deleted run nothing is told, nor later what it would have been.
+    """
+    if run_deletion.is_deleted(connection, examined.id):
+        return []
+    told = alert_rows.told(connection, examined.id)
+    return [
+        *_of_incidents(connection, changes, told, examined),
+        *_of_run(connection, told, examined),
+        *alerts_of_rules(connection, looks, examined),
+    ]
+
+
+def alerts_of_silence(connection: Connection, concluded: Concluded, now: float) -> list[Alert]:
+    """Of runs that fell silent, or were killed, and of processes that were killed while others go on."""
+    found = [
+        _of_silent_run(connection, run_id, now)
+        for run_id in concluded.runs
+        if not run_deletion.is_deleted(connection, run_id)
+    ]
+    for vanished in concluded.processes:
+        if run_deletion.is_deleted(connection, vanished.run_id):
+            continue
+        examined = _examined_last(connection, vanished.run_id, now)
+        found.append(vanished_alert(examined, vanished.rank, vanished.reason))
+    return [alert for alert in found if alert is not None]
+
+
+def _of_silent_run(connection: Connection, run_id: str, now: float) -> Alert | None:
+    examined = _examined_last(connection, run_id, now)
+    if examined.state != "silent":
+        return end_alert(examined)
+    told = alert_rows.told(connection, examined.id).get(RUN, Told())
+    if is_quiet(examined, told):
+        alert_rows.keep_quiet(connection, examined.id, RUN, quiet_from(now))
+    return silent_alert(examined, told)
+
+
+def _examined_last(connection: Connection, run_id: str, now: float) -> ExaminedRun:
+    """With the verdict of the last look at it."""
+    row = runs.row_of(connection, run_id)
+    assert row is not None
+    run = runs.summary(row)
+    return examined_run(connection, run, findings.verdict_of(connection, run_id, run["unit"]), now)
+
+
+def _of_incidents(
+    connection: Connection,
+    changes: Sequence[IncidentChange],
+    told: Mapping[str, Told],
+    examined: ExaminedRun,
+) -> list[Alert]:
+    """What has to be told of changes now, and of earlier ones that were kept back then."""
+    said = incident_groups.of_run(connection, examined.project, examined.id)
+    if said or told:
+        changes = [*changes, *findings.unmoved(connection, examined.id, changes, examined.at)]
+    return alerts_for(changes, told, examined, said)
+
+
+def _of_run(connection: Connection, told: Mapping[str, Told], examined: ExaminedRun) -> list[Alert]:
+    """Its end, and that its memory runs out."""
+    found = (end_alert(examined), oom_alert(examined, _oom_told(connection, told, examined)))
+    return [alert for alert in found if alert is not None]
+
+
+def _oom_told(
+    connection: Connection, told: Mapping[str, Told], examined: ExaminedRun
+) -> OomTold | None:
+    facts = alert_rows.last_payload(connection, examined.id, OOM) if OOM in told else None
+    if facts is None:
+        return None
+    return oom_told(facts, told[OOM].tellings[-1].at, told[OOM].count)
+
 
 # One run is examined at most this often, and at most these shares of one core go into it and into all of them.
 MIN_INTERVAL_SECONDS: Final = 0.5
@@ -228,8 +338,8 @@ class Examiner:
                 # Another server has seen more, or the run was removed.
                 return 0
             changes = findings.save(connection, verdict, looked.as_json, looked.at)
-            examined = alert_evaluation.examined_run(connection, run, verdict, looked.at)
-            new = alert_evaluation.alerts_of(connection, looked.looks, changes, examined)
+            examined = examined_run(connection, run, verdict, looked.at)
+            new = alerts_of(connection, looked.looks, changes, examined)
             delivered = alert_rows.add(connection, new)
             end = leases.saved(connection, verdict.run, looked.seen, before)
         self._remember(verdict.run, end)
@@ -296,7 +406,7 @@ class Examiner:
     def _conclude(self, found: lifecycle.Suspects, run_ids: Sequence[str], now: float) -> None:
         with writing(self._engine) as connection:
             concluded = lifecycle.conclude(connection, found, run_ids)
-            new = alert_evaluation.alerts_of_silence(connection, concluded, now)
+            new = alerts_of_silence(connection, concluded, now)
             delivered = alert_rows.add(connection, new)
         for run_id in (*concluded.runs, *(process.run_id for process in concluded.processes)):
             self._wakes.run(run_id)
