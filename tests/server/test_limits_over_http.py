@@ -310,7 +310,7 @@ REFUSED: dict[str, Way] = {
     "MAX_WAITING_SNAPSHOTS": Way(429, right, {"ingest.writer.MAX_WAITING_SNAPSHOTS": 0}),
     "MAX_WAITING_BYTES": Way(429, right, {"ingest.writer.MAX_WAITING_BYTES": 0}),
     "MAX_LIVE_STREAMS": Way(429, sends("GET", "/api/v1/runs/stored/live"),
-        {"web.live.event_stream.MAX_LIVE_STREAMS": 0}),
+        {"web.event_stream.MAX_LIVE_STREAMS": 0}),
     "MAX_IN_A_ROW": Way(422, rule(hold=limits.MAX_IN_A_ROW + 1)),
     "MAX_SNOOZE_SECONDS": Way(422, sends("POST", "/api/v1/incidents/f1/acknowledge", {
         "project": "p", "expires_in_seconds": limits.MAX_SNOOZE_SECONDS + 1})),

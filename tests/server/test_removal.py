@@ -69,7 +69,7 @@ def working() -> None:
 def still(request: pytest.FixtureRequest, patch: Any) -> None:
     """Else it leaves the sweeping to the test."""
     if "working" not in request.fixturenames:
-        patch("workers.retention_worker.Retainer.once", lambda self: 3600.0)
+        patch("workers.storage_upkeep.Retainer.once", lambda self: 3600.0)
 
 
 @pytest.fixture

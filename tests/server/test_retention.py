@@ -387,8 +387,8 @@ def nobody_else(request: pytest.FixtureRequest, patch: Any) -> None:
     if "run" in request.fixturenames:
         for worker in (
             "examination_worker.Examiner",
-            "retention_worker.Retainer",
-            "sealing_worker.Compactor",
+            "storage_upkeep.Retainer",
+            "storage_upkeep.Compactor",
         ):
             patch(f"workers.{worker}.once", lambda self: 3600.0)
 
@@ -734,7 +734,7 @@ def test_batches_are_acknowledged_while_old_runs_are_removed_and_thinned(
     api: TestClient, make_run: Any, eventually: Any, patch: Any
 ) -> None:
     """By a worker beside that of the server, which does not wait for its turn, nor with its first decision."""
-    patch("workers.retention_worker.has_other_servers", lambda engine: False)
+    patch("workers.storage_upkeep.has_other_servers", lambda engine: False)
     engine = engine_of(api)
     long_run(engine, "removed")
     long_run(engine, "thinned")
