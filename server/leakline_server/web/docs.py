@@ -1,4 +1,7 @@
-"""``/docs``: the documents that are installed with this version, as pages that load nothing from another host."""
+"""``/docs``: the documents that are installed with this version, as pages that load nothing from another host.
+
+Markdown becomes HTML under the pages' content policy, with links and pictures below ``/docs``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`/metrics`: our own health and the headline numbers of live runs, in Prometheus' text format."""
+"""`/metrics`: our own health and the headline numbers of live runs, in Prometheus' text format.
+
+The numbers are bounded: those runs that were heard of last, each with the same few series. What is unknown has no
+sample, never zero.
+"""
 
 from __future__ import annotations
 

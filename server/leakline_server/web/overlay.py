@@ -1,4 +1,7 @@
-"""``/overlay``: up to ten runs on one axis. All that it shows is in its address: the runs, the series, the stretch."""
+"""``/overlay``: up to ten runs on one axis. All that it shows is in its address: the runs, the series, the stretch.
+
+What the page shows is built by pure functions; the routes below them read the store.
+"""
 
 from __future__ import annotations
 
