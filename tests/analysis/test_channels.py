@@ -68,6 +68,9 @@ def test_growth_of_what_began_later_is_held_against_its_own_size() -> None:
     private, late = (100.0,) * 6, (0.0, 0.0, 0.0, 50.0, 60.0, 70.0)
     children = Channel("c", "children", late, own_baseline=False)
     assert [children.scale(private, n, None).baseline_bytes for n in (3, 4, 6)] == [100, 150, 160]
+    # What counts is what was read, not the line between two readings.
+    gaps = Channel("c", "children", (0, 12.5, 25, 37.5, 50, 60), own_baseline=False, read=(0, 4, 5))
+    assert gaps.scale(private, 6, None).baseline_bytes == 155
     device = Channel("c", "gpu", late, beside=(0.0, 7.0, 7.0, 7.0, 9.0, 9.0))
     assert device.scale(private, 6, None).baseline_bytes == 67
 

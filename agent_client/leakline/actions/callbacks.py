@@ -3,7 +3,7 @@
 The same analysis as everywhere, over what this process has recorded: it needs no server, and knows no other rank. It is
 worked out beside the training thread from one generation end on, and told at the first one after it is done.
 
-What has changed from one verdict to the next, under the event names that alerts have. One process's own verdicts.
+`VerdictEvents` compares one verdict of this process with the next, under the event names that alerts have:
 
     last told of a finding   now suspected   now confirmed           now recovered   now gone, ok
     nothing                  suspected       suspected, confirmed    -               -
@@ -13,16 +13,14 @@ What has changed from one verdict to the next, under the event names that alerts
 A finding that is only watched for a while is not told again when it is back. One that is confirmed at once is also told
 to who waits for suspected ones. A declared count that is broken is `contract.violated` instead of both.
 
-The verdict of this process, worked out beside the training thread: one look at a time, a thread for each.
+`VerdictThread` works the verdict out, one look at a time, a thread for each. A look takes tenths of a second where much
+is measured, and cannot be done in slices of our own. The interpreter lets the training thread in between, so it stands
+still for little longer than the interpreter's switch interval at one time; what a look costs is charged to the budget.
+The thread refers to what was recorded, to nothing of the program's.
 
-A look takes tenths of a second where much is measured, and cannot be done in slices of our own. The interpreter lets
-the training thread in between, so it stands still for little longer than the interpreter's switch interval at one time;
-what a look costs is charged to the budget. The thread refers to what was recorded, to nothing of the program's.
-
-What goes when the snapshots that the verdict is worked out from are too many, and what stays of those. Pure.
-
-Every second phase end goes; where generation ends alone are too many, every second of all. What the program declared,
-what its cleanups freed and who holds what stays: without those a later verdict would be about another program.
+`thinned` decides what goes when the snapshots that the verdict is worked out from are too many. Every second phase end
+goes; where generation ends alone are too many, every second of all. What the program declared, what its cleanups freed
+and who holds what stays: without those a later verdict would be about another program.
 """
 
 from __future__ import annotations
@@ -31,35 +29,19 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import BadArgument
+from ..runtime.error_boundary import Guard
+from ..runtime.threads import OurThread
 from ..sampling.overhead_budget import Governor
-from ..snapshot import ProcessIdentity, RunHeader, Snapshot
-
-if TYPE_CHECKING:
-    from ..analysis.results import Verdict
-
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from ..snapshot import Batch, Event, Holder, ProcessIdentity, RunHeader, Snapshot
 
 if TYPE_CHECKING:
     from ..analysis.results import Finding, Verdict
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from ..runtime.error_boundary import Guard
-from ..runtime.threads import OurThread
-from ..snapshot import Batch
-
-if TYPE_CHECKING:
-    from ..analysis.results import Verdict
-
-
-from ..snapshot import Event, Holder
 
 FREQUENT: Final = ("phase_end", "sample")
 # Fewer than may be kept by this factor, so that it is not all done again with the next snapshot.

@@ -4,7 +4,8 @@ A timeline is one place in the run (rank and role) over all its attempts. A resu
 replaces what the attempt before had measured for them; where one attempt ends and the next begins, the
 jump is taken out, so that memory freed by a crash is not taken for a release.
 
-`Known` caches what was computed from the first generations of a timeline: it stays true while the run goes on.
+An ``end`` is a number of generations from the first: exclusive, as in a slice. `Known` caches what was computed from
+the first generations of a timeline: it stays true while the run goes on.
 """
 
 from __future__ import annotations

@@ -1,31 +1,37 @@
 """Starting a run: where its snapshots go and what carries them; and ending it within two seconds.
 
-The verdict at the end of a run, as far as the time of an exit allows: of the server, or worked out here.
-
-Whom a run measures: the process that called `init`, one that knows nothing of us, or another one from outside.
+`Subject` says whom a run measures: the process that called `init`, one that knows nothing of us, or another one from
+outside. The verdict that is printed at the end is that of the server, or worked out here, as far as the time of an exit
+allows.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from ..actions.callbacks import VerdictWatch
 from ..actions.cleanups import Cleanups
 from ..console import Notices, SnapshotBanner, StatusLine
 from ..probes.memory.cgroup import memory_group
 from ..probes.native_module import native, why_not_native
-from ..runtime.error_boundary import logger
-from ..sampling.background_readings import BackgroundFold
+from ..runtime.error_boundary import Guard, logger
+from ..runtime.threads import OurThread
+from ..sampling.background_readings import Approach, BackgroundFold
 from ..sampling.overhead_budget import NATIVE_DEEP_CREDIT_SECONDS, Governor
 from ..sampling.run_requests import QUIET, REFUSED, RequestBox
 from ..sampling.sampler import Sampler
 from ..settings import Settings
 from ..snapshot import ProcessIdentity, RunHeader, Snapshot
-from ..transport.http_delivery import Delivery
+from ..text_format import with_forecast, worded
+from ..transport.http_delivery import Accepted, Delivery, one_line
 from ..transport.recorder import Losses, Recorder, SafeOutbox
 from ..transport.sender import Sender
 from ..transport.spool_file import SpoolFile
@@ -37,21 +43,7 @@ from .run_names import readable_name
 from .training_loop import Loop
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..sampling.allocation_tracing import Allocations
-
-import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
-
-from ..runtime.error_boundary import Guard
-from ..runtime.threads import OurThread
-from ..sampling.background_readings import Approach
-from ..text_format import with_forecast, worded
-from ..transport.http_delivery import Accepted, one_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Names and sizes in logs of other tools -> our metrics and bytes: columns, metrics of trackers, printed sizes."""
+"""Names and sizes in logs of other tools -> our metrics and bytes: columns, metrics of trackers, printed sizes.
+
+A guess is said to the person, and what a name does not say is asked for: never guessed from the size of a number.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """A document as blocks, and its writers for a terminal and for Markdown.
 
-Text that came from a training is written so that it stays text in Markdown: escaped or in a code span.
+Text that came from a training is written so that it stays text in Markdown: escaped or in a code span. It is held
+against CommonMark with the tables of GitHub. What reads well as plain text is left as it is: an underscore inside a
+word starts nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A verdict or a comparison as short facts: what the commands print and the reports in Markdown say alike.
 
 They are given in the shapes of the API. ``write`` puts a name into the text: as it is for a terminal, safe for
-Markdown (`markdown.py`).
+Markdown (`document_blocks.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sender's thread: outbox -> server. Knows when to wait, when to give up, and what got lost.
 
 1. Announce the run (``POST /runs``), once per connection to a server that knows it.
-2. Send what the outbox holds, in parts that a server takes (`batch_parts.py`), and move the mark. After an outage not
+2. Send what the outbox holds, in parts that a server takes (`batching.py`), and move the mark. After an outage not
    all at once: this thread takes half a hundredth of a core, or a twentieth where that does not catch up.
 3. No answer, or "not now": wait with growing, jittered pauses, or as long as the server asks.
 4. A refusal of a batch: count it and go on. It is never sent again, but in halves where it was too large.
@@ -91,7 +91,7 @@ class Sender:
         self._end: Mapping[str, Any] | None = None
         self._announced = self._stopped = False
         self.failures = 0
-        # Snapshots that the server has accepted: one side of `snapshot_accounting.py`.
+        # Snapshots that the server has accepted: one side of the `Account` in `spool_format.py`.
         self.sent = 0
         # The losses that the server has heard of.
         self._told: dict[str, int] = {}

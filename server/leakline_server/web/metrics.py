@@ -1,6 +1,7 @@
 """`/metrics`: our own health and the headline numbers of live runs, in Prometheus' text format.
 
-The numbers are bounded: those runs that were heard of last, each with the same few series. What is unknown has no
+Of a run these are what a person would put on a wall, and alert on. They are bounded: those runs that were heard of
+last, each with the same few series. What is unknown has no
 sample, never zero.
 """
 

@@ -70,7 +70,8 @@ def alerts_of(
 ) -> list[Alert]:
     """Of the incidents that changed, of the run itself, and of what people set rules for (``looks`` at them).
 
-    Of a deleted run nothing is told, nor later what it would have been.
+    Of a deleted run nothing is told, nor later what it would have been. To be called inside the transaction of the
+    verdict; the caller writes the alerts and commits.
     """
     if run_deletion.is_deleted(connection, examined.id):
         return []

@@ -106,11 +106,20 @@ class Channel:
     def scale(
         self, private: Sequence[float], end: int, remaining: float | None, spacing: int = 1
     ) -> Scale:
-        baseline = _level_at_first(self.values, end) + _level_at_first(self.beside, end)
+        baseline = self._level_at_first(self.values, end) + self._level_at_first(self.beside, end)
         if not self.own_baseline:
             baseline += baseline_of(private)
         level = self.values[end - 1] + (self.beside[end - 1] if self.beside else 0.0)
         return Scale(baseline, self.limit_bytes, level, remaining, spacing)
+
+    def _level_at_first(self, values: Sequence[float], end: int) -> float:
+        """Return the bytes that growth is compared with: the middle of the first three readings of any.
+
+        A worker that starts in the fourth generation grows from its own size, not from nothing.
+        """
+        read = range(end) if self.read is None else self.read[: bisect_left(self.read, end)]
+        known = (values[i] for i in read if i < len(values))
+        return baseline_of(tuple(islice((v for v in known if v > 0), 3)))
 
     @property
     def holds_tensors(self) -> bool:
@@ -243,14 +252,6 @@ def _beside_tensors(timeline: Timeline) -> list[Channel]:
         rest = tuple(r - t for r, t in zip(resident, tensors, strict=True))
         return [Channel(RESIDENT_BYTES, "objects", rest)]
     return [Channel(HEAP_BYTES, "objects", heap)] if heap else []
-
-
-def _level_at_first(values: Sequence[float], end: int) -> float:
-    """Return the bytes that growth is compared with: those of the first generations in which there were any.
-
-    A worker that starts in the fourth generation grows from its own size, not from nothing.
-    """
-    return baseline_of(tuple(islice((v for v in values[:end] if v > 0), 3)))
 
 
 def _last(timeline: Timeline, series: str) -> float | None:

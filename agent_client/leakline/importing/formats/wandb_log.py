@@ -1,6 +1,17 @@
 """A W&B run on disk (`run-*.wandb`), offline or not: memory of its system metrics and of its history.
 
-The file is a log of framed records, each a protobuf message; only the fields that are needed are decoded, by number.
+The file is a log of framed records, each a protobuf message:
+
+    file    =  b":W&B" magic version block*        magic 0xBEE1, little-endian, 2 bytes; version 0, 1 byte
+    block   =  32 KiB of fragments; less than 7 bytes at its end are not used
+    fragment=  crc length type payload              4, 2 and 1 bytes, little-endian
+      crc      CRC-32 of type and payload
+      type     1 a whole record, 2 its first part, 3 one in the middle, 4 its last
+
+This is LevelDB's log with another header and another checksum. A file that was cut off (the program was killed) is
+read as far as it goes; one that is damaged in the middle is refused. Only the fields that are needed are decoded, by
+number: numbers are never used again, while wandb's wheel has no reader of its files and protobuf's package would bring
+its own program and version.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Memory of the whole machine: context, never the verdict; other programs move it too.
+"""Memory of the whole machine, and how much is left before the kernel kills.
 
-How much memory is left before the kernel kills: of the memory group's limit, or of the machine.
+The machine's memory is context, never the verdict: other programs move it too. What is left is that of the memory
+group's limit, or of the machine.
 """
 
 from __future__ import annotations
