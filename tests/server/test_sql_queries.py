@@ -43,8 +43,12 @@ def rows(engine: Engine, query: str) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(text(query)).mappings()]
 
 
-def test_the_queries_have_the_numbers_of_the_api(api: TestClient, engine_of_run: Engine) -> None:
+def test_the_queries_have_the_numbers_of_the_api(
+    api: TestClient, engine_of_run: Engine, eventually: Any
+) -> None:
     of_runs, of_series, of_stretches = queries()
+    # Else a verdict may come between the query and the answer that it is compared with.
+    eventually(lambda: api.get(f"/api/v1/runs/{RUN}").json()["status"] == "confirmed")
     (run,) = rows(engine_of_run, of_runs)
     answer = api.get(f"/api/v1/runs/{RUN}").json()
     for name in ("id", "project", "name", "state", "status", "peak_bytes"):
