@@ -13,13 +13,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leakline.errors import BadArgument, LeaklineError
 
-from .alerts.sending.address_check import shown
-from .alerts.sending.http_post import Delivered, Outcome
-from .alerts.sending.send_message import send, trial
-from .alerts.sending.signing import make_secret
 from .config import DEFAULT_DATABASE_URL, Config, from_environment
 from .paths import MIGRATIONS
 from .store import sqlite_file
@@ -28,6 +25,9 @@ from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, Engine, open_engine, 
 from .store.maintenance import disk_space
 from .store.migrate import FORMER_VIEWS, NewerDatabase, current, refuse_newer, revisions, upgrade
 from .store.sqlite_file import AlreadyServed, CannotBackUp, Checked, alone_on
+
+if TYPE_CHECKING:
+    from .alerts.sending.http_post import Outcome
 
 
 class OlderDatabase(Exception):
@@ -208,6 +208,12 @@ def check_webhook(config: Config) -> CheckedWebhook:
 
 
 def _check(config: Config, url: str, engine: Engine) -> CheckedWebhook:
+    # What sends is of no use to the other commands, and takes longer to load than they take.
+    from .alerts.sending.address_check import shown
+    from .alerts.sending.http_post import Delivered
+    from .alerts.sending.send_message import send, trial
+    from .alerts.sending.signing import make_secret
+
     secret, made = config.webhook_secret, None
     if secret is None:
         secret, made = webhooks.stored_secret(engine, make_secret)
