@@ -1,0 +1,235 @@
+"""Types that rise in number or in size: which are news, which are searched for, and what follows them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+import numpy
+import pytest
+
+import leakline
+from leakline.probes.growing_containers import ContainerWatch
+from leakline.probes.heap.census import take_census
+from leakline.probes.native_module import native
+from leakline.sampling import type_counts
+from leakline.sampling.heap_scans import Looks, Measured
+from leakline.sampling.overhead_budget import Governor
+from leakline.sampling.type_counts import (
+    FASTER,
+    GROWS_LARGER_BYTES,
+    LIBRARY_RISE_BEFORE_HOLDERS,
+    NEWS_FOR,
+    News,
+    TypeGrowth,
+)
+
+needs_native = pytest.mark.skipif(native() is None, reason="needs the native module")
+
+
+class Kept:
+    pass
+
+
+class Piled:
+    """Counts as a library's."""
+
+
+PILED = f"{Piled.__module__}.{Piled.__qualname__}"
+
+
+def test_a_rise_is_news_for_a_while_and_again_when_it_is_faster() -> None:
+    news = News()
+    is_news = []
+    for _ in range(12):
+        news.rose(10)
+        is_news.append(news.is_news)
+    # Every cache rises once, and after a while a rise is known.
+    assert is_news == [False, *[True] * NEWS_FOR, *[False] * (11 - NEWS_FOR)]
+    news.rose(10 * FASTER + 1)
+    assert news.is_news
+
+
+def test_a_rise_whose_holders_were_searched_is_no_news() -> None:
+    news = News()
+    for _ in range(3):
+        news.rose(10)
+    news.looked_at()
+    news.rose(10)
+    assert not news.is_news
+
+
+def test_a_rise_while_libraries_load_hides_no_leak_for_long() -> None:
+    news = News()
+    news.rose(5_000)
+    for _ in range(40):
+        news.rose(1)
+    assert not news.is_news
+    news.rose(20)
+    assert news.is_news
+
+
+def calibrated() -> TypeGrowth:
+    growth = TypeGrowth()
+    growth.calibrate(take_census().counts)
+    growth.close_generation()
+    return growth
+
+
+def end_with(growth: TypeGrowth, kept: list[Piled], counts: Iterable[int]) -> None:
+    """End a generation with each of these numbers of objects alive."""
+    for count in counts:
+        del kept[count:]
+        kept += [Piled() for _ in range(count - len(kept))]
+        growth.close_generation()
+
+
+def test_few_of_a_librarys_class_are_news_once_they_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leakline.sampling.type_counts.is_user_class", lambda cls: False)
+    growth, kept = calibrated(), list[Piled]()
+    news = []
+    for _ in range(14):
+        kept += [Piled() for _ in range(10)]
+        growth.close_generation()
+        news.append(growth._rises[PILED].news.is_news)
+    # The first ten are what the program loaded.
+    assert news.index(True) == 1 + -(-LIBRARY_RISE_BEFORE_HOLDERS // 10)
+    assert not news[-1]
+
+
+def test_a_thousand_of_a_librarys_class_that_swing_by_some_dozens_are_not_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leakline.sampling.type_counts.is_user_class", lambda cls: False)
+    growth, kept = calibrated(), list[Piled]()
+    end_with(growth, kept, [6_400, *range(6_410, 6_520, 10), 6_450, 6_480, 6_540])
+    assert growth.to_search(5) == []
+    end_with(growth, kept, range(6_640, 7_440, 100))
+    assert growth.to_search(5) == [Piled]
+
+
+SWINGING = [208, 6_429, 7_053, 6_365, 7_091, 6_743, 6_909, 7_067, 6_440, 7_250]
+
+
+@pytest.mark.parametrize(
+    ("counts", "searched"),
+    [
+        *((SWINGING[:censuses], []) for censuses in range(len(SWINGING))),
+        ([208, 6_429, 6_700, 7_000, 7_300], [numpy.ndarray]),
+    ],
+)
+def test_arrays_are_searched_when_every_census_finds_more(
+    counts: list[int], searched: list[type]
+) -> None:
+    growth = TypeGrowth()
+    for count in counts:
+        growth.calibrate({numpy.ndarray: count})
+    assert growth.to_search(5) == searched
+
+
+def test_arrays_that_leak_behind_a_swing_are_searched_again_and_again() -> None:
+    growth, searched = TypeGrowth(), 0
+    for k in range(120):
+        growth.calibrate({numpy.ndarray: 6_000 + 50 * k + (400 if k % 2 else 0)})
+        if growth.to_search(5):
+            growth.searched([numpy.ndarray])
+            searched += 1
+    assert searched >= 4
+
+
+@pytest.mark.parametrize(
+    ("counts", "least", "most"),
+    [
+        ([60, 40] * 12, 1, 1),
+        ([40, 60, 50, 70, 60, 80, 70, 90], 5, 5),
+        # Many that were there for a moment hide no leak for long.
+        ([2_000, *range(10, 100, 3)], 4, 30),
+    ],
+    ids=["come and go", "rise in a swing", "a moment of many"],
+)
+def test_a_count_rises_where_it_exceeds_what_came_and_went(
+    counts: list[int], least: int, most: int
+) -> None:
+    growth = calibrated()
+    end_with(growth, [Piled()], counts)
+    assert least <= growth._rises[PILED].rises <= most
+
+
+def test_two_classes_of_one_name_are_one_rise() -> None:
+    """A module that is loaded again: the rise goes on with the class that rises."""
+
+    def make() -> type:
+        return type("Env", (), {"__module__": __name__})
+
+    first, second = make(), make()
+    kept = [first(), second()]
+    growth = calibrated()
+    for _ in range(3):
+        kept += [first(), second(), second()]
+        growth.close_generation()
+    rise = growth._rises[f"{__name__}.Env"]
+    assert (rise.rises, rise.cls()) == (3, second)
+    assert len(kept) == 11
+
+
+@needs_native
+def test_what_follows_a_leak_is_not_taken_for_a_part_of_it() -> None:
+    kept: list[object] = []
+    run = leakline.init(mode="offline", quiet=True, watch=[Kept])
+    for generation in range(8):
+        with run.generation(generation), run.phase("train"):
+            kept += [Kept() for _ in range(4)]
+    run.finish()
+    ours = [one for each in kept for one in weakref.getweakrefs(each)]
+    assert len(ours) >= 8
+    # A plain one would be a type of the program that grows with the leak.
+    assert {type(one).__module__.partition(".")[0] for one in ours} == {"leakline"}
+
+
+def test_the_types_that_can_grow_are_found_once_for_a_census(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+
+    def can_grow() -> dict[str, type]:
+        calls.append(1)
+        return {"builtins.bytearray": bytearray}
+
+    monkeypatch.setattr(type_counts, "_can_grow", can_grow)
+    types = TypeGrowth()
+    others = [(f"library.Class{i}", 1, 100) for i in range(6_000)]
+    for census in range(3):
+        types.note_sizes([*others, ("builtins.bytearray", 1, census * GROWS_LARGER_BYTES)])
+    assert len(calls) == 3
+    assert types.grows_larger() is bytearray
+
+
+@pytest.mark.parametrize(
+    ("counts", "found"),
+    [((13_000, 13_005, 13_010), str), ((13_000, 12_990, 13_005), str), ((10, 20, 30), None)],
+    ids=["a few more", "come and go", "one more for each"],
+)
+def test_of_many_strings_a_few_may_come_while_one_grows_larger(
+    counts: tuple[int, ...], found: type | None
+) -> None:
+    types = TypeGrowth()
+    for census, count in enumerate(counts):
+        types.note_sizes([("str", count, (1 + census) * 10 * GROWS_LARGER_BYTES)])
+    assert types.grows_larger() is found
+
+
+@needs_native
+def test_the_largest_is_searched_for_near_the_roots_where_no_whole_search_has_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(globals(), "kept", bytearray(64 * GROWS_LARGER_BYTES))
+    types = TypeGrowth()
+    for census in range(3):
+        types.note_sizes([("bytearray", 1, census * GROWS_LARGER_BYTES)])
+    governor = Governor(0.02, start_credit_seconds=0.1)
+    looks = Looks(governor, types, ContainerWatch(), blocks=lambda: 10**8)
+    measured = Measured({})
+    looks._find_largest(measured)
+    assert [holder.path for holder in measured.holders] == [f"{__name__}.kept"]
