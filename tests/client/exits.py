@@ -28,8 +28,8 @@ sys.stdout.flush()
 DAEMONS: Final = """
 def work():
     while True:
-        with run.phase("beside"):
-            run.gauge("beside", 1)
+        with run.phase("other"):
+            run.gauge("other", 1)
         time.sleep(0.001)
 for _ in range(4):
     threading.Thread(target=work, daemon=True).start()
@@ -48,7 +48,7 @@ atexit.register(run.mark, "after ours")
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """``before`` and ``code`` of a program, its exit status, and the state the run then has; None: no end is told."""
+    """``before`` and ``code`` of a program, its exit status, and the state the run then has; None: no end is sent."""
 
     code: str
     status: int
@@ -93,11 +93,3 @@ def seconds_to_end(
     assert process.returncode == end.status, err
     line, _, rest = out.partition("\n")
     return over - float(line), rest
-
-
-def added_seconds(folder: Path, end: End, server: str, *, quiet: bool = True) -> float:
-    """How much longer it takes than without Leakline."""
-    alone, _ = seconds_to_end(folder, end, None)
-    with_us, rest = seconds_to_end(folder, end, server, quiet=quiet)
-    assert rest == ""
-    return with_us - alone

@@ -1,33 +1,39 @@
-"""A program ends with Leakline as it ends without, and as soon; and how it ended is recorded.
+"""A program ends with Leakline as it ends without, and as soon; how it ended is recorded, and the next begins whole.
 
 The machine that runs these tests is shared, so they allow more seconds than `tests/soak/test_exits.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
 import re
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
-from tests.client.exits import ENDS, End, added_seconds
+from tests.client.exits import ENDS, End, seconds_to_end
 from tests.client.faults import FaultServer
+from tests.client.recording import events, recorded
 
+import leakline
 from leakline.core.exit_status import end_of
 from leakline.snapshot import Snapshot
-from leakline.transport.spool_format import read_end
+from leakline.transport.spool_format import read_batches, read_end, read_header
 
 NOBODY: Final = "http://127.0.0.1:9"
-UP_SECONDS: Final = 0.6
+UP_SECONDS: Final = 0.7
 ABSENT_SECONDS: Final = 1.0
 DOWN_SECONDS: Final = 2.6
-# What stands for Leakline where there is none.
+# In place of Leakline where there is none.
 STAND_IN: Final = """
 from contextlib import nullcontext
 class Run:
@@ -45,7 +51,7 @@ for number in range(12):
 print("trained", flush=True)
 """
 INTERRUPT: Final = "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
-# What the program does after its training, by the words of docs/delivery.md.
+# What the program does after its training, in the words of docs/delivery.md.
 ENDINGS: Final = {
     "falls off its end": "print('last', end='')",
     "sys.exit()": "sys.exit()",
@@ -132,7 +138,12 @@ ENDINGS: Final = {
 }  # fmt: skip
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "delivery.md"
 # Ending -> how it is said to end: "status 7", "SIGINT".
-TOLD: Final = dict(re.findall(r"^\| (.+?) \| (status \d+|SIG\w+) \|$", DOCUMENT.read_text(), re.M))
+DOCUMENTED: Final = dict(
+    re.findall(r"^\| (.+?) \| (status \d+|SIG\w+) \|$", DOCUMENT.read_text(), re.M)
+)
+
+
+LEAKLINE_RUN: Final = ("-m", "leakline", "run", "--", sys.executable)
 
 
 class Ended(NamedTuple):
@@ -149,7 +160,7 @@ def shown(status: int) -> str:
 
 @pytest.fixture
 def ended(tmp_path: Path) -> Callable[..., Ended]:
-    """Run a program that uses ``module``, by ``command``, and tell how it ended."""
+    """Run a program that uses ``module``, by ``command``."""
     (tmp_path / "stand_in.py").write_text(STAND_IN)
 
     def run(code: str, module: str, server: str = "", command: Sequence[str] = ()) -> Ended:
@@ -159,18 +170,18 @@ def ended(tmp_path: Path) -> Callable[..., Ended]:
             [sys.executable, *command, str(script)], capture_output=True, text=True, timeout=60,
             cwd=tmp_path, env={**os.environ, "LEAKLINE_SERVER": server}, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        told = [
+        lines = [
             re.sub("0x[0-9a-f]+", "0x", line)
             for line in done.stderr.splitlines()
             if not line.startswith("leakline: ")
         ]
-        return Ended(done.returncode, done.stdout, told)
+        return Ended(done.returncode, done.stdout, lines)
 
     return run
 
 
 def test_the_documents_name_every_ending() -> None:
-    assert list(TOLD) == list(ENDINGS)
+    assert list(DOCUMENTED) == list(ENDINGS)
 
 
 @pytest.mark.flow
@@ -182,19 +193,10 @@ def test_a_program_ends_as_it_ends_without_us(
     code = ENDINGS[name]
     without = ended(code, "stand_in")
     assert without.stdout.startswith("trained\n")
-    assert shown(without.status) == TOLD[name]
+    assert shown(without.status) == DOCUMENTED[name]
     assert ended(code, "leakline", NOBODY) == without
     assert ended(code, "leakline", server.address) == without
-
-
-@pytest.mark.flow
-@pytest.mark.long
-@pytest.mark.parametrize("code", ENDINGS.values(), ids=ENDINGS)
-def test_a_program_that_we_start_ends_as_it_ends_by_itself(
-    ended: Callable[..., Ended], code: str
-) -> None:
-    under = ended(code, "stand_in", NOBODY, ("-m", "leakline", "run", "--", sys.executable))
-    assert under == ended(code, "stand_in")
+    assert ended(code, "stand_in", NOBODY, LEAKLINE_RUN) == without
 
 
 START: Final = """
@@ -207,6 +209,11 @@ with run.phase("train"):
     pass
 print("ready", flush=True)
 """
+
+
+def spools(directory: Path) -> list[Path]:
+    """In the order in which their processes began."""
+    return sorted(directory.rglob("*.spool"), key=lambda path: read_header(path)[0].started_at)
 
 
 class Left(NamedTuple):
@@ -224,22 +231,18 @@ Train = Callable[..., Left]
 
 
 @pytest.fixture
-def train(tmp_path: Path, spool_directory: Path, recorded: Callable[[], list[Snapshot]]) -> Train:
+def train(start: Callable[..., subprocess.Popen[str]], spool_directory: Path) -> Train:
     """Run a training script: the usual beginning, then ``code``."""
 
-    def start(code: str, before: str = "", quiet: bool = True, **environ: str) -> Left:
-        script = tmp_path / "train.py"
-        start = START.format(before=before, quiet=quiet)
-        script.write_text(start + textwrap.dedent(code))
-        done = subprocess.run(
-            [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False,
-            env={**os.environ, "LEAKLINE_MODE": "offline", **environ},
-        )  # fmt: skip
-        ends = [read_end(path) or {} for path in sorted(spool_directory.rglob("*.spool"))]
+    def run(code: str, before: str = "", quiet: bool = True, **environ: str) -> Left:
+        begin = START.format(before=before, quiet=quiet)
+        process = start(begin + textwrap.dedent(code), **{"LEAKLINE_MODE": "offline", **environ})
+        out, err = process.communicate(timeout=60)
+        ends = [read_end(path) or {} for path in spools(spool_directory)]
         end = ends[-1].get("state", ""), ends[-1].get("reason", "")
-        return Left(done.returncode, done.stdout, done.stderr, recorded(), end, len(ends))
+        return Left(process.returncode, out, err, recorded(), end, len(ends))
 
-    return start
+    return run
 
 
 # A SystemExit that is caught and referred to until the end.
@@ -258,18 +261,15 @@ SIGNAL: Final = "os.kill(os.getpid(), signal.SIG{}); time.sleep(30)"
     [
         ("", 0, ("finished", "")),
         ("raise ValueError('planned')", 1, ("failed", "ValueError")),
-        ("raise KeyboardInterrupt", -2, ("terminated", "KeyboardInterrupt")),
         (SIGNAL.format("TERM"), -15, ("terminated", "SIGTERM")),
         (SIGNAL.format("INT"), -2, ("terminated", "KeyboardInterrupt")),
         ("sys.exit()", 0, ("finished", "")),
-        ("sys.exit(None)", 0, ("finished", "")),
         ("sys.exit(7)", 7, ("failed", "exit status 7")),
         ("sys.exit('no data set')", 1, ("failed", "exit status 1")),
         ("sys.exit(130)", 130, ("terminated", "SIGINT")),
         ("exit(7)", 7, ("failed", "exit status 7")),
         ("with run.phase('train'): raise SystemExit(7)", 7, ("failed", "exit status 7")),
         ("try:\n    sys.exit(7)\nexcept SystemExit:\n    pass", 0, ("finished", "")),
-        ("try:\n    sys.exit(7)\nfinally:\n    run.mark('last words')", 7, ("failed", "exit status 7")),
         (f"{KEPT}run.generation(1)", 0, ("finished", "")),
         (f"{KEPT}try:\n    sys.exit(7)\nfinally:\n    kept.clear()", 7, ("failed", "exit status 7")),
         ("try:\n    sys.exit(7)\nfinally:\n    run.generation(1)", 7, ("failed", "exit status 7")),
@@ -289,31 +289,12 @@ def test_a_run_ends_as_its_program_does(
 
 
 @pytest.mark.flow
-def test_a_sigterm_of_another_process_ends_a_program_that_sleeps(
-    tmp_path: Path, spool_directory: Path
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(START.format(before="", quiet=True) + "time.sleep(60)\n")
-    environment = {**os.environ, "LEAKLINE_MODE": "offline"}
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        process.terminate()
-        assert process.wait(30) == -signal.SIGTERM
-    (path,) = spool_directory.rglob("*.spool")
-    end = read_end(path) or {}
-    assert (end["state"], end["reason"]) == ("terminated", "SIGTERM")
-
-
-@pytest.mark.flow
 @pytest.mark.parametrize(
     ("finish", "end"), [("", ("terminated", "SIGTERM")), ("run.finish()", ("finished", ""))]
 )
 def test_a_program_with_its_own_sigterm_handler_goes_on_as_before(
     train: Train, finish: str, end: tuple[str, str]
 ) -> None:
-    """A run that the program finishes is finished whatever signal came before."""
     left = train(
         "os.kill(os.getpid(), signal.SIGTERM)\nrun.generation(1)\n"
         f"print('saved a checkpoint', flush=True)\n{finish}",
@@ -339,52 +320,41 @@ raise KeyError("second")
 
 @pytest.mark.flow
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "raised"),
     [
         (PLANNED, [("ValueError", "train/update")]),
         (ONE_BEFORE, [("ValueError", "train"), ("KeyError", None)]),
     ],
 )
-def test_an_exception_that_ends_the_program_is_told_once(
-    train: Train, code: str, told: list[tuple[str, str | None]]
+def test_an_exception_that_ends_the_program_is_recorded_once(
+    train: Train, code: str, raised: list[tuple[str, str | None]]
 ) -> None:
     left = train(code)
-    events = [e for s in left.snapshots for e in s.events if e.kind == "exception"]
-    assert [(e.name, e.data.get("phase")) for e in events] == told
+    assert [(e.name, e.data.get("phase")) for e in events("exception")] == raised
     assert left.end[0] == "failed"
 
 
 @pytest.mark.flow
 @pytest.mark.parametrize(("end", "said"), [("", 1), ("os.kill(os.getpid(), 15)", 0)])
-def test_a_program_told_to_end_says_no_verdict(train: Train, end: str, said: int) -> None:
-    """The next signal is SIGKILL: the time is for what is recorded."""
+def test_a_program_that_is_asked_to_end_prints_no_verdict(
+    train: Train, end: str, said: int
+) -> None:
     assert len(train(end, quiet=False).stderr.splitlines()) == 1 + said
 
 
 @pytest.mark.flow
-def test_the_excepthook_of_the_program_still_runs(train: Train) -> None:
-    left = train("""
-        sys.excepthook = (lambda before: lambda *a: (print("theirs", flush=True), before(*a)))(sys.excepthook)
-        raise ValueError("planned")
-    """)
-    assert "theirs" in left.stdout
-    assert "ValueError: planned" in left.stderr
-
-
-@pytest.mark.flow
-def test_disabled_never_touches_signals_or_hooks() -> None:
-    code = (
-        "import signal, sys, leakline\n"
-        "before = (signal.getsignal(signal.SIGTERM), sys.excepthook)\n"
-        "leakline.init(mode='disabled')\n"
-        "assert (signal.getsignal(signal.SIGTERM), sys.excepthook) == before\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+def test_disabled_never_touches_signals_or_hooks(start: Any) -> None:
+    process = start("""
+import signal, sys, leakline
+before = (signal.getsignal(signal.SIGTERM), sys.excepthook)
+leakline.init(mode="disabled")
+assert (signal.getsignal(signal.SIGTERM), sys.excepthook) == before
+""")
+    assert process.wait(60) == 0
 
 
 @pytest.mark.flow
 def test_a_sigterm_in_the_middle_of_an_end_comes_after_it(train: Train, server: Any) -> None:
-    """A launcher tells its ranks to end as soon as one has failed, which that one is just saying."""
     left = train(
         """
         close = run._chain.close
@@ -431,7 +401,6 @@ def test_a_ctrl_c_within_our_finish_leaves_the_exit_of_the_program(train: Train)
 def test_one_that_takes_over_sigterm_and_calls_who_was_there_ends_as_it_likes(
     train: Train, chains: bool, status: int
 ) -> None:
-    """Lightning ends a fit so: every handler that there was is called, then the loop stops by itself."""
     left = train(
         f"""
         before = signal.getsignal(signal.SIGTERM)
@@ -453,10 +422,9 @@ def test_one_that_takes_over_sigterm_and_calls_who_was_there_ends_as_it_likes(
 
 
 @pytest.mark.flow
-def test_a_program_beside_which_we_run_has_no_handler_of_sigterm_that_it_did_not_set(
+def test_a_program_that_leakline_run_starts_has_no_handler_of_sigterm(
     tmp_path: Path, spool_directory: Path
 ) -> None:
-    """One of Python's waits for its turn: a program that is stuck in a library could not be told to end."""
     (tmp_path / "train.py").write_text(
         "import os, signal, sys\n"
         "print('leakline' in sys.modules, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)\n"
@@ -467,7 +435,7 @@ def test_a_program_beside_which_we_run_has_no_handler_of_sigterm_that_it_did_not
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, "True True\n"), done.stderr
-    (path,) = spool_directory.rglob("*.spool")
+    (path,) = spools(spool_directory)
     end = read_end(path) or {}
     assert (end["state"], end["reason"]) == ("terminated", "SIGTERM")
 
@@ -492,13 +460,16 @@ def test_an_exit_status_has_an_end(status: int, end: tuple[str, str]) -> None:
 
 @pytest.mark.flow
 @pytest.mark.alone
-@pytest.mark.parametrize("kind", ENDS)
-def test_a_program_ends_soon_beside_a_server_that_is_up(
+@pytest.mark.parametrize(
+    "kind", ["normal end", "SIGTERM", "daemon threads", "shutdown", "os._exit"]
+)
+def test_a_program_ends_soon_with_a_server_that_is_up(
     tmp_path: Path, server: Any, kind: str
 ) -> None:
     end = ENDS[kind]
-    assert added_seconds(tmp_path, end, server.address) < UP_SECONDS
-    assert [told["state"] for told in server.ends] == ([] if end.state is None else [end.state])
+    seconds, printed = seconds_to_end(tmp_path, end, server.address)
+    assert (seconds < UP_SECONDS, printed) == (True, "")
+    assert [ended["state"] for ended in server.ends] == ([] if end.state is None else [end.state])
     if end.state is not None:
         assert server.sequences == sorted(set(server.sequences))
         assert len(server.sequences) >= 42
@@ -509,16 +480,16 @@ def test_a_program_ends_soon_beside_a_server_that_is_up(
 @pytest.mark.parametrize(
     ("kind", "mode", "allowed"),
     [
-        ("normal end", "absent", ABSENT_SECONDS), ("normal end", "dripping", DOWN_SECONDS),
-        ("SIGTERM", "black hole", DOWN_SECONDS), ("exception", "endless body", DOWN_SECONDS),
-        ("os._exit", "black hole", UP_SECONDS),
+        ("normal end", "absent", ABSENT_SECONDS), ("exception", "dripping", DOWN_SECONDS),
+        ("SIGTERM", "black hole", DOWN_SECONDS), ("os._exit", "black hole", UP_SECONDS),
     ],
 )  # fmt: skip
-def test_a_program_ends_soon_beside_a_server_that_is_not(
+def test_a_program_ends_soon_with_a_server_that_is_not(
     tmp_path: Path, faulty: FaultServer, kind: str, mode: str, allowed: float
 ) -> None:
     faulty.set(mode)
-    assert added_seconds(tmp_path, ENDS[kind], faulty.address) < allowed
+    seconds, printed = seconds_to_end(tmp_path, ENDS[kind], faulty.address)
+    assert (seconds < allowed, printed) == (True, "")
 
 
 @pytest.mark.flow
@@ -527,5 +498,211 @@ def test_the_closing_verdict_of_a_long_run_is_not_waited_for(tmp_path: Path, ser
     """It is on the server as well."""
     many = "for g in range(20, 400):\n    with run.generation(g), run.phase('train'): pass"
     long = End("", 0, before=many)
-    assert added_seconds(tmp_path, long, server.address, quiet=False) < UP_SECONDS
+    assert seconds_to_end(tmp_path, long, server.address, quiet=False)[0] < UP_SECONDS
     assert server.ends[0]["state"] == "finished"
+
+
+@pytest.fixture
+def watchdog() -> Iterator[None]:
+    """What hangs is ended with the stack of every thread."""
+    faulthandler.dump_traceback_later(60, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def together(*work: Callable[[], object]) -> None:
+    """All at the same moment, each on a thread of its own; what one raises is raised here."""
+    ready = threading.Barrier(len(work))
+
+    def run(one: Callable[[], object]) -> None:
+        ready.wait(20)
+        one()
+
+    with ThreadPoolExecutor(len(work)) as pool:
+        for done in [pool.submit(run, one) for one in work]:
+            done.result()
+
+
+def test_the_same_id_twice_in_one_process_is_the_next_attempt(
+    monkeypatch: pytest.MonkeyPatch, spool_directory: Path
+) -> None:
+    monkeypatch.setenv("LEAKLINE_RUN_ID", "ours")
+    for generation in range(3):
+        leakline.init(mode="offline", quiet=True).generation(generation)
+    leakline.current().finish()
+    headers = [read_header(path) for path in spools(spool_directory)]
+    assert [(run.id, who.role, who.attempt) for run, who in headers] == [
+        ("ours", "main", 1), ("ours", "main", 2), ("ours", "main", 3),
+    ]  # fmt: skip
+    assert len({who.instance for _, who in headers}) == 3
+
+
+def test_an_exception_in_a_cell_neither_ends_the_run_nor_taints_the_next(
+    spool_directory: Path,
+) -> None:
+    first = leakline.init(mode="offline", quiet=True)
+    with contextlib.suppress(ValueError), first.generation(0), first.phase("train"):
+        raise ValueError("in a cell")
+    assert leakline.current() is first
+    with first.generation(1), first.phase("train"):
+        pass
+    second = leakline.init(mode="offline", quiet=True)
+    with second.generation(0):
+        pass
+    second.finish()
+    ends = [read_end(path) for path in spools(spool_directory)]
+    assert [(end["state"], end["reason"]) for end in ends if end] == [("finished", "")] * 2
+    assert [e.name for e in events("exception")] == ["ValueError"]
+
+
+def test_a_run_left_in_the_middle_of_its_phases_ends_whole_when_the_next_begins(
+    spool_directory: Path,
+) -> None:
+    first = leakline.init(mode="offline", quiet=True)
+    first.generation(0)
+    phase = first.phase("train")
+    phase.__enter__()
+    second = leakline.init(mode="offline", quiet=True)
+    phase.__exit__(None, None, None)
+    second.finish()
+    kinds = [
+        [s.kind for batch in read_batches(path) for s in batch.snapshots]
+        for path in spools(spool_directory)
+    ]
+    assert kinds == [["baseline", "generation_end", "finish"], ["baseline", "finish"]]
+    assert [(read_end(path) or {})["state"] for path in spools(spool_directory)] == ["finished"] * 2
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_a_run_may_begin_on_one_thread_and_end_on_another(spool_directory: Path) -> None:
+    made: list[leakline.Run] = []
+    before = signal.getsignal(signal.SIGTERM), sys.excepthook
+
+    def begin() -> None:
+        made.append(leakline.init(mode="offline", quiet=True))
+        with made[0].generation(0), made[0].phase("train"):
+            pass
+
+    together(begin)
+    assert leakline.current() is made[0]
+    # Only the main thread may set a handler.
+    assert signal.getsignal(signal.SIGTERM) is before[0]
+    together(made[0].finish)
+    assert leakline.current().id == ""
+    assert [s.kind for s in recorded()] == ["baseline", "phase_end", "generation_end", "finish"]
+    (path,) = spools(spool_directory)
+    assert read_end(path)["state"] == "finished"  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_phases_of_many_threads_are_all_recorded(offline: leakline.Run) -> None:
+    offline.generation(0)
+
+    def work(name: str) -> None:
+        for _ in range(10):
+            with offline.phase(name), offline.phase("inner"):
+                leakline.current().mark("here")
+
+    together(*(lambda n=n: work(f"thread {n}") for n in range(8)))
+    offline.finish()
+    phases = [s.phase for s in recorded() if s.kind == "phase_end"]
+    for n in range(8):
+        assert phases.count(f"thread {n}") == 10
+    assert sum(str(phase).endswith("inner") for phase in phases) == 80
+    numbers = [s.sequence for s in recorded()]
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.usefixtures("watchdog")
+@pytest.mark.long
+def test_a_run_that_ends_while_other_threads_are_inside_phases_records_nothing_after_its_end(
+    spool_directory: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(8):
+        run = leakline.init(mode="offline", quiet=True)
+        ended = threading.Event()
+
+        def work(run: leakline.Run = run, ended: threading.Event = ended) -> None:
+            after = 0
+            generation = 0
+            while after < 20:
+                after += ended.is_set()
+                generation += 1
+                run.generation(generation)
+                with run.phase("train"), run.phase("inner"):
+                    run.gauge("g", generation)
+                    run.note("n")
+                    run.snapshot("s")
+                    run.census()
+
+        def finish(run: leakline.Run = run, ended: threading.Event = ended) -> None:
+            ended.wait(0.01)
+            run.finish()
+            ended.set()
+
+        together(work, work, work, finish)
+    for path in spools(spool_directory):
+        kinds = [s.kind for batch in read_batches(path) for s in batch.snapshots]
+        # Whatever was taken before it; and it is the last.
+        assert kinds.index("finish") == len(kinds) - 1
+        assert (read_end(path) or {})["state"] == "finished"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_many_threads_that_end_a_run_end_it_once(
+    offline: leakline.Run,
+    spool_directory: Path,
+) -> None:
+    offline.generation(0)
+    seen: list[Any] = []
+
+    def finish() -> None:
+        offline.finish()
+        # Whoever asked, it is over when the call comes back.
+        (path,) = spools(spool_directory)
+        seen.append(read_end(path))
+
+    together(*[finish] * 8)
+    assert [end["state"] for end in seen] == ["finished"] * 8
+    assert [s.kind for s in recorded()].count("finish") == 1
+
+
+# What `train` starts with, then an end on another thread that takes a while.
+ENDS_SLOWLY: Final = """
+close, began, go_on = run._chain.close, threading.Event(), threading.Event()
+
+def slowly(end):
+    began.set()
+    go_on.wait({seconds})
+    close(end)
+
+run._chain.close = slowly
+threading.Thread(target=run.finish).start()
+began.wait(20)
+"""
+FORKS: Final = """
+pid = os.fork()
+if pid == 0:
+    signal.alarm(2)
+    run.finish()
+    assert run.report() == ""
+    sys.exit(0)
+status = os.waitpid(pid, 0)[1]
+go_on.set()
+sys.exit(status != 0)
+"""
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(
+    ("seconds", "code", "status"),
+    [(0.5, SIGNAL.format("TERM"), -signal.SIGTERM), (20, FORKS, 0)],
+    ids=["a signal waits for it", "a forked child waits for nobody"],
+)
+def test_while_another_thread_ends_the_run(
+    train: Train, seconds: float, code: str, status: int
+) -> None:
+    left = train(ENDS_SLOWLY.format(seconds=seconds) + code)
+    assert (left.status, left.stdout, left.stderr) == (status, "ready\n", "")
+    assert (left.end[0], left.spools) == ("finished", 1)
