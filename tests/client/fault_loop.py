@@ -1,4 +1,4 @@
-"""A real training loop in a process of its own beside a server that misbehaves, and what that costs the loop.
+"""A real training loop in a process of its own with a server that misbehaves, and what that costs the loop.
 
 What our threads can hold the loop up by in one iteration is no more than the CPU time they take in it, and no more than
 the iteration took too long: the smaller of the two is ours. So a busy machine does not count against us.
@@ -33,7 +33,7 @@ run = leakline.init(mode={mode!r}, server={server!r}, quiet=False)
 sender = run._chain.sender
 block = b"x" * 400_000
 ours = [t.ident for t in threading.enumerate() if t.name.startswith("leakline-")]
-# What /proc tells of a thread that is running is as old as the last tick, up to 10 ms; its clock is exact.
+# What /proc says of a thread that is running is as old as the last tick, up to 10 ms; its clock is exact.
 clocks = [time.pthread_getcpuclockid(ident) for ident in ours]
 
 def our_cpu():
@@ -97,7 +97,7 @@ say({{"peak_bytes": peak_bytes(), "lost": run._chain.recorder._losses.totals()}}
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``outage`` and ``after`` as the loop tells them; bytes at their highest."""
+    """``outage`` and ``after`` as the loop reports them; bytes at their highest."""
 
     outage: dict[str, Any]
     after: dict[str, Any]
@@ -141,7 +141,7 @@ def train(
     try:
         assert process.stdin is not None
         assert process.stdout is not None
-        outage, told = _line(process.stdout), _line(process.stdout)
+        outage, figures = _line(process.stdout), _line(process.stdout)
         server.set("healthy")
         process.stdin.write("\n")
         process.stdin.flush()
@@ -160,7 +160,7 @@ def train(
     assert len(lines) <= 4, lines
     # Other reasons count what was never taken.
     lost = {reason: n for reason, n in last["lost"].items() if reason in DROPPED | THINNED}
-    return Cost(outage, after, told["peak_bytes"], told["failures"], lost)
+    return Cost(outage, after, figures["peak_bytes"], figures["failures"], lost)
 
 
 def _line(stdout: IO[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A server that does what servers, proxies and networks do when something is wrong, and is well again when told to."""
+"""A server that fails as servers, proxies and networks do, and is well again when a test says so."""
 
 from __future__ import annotations
 
