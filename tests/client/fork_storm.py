@@ -184,8 +184,8 @@ def main(server: str, forks: int) -> None:
         thread.join()
     run.finish()
     failed = {name: [s for s in statuses if s] for name, statuses in found.items()}
-    told = {"forks": forks, "failed": {name: s for name, s in failed.items() if s}}
-    sys.stdout.write(json.dumps({**told, "run": run.id, "pid": os.getpid()}) + "\n")
+    result = {"forks": forks, "failed": {name: s for name, s in failed.items() if s}}
+    sys.stdout.write(json.dumps({**result, "run": run.id, "pid": os.getpid()}) + "\n")
 
 
 if __name__ == "__main__":
