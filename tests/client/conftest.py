@@ -139,7 +139,7 @@ def until() -> Callable[..., None]:
 
 @dataclass
 class FakeServer:
-    """A real HTTP server that remembers what it was told and answers as a test wants.
+    """A real HTTP server that remembers what it received and answers as a test wants.
 
     ``answers``: what to do with the next requests, in order; afterwards everything is accepted.
     """

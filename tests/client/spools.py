@@ -40,7 +40,7 @@ def snapshot(
 
 
 def batch(*snapshots: Snapshot | int) -> Batch:
-    """A number stands for a snapshot that has it."""
+    """A number is short for a snapshot that has it."""
     return Batch(PROCESS, tuple(snapshot(s) if isinstance(s, int) else s for s in snapshots))
 
 

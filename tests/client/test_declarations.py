@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.recording import (
-    events,
-)
+from tests.client.recording import events
 
 import leakline
 from leakline import Run
@@ -27,10 +26,7 @@ class Environment:
     [
         ("growth_bytes", "500 MiB"), ("", 5), (7, 5), ("count:", 5), ("count:not a class", 5), ("count", 5),
         (GROWTH, "a lot"), (GROWTH, -1), (GROWTH, None), (GROWTH, True), (GROWTH, float("nan")),
-        ("peak_bytes", float("inf")), ("peak_bytes", [40]), ("peak_bytes", 2**60),
-        ("generations", "25"), ("generations", 2.5), ("generations", True), ("generations", -1),
-        ("possible_generations", "100"), ("possible_generations", 100.5), ("possible_generations", -1),
-        ("count:app.Agent", "17"), ("count:app.Agent", -1), ("count:app.Agent", None),
+        ("peak_bytes", 2**60), ("possible_generations", 100.5), ("generations", True), ("count:app.Agent", -1),
     ],
 )  # fmt: skip
 def test_a_promise_nobody_could_check_is_refused_with_its_name_and_value(
@@ -40,29 +36,26 @@ def test_a_promise_nobody_could_check_is_refused_with_its_name_and_value(
         offline.fix("a fix", promises={GROWTH: "1 MiB", claim: value})
     assert repr(claim) in caught.value.name
     assert "\n" not in str(caught.value)
+    if claim == "growth_bytes":
+        assert re.search(r"growth_bytes_per_generation.*count:package\.Class", str(caught.value))
     offline.finish()
     assert events("fix") == []
 
 
-def test_the_refusal_of_an_unknown_promise_names_those_that_can_be_checked(offline: Run) -> None:
-    with pytest.raises(BadArgument, match=r"growth_bytes_per_generation.*count:package\.Class"):
-        offline.fix("a fix", promises={"growth": "500 MiB"})
-    offline.finish()
-
-
 @pytest.mark.parametrize(
-    ("argument", "value"), [("phase", 7), ("phase", " "), ("location", 281), ("promises", [GROWTH])]
-)
+    ("argument", "value"),
+    [
+        ("phase", 7), ("phase", " "), ("location", 281), ("promises", [GROWTH]),
+        # Growth within a phase needs a phase.
+        ("phase", None),
+    ],
+)  # fmt: skip
 def test_a_wrong_argument_is_refused_with_its_name(offline: Run, argument: str, value: Any) -> None:
     with pytest.raises(BadArgument) as caught:
-        offline.fix("a fix", **{argument: value})
+        offline.fix(
+            "a fix", **{"promises": {"phase_growth_bytes_per_generation": "1 MiB"}, argument: value}
+        )
     assert caught.value.name == argument
-    offline.finish()
-
-
-def test_growth_within_a_phase_needs_a_phase(offline: Run) -> None:
-    with pytest.raises(BadArgument, match="phase"):
-        offline.fix("a fix", promises={"phase_growth_bytes_per_generation": "1 MiB"})
     offline.finish()
 
 
@@ -76,6 +69,7 @@ def test_sizes_travel_as_bytes_and_the_class_of_a_count_is_counted_from_now_on(
     count = f"count:{Environment.__module__}.Environment"
     held = {"generations": 3, "possible_generations": 100, count: 1}
     promises = {GROWTH: "500 MiB", "peak_bytes": "40 GB", **held}
+    assert "EXPECTATIONS" not in offline.report()
     offline.fix("close them", phase="train", location="trainer.py:281", promises=promises)
     kept = []
     for generation in range(3):
@@ -97,13 +91,6 @@ def test_sizes_travel_as_bytes_and_the_class_of_a_count_is_counted_from_now_on(
         "broken: 3 Environment alive at the end of generation 2; 1 at most were promised." in text
     )
     assert "undecided: 3 generations with the fix so far" in text
-
-
-def test_a_report_without_a_fix_has_no_promises(offline: Run) -> None:
-    with offline.generation(0), offline.phase("train"):
-        pass
-    assert "EXPECTATIONS" not in offline.report()
-    offline.finish()
 
 
 def test_a_location_may_be_a_path_and_never_moves_the_cursor_of_a_terminal(offline: Run) -> None:
@@ -152,7 +139,7 @@ def test_a_band_that_nothing_lies_in_is_refused_whole(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("span", [(None, 5), (1.5, 2), ("1", 2), (1,), 5, (2**60, None)])
+@pytest.mark.parametrize("span", [(None, 5), (1.5, 2), (1,), (2**60, None)])
 def test_a_band_without_whole_generations_is_refused(span: Any) -> None:
     with pytest.raises((BadArgument, TypeError, ValueError, OverflowError)):
         declarations.band_data(span, 0, 1)
@@ -168,19 +155,19 @@ def test_a_budget_that_says_nothing_is_refused_whole(normal: Any, leak: Any, nam
     assert caught.value.name == named
 
 
-def test_what_is_refused_never_reaches_the_loop(offline: Run, internal_exceptions: Any) -> None:
+def test_a_band_or_budget_that_is_refused_never_reaches_the_loop(
+    offline: Run, internal_exceptions: Any
+) -> None:
     offline.band("process.rss_bytes", (5, 1), low=0, high=1)
     offline.budget("run", normal="2 GiB", leak="1 GiB")
-    offline.band("process.rss_bytes", (1, 5), low="many")
-    offline.budget("evaluate", normal=object())  # type: ignore[arg-type]
     offline.budget("run", normal="1 GiB", leak="1 GiB")
     offline.finish()
-    assert len(internal_exceptions) == 4
+    assert len(internal_exceptions) == 2
     internal_exceptions.clear()
     assert [(e.kind, e.name) for e in events("band", "budget")] == [("budget", "run")]
 
 
-def test_the_report_of_a_recording_tells_how_the_plan_stands(offline: Run) -> None:
+def test_the_report_of_a_recording_compares_it_with_the_plan(offline: Run) -> None:
     offline.band("process.rss_bytes", (0, 1), high="1 TiB")
     offline.band("process.rss_bytes", (2, 9), low="1 TiB")
     offline.band("gauge.pending", (0, 3), high=5)

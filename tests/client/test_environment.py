@@ -1,4 +1,4 @@
-"""Commit, command line, packages and machine: what a post-mortem asks for, read once at the start."""
+"""Commit, command line, packages and machine of a run, read once at the start."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from leakline.core.environment import command_line, installed_packages, masked, read_environment
+from leakline.core.environment import (
+    _repository,
+    command_line,
+    installed_packages,
+    masked,
+    read_environment,
+)
 from leakline_server.limits import MAX_ENVIRONMENT_BYTES
 
 SHOW = (
@@ -61,56 +68,53 @@ def test_the_commit_is_that_of_the_script_wherever_it_is_started(
     project: Path, tmp_path: Path, git: Callable[..., str]
 ) -> None:
     commit = git(project, "rev-parse", "HEAD")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    found = shown(str(project / "train.py"), cwd=elsewhere)
+    script = str(project / "train.py")
+    found = shown(script, cwd=tmp_path)
     assert (found["commit"], found["dirty"]) == (commit, False)
-    (project / "train.py").write_text(SHOW + "# changed\n")
-    assert shown(str(project / "train.py"), cwd=elsewhere)["dirty"] is True
+    assert "repository" not in found
+    Path(script).write_text(SHOW + "# changed\n")
+    git(project, "remote", "add", "origin", "https://me:secret@github.com/erl/trading.git")
+    found = shown(script, cwd=tmp_path)
+    assert found["dirty"] is True
+    assert found["repository"] == "https://github.com/erl/trading.git"
 
 
 @pytest.mark.parametrize(
-    "address, told",
+    ("address", "shown"),
     [
         ("/srv/git/project.git", None),
         ("file:///srv/git/project.git", None),
-        ("../project", None),
-        ("https://me:secret@github.com/erl/trading.git", "https://github.com/erl/trading.git"),
         ("ssh://git@forge.example:22/erl/trading", "ssh://forge.example:22/erl/trading"),
         ("git@github.com:erl/trading.git", "git@github.com:erl/trading.git"),
     ],
 )
-def test_where_the_code_was_fetched_from_is_told_without_passwords_and_folders(
-    project: Path, git: Callable[..., str], address: str, told: str | None
+def test_the_address_of_the_code_names_no_password_and_no_folder(
+    tmp_path: Path, git: Callable[..., str], address: str, shown: str | None
 ) -> None:
-    assert "repository" not in shown("train.py", cwd=project)
-    git(project, "remote", "add", "origin", address)
-    assert shown("train.py", cwd=project).get("repository") == told
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "remote", "add", "origin", address)
+    assert _repository(tmp_path) == shown
 
 
-def test_a_module_tells_its_command_line_and_commit(project: Path, git: Callable[..., str]) -> None:
-    found = shown("-m", "pack.train", "--lr", "0.1", "--api-key", "abc", cwd=project)
-    assert found["command_line"][1:] == ["-m", "pack.train", "--lr", "0.1", "--api-key", "***"]
+def test_a_module_has_its_command_line_its_launcher_and_its_machine(
+    project: Path, git: Callable[..., str]
+) -> None:
+    arguments = ("-m", "pack.train", "--lr", "0.1", "--api-key")
+    environ = {"WORLD_SIZE": "8", "SLURM_JOB_ID": "4711", "JPY_SESSION_NAME": "/home/a.ipynb"}
+    found = shown(*arguments, "abc", cwd=project, **environ)
+    assert found["command_line"][1:] == [*arguments, "***"]
     assert found["commit"] == git(project, "rev-parse", "HEAD")
-
-
-def test_a_rank_of_a_launcher_and_a_notebook_say_so(project: Path) -> None:
-    found = shown(
-        "-c", SHOW, cwd=project, WORLD_SIZE="8", SLURM_JOB_ID="4711", JPY_SESSION_NAME="/work/a.ipynb",
-    )  # fmt: skip
     assert (found["world_size"], found["job"]) == ("8", "4711")
-    assert found["notebook"] == "/work/a.ipynb"
-    # No script: the working folder is all there is.
-    assert "commit" in found
-
-
-def test_the_machine_is_told(tmp_path: Path) -> None:
-    found = shown("-c", SHOW, cwd=tmp_path)
+    assert found["notebook"] == "/home/a.ipynb"
     assert found["cpu_count"] == os.cpu_count()
     assert found["memory_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert found["python"] == sys.version.split()[0]
-    assert "commit" not in found
     assert "gpus" not in found
+
+
+def test_without_a_script_the_commit_is_that_of_the_working_folder(project: Path) -> None:
+    assert "commit" in shown("-c", SHOW, cwd=project)
+    assert "commit" not in shown("-c", SHOW, cwd=project.parent)
 
 
 def test_a_working_folder_that_is_gone_stops_nothing(tmp_path: Path) -> None:
@@ -121,26 +125,16 @@ def test_a_working_folder_that_is_gone_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_devices_are_named_only_when_torch_has_set_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Cuda:
-        ready = False
-
-        def is_initialized(self) -> bool:
-            return self.ready
-
-        def device_count(self) -> int:
-            return 2
-
-        def get_device_name(self, index: int) -> str:
-            assert self.ready
-            return f"NVIDIA H200 {index}"
-
-    class Torch:
-        cuda = Cuda()
-
-    monkeypatch.setitem(sys.modules, "torch", Torch())
+    names = list[str]()
+    cuda = SimpleNamespace(
+        is_initialized=lambda: bool(names),
+        device_count=lambda: 2,
+        get_device_name=names.__getitem__,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     assert "gpus" not in read_environment()
-    Torch.cuda.ready = True
-    assert read_environment()["gpus"] == ["NVIDIA H200 0", "NVIDIA H200 1"]
+    names += ["NVIDIA H200 0", "NVIDIA H200 1"]
+    assert read_environment()["gpus"] == names
 
 
 @pytest.mark.parametrize(
@@ -159,12 +153,12 @@ def test_secrets_of_the_command_line_are_left_out(given: list[str], kept: list[s
     assert command_line(given) == kept
 
 
-def test_masking_costs_little_on_a_line_made_to_cost_much() -> None:
+def test_masking_a_hostile_line_costs_little() -> None:
     for text in ("token" * 80, "://" + ":" * 400, "api_key = " * 40, "-" * 400, "bearer " * 60):
         assert len(masked(text)) <= 2 * len(text)
 
 
-def test_what_is_told_stays_below_what_a_server_takes(
+def test_an_environment_stays_below_what_a_server_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for i in range(500):
@@ -175,12 +169,12 @@ def test_what_is_told_stays_below_what_a_server_takes(
         monkeypatch.setenv(name, "x" * 50_000)
     found = read_environment()
     assert 40_000 < len(json.dumps(found)) < MAX_ENVIRONMENT_BYTES
-    # The first of each are told.
+    # The first of each stay.
     assert found["command_line"][:2] == ["python", "train.py"]
     assert f"{'long-' * 30}0" in found["packages"]
 
 
-def test_packages_are_told_by_name_and_version(tmp_path: Path) -> None:
+def test_packages_have_names_and_versions(tmp_path: Path) -> None:
     for name in ("Some_Package-1.2.dist-info", "other-3.dist-info", "no version", "x.dist-info"):
         (tmp_path / name).mkdir()
     assert installed_packages([str(tmp_path), str(tmp_path / "missing")]) == {

@@ -1,12 +1,10 @@
-"""A program closes numbers that it does not know and opens files of its own: nothing of ours gets into those."""
+"""A program closes descriptors that it does not know and opens files of its own: we write nothing into those."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -25,7 +23,7 @@ from leakline.transport.spool_format import is_live, read_end
 Taken = Callable[[int], Path]
 # As a daemon does, or who starts a child by hand. All of these numbers are the program's own files then.
 TRAINING = """
-import json, os, sys, leakline
+import json, os, leakline
 
 run = leakline.init()
 run.generation(0)
@@ -40,7 +38,7 @@ for generation in range(1, 4):
     with run.phase("train"):
         pass
     run._chain.flush()
-if "fork" in sys.argv:
+if os.environ["HOW"] == "fork":
     pid = os.fork()
     if pid == 0:
         files = [os.fstat(number) for number in numbers]
@@ -58,23 +56,20 @@ print(json.dumps({
 @pytest.mark.flow
 @pytest.mark.parametrize(("mode", "how"), [("offline", "fork"), ("online", "")])
 def test_a_program_that_closes_all_numbers_has_its_own_files_and_all_is_recorded(
-    tmp_path: Path, spool_directory: Path, server: Any, mode: str, how: str
+    start: Any, spool_directory: Path, server: Any, mode: str, how: str
 ) -> None:
-    (tmp_path / "train.py").write_text(TRAINING)
-    environment = {"LEAKLINE_MODE": mode, "LEAKLINE_SERVER": server.address, "LEAKLINE_QUIET": "1"}
-    done = subprocess.run(
-        [sys.executable, "train.py", how], cwd=tmp_path, env={**os.environ, **environment},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
-    assert told["own"] == ["mine"] * 64
-    assert (told["lost"], told["closes"]) == ({}, True)
+    environment = {"LEAKLINE_MODE": mode, "LEAKLINE_SERVER": server.address, "HOW": how}
+    process = start(TRAINING, LEAKLINE_QUIET="1", **environment)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    result = json.loads(out)
+    assert result["own"] == ["mine"] * 64
+    assert (result["lost"], result["closes"]) == ({}, True)
     (path,) = spool_directory.rglob("*.spool")
-    assert sequences(path) == list(range(1, told["taken"] + 1))
+    assert sequences(path) == list(range(1, result["taken"] + 1))
     assert (read_end(path) or {})["state"] == "finished"
     if mode == "online":
-        assert sorted(set(server.sequences)) == list(range(1, told["taken"] + 1))
+        assert sorted(set(server.sequences)) == list(range(1, result["taken"] + 1))
 
 
 @pytest.fixture
@@ -140,7 +135,6 @@ def test_a_spool_that_is_gone_as_well_is_an_error_and_no_file_of_the_programs(
 def test_a_write_that_its_number_is_taken_from_goes_to_our_file_and_cuts_nothing_off(
     tmp_path: Path, taken: Taken, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
-    """Closed in the middle of the write: it fails, and what it had written would be taken back."""
     file = spool(tmp_path)
     number, real = int(file._fd), os.write
 
@@ -236,7 +230,7 @@ def test_a_copy_under_way_stops_where_its_number_is_the_programs(
     os.close(number)
 
 
-def test_who_claims_what_was_left_closes_no_file_of_the_programs(
+def test_a_claimed_spool_whose_number_was_taken_closes_no_file_of_the_programs(
     tmp_path: Path, taken: Taken
 ) -> None:
     file = spool(tmp_path)
