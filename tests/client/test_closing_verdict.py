@@ -43,8 +43,8 @@ def test_the_verdict_of_the_server_counts_once_it_has_seen_all_generations(
 
 def test_a_server_that_is_behind_is_not_waited_for(server: Any, caplog: Caplog) -> None:
     server.verdicts = [said_of(2)]
-    # 0.2 s is the aim; the machine that runs the tests is shared.
-    assert train(server=server.address) < 1.0
+    # `test_endings.py` holds the time that an end may take.
+    assert train(server=server.address) < 5.0
     assert "it leaks" not in caplog.messages[-1]
     assert server.address in caplog.messages[-1] or "generations" in caplog.messages[-1]
 
@@ -54,11 +54,11 @@ def test_a_server_that_is_slow_to_answer_is_not_waited_for(server: Any, caplog: 
 
     def wait_for_verdicts(request: Any) -> Any:
         if request.path.endswith("/verdict"):
-            slow.wait(5)
+            slow.wait(30)
         return handle(request)
 
     server.handle = wait_for_verdicts
-    assert train(server=server.address) < 1.0
+    assert train(server=server.address) < 5.0
     slow.set()
     assert len(server.sequences) == 8
     assert "not everything was sent" not in caplog.text

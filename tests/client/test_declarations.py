@@ -51,10 +51,9 @@ def test_a_promise_nobody_could_check_is_refused_with_its_name_and_value(
     ],
 )  # fmt: skip
 def test_a_wrong_argument_is_refused_with_its_name(offline: Run, argument: str, value: Any) -> None:
+    claim = "phase_growth_bytes_per_generation"
     with pytest.raises(BadArgument) as caught:
-        offline.fix(
-            "a fix", **{"promises": {"phase_growth_bytes_per_generation": "1 MiB"}, argument: value}
-        )
+        offline.fix("a fix", **{"phase": "train", "promises": {claim: "1 MiB"}, argument: value})
     assert caught.value.name == argument
     offline.finish()
 

@@ -6,7 +6,6 @@ The machine that runs these tests is shared, so they allow more seconds than `te
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import re
 import signal
@@ -14,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -502,14 +501,6 @@ def test_the_closing_verdict_of_a_long_run_is_not_waited_for(tmp_path: Path, ser
     assert server.ends[0]["state"] == "finished"
 
 
-@pytest.fixture
-def watchdog() -> Iterator[None]:
-    """What hangs is ended with the stack of every thread."""
-    faulthandler.dump_traceback_later(60, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
-
-
 def together(*work: Callable[[], object]) -> None:
     """All at the same moment, each on a thread of its own; what one raises is raised here."""
     ready = threading.Barrier(len(work))
@@ -573,7 +564,6 @@ def test_a_run_left_in_the_middle_of_its_phases_ends_whole_when_the_next_begins(
     assert [(read_end(path) or {})["state"] for path in spools(spool_directory)] == ["finished"] * 2
 
 
-@pytest.mark.usefixtures("watchdog")
 def test_a_run_may_begin_on_one_thread_and_end_on_another(spool_directory: Path) -> None:
     made: list[leakline.Run] = []
     before = signal.getsignal(signal.SIGTERM), sys.excepthook
@@ -594,7 +584,6 @@ def test_a_run_may_begin_on_one_thread_and_end_on_another(spool_directory: Path)
     assert read_end(path)["state"] == "finished"  # type: ignore[index]
 
 
-@pytest.mark.usefixtures("watchdog")
 def test_phases_of_many_threads_are_all_recorded(offline: leakline.Run) -> None:
     offline.generation(0)
 
@@ -613,7 +602,6 @@ def test_phases_of_many_threads_are_all_recorded(offline: leakline.Run) -> None:
     assert sorted(numbers) == list(range(1, len(numbers) + 1))
 
 
-@pytest.mark.usefixtures("watchdog")
 @pytest.mark.long
 def test_a_run_that_ends_while_other_threads_are_inside_phases_records_nothing_after_its_end(
     spool_directory: Path, capfd: pytest.CaptureFixture[str]
@@ -649,7 +637,6 @@ def test_a_run_that_ends_while_other_threads_are_inside_phases_records_nothing_a
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.usefixtures("watchdog")
 def test_many_threads_that_end_a_run_end_it_once(
     offline: leakline.Run,
     spool_directory: Path,

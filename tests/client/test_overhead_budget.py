@@ -360,7 +360,7 @@ def test_a_phase_over_budget_and_one_of_a_disabled_run_cost_microseconds(
 def test_a_finished_run_leaves_no_thread_and_no_descriptor(spool_directory: Any) -> None:
     leakline.init(mode="offline", quiet=True).finish()
     before = (threading.active_count(), len(list(Path("/proc/self/fd").iterdir())))
-    for _ in range(5):
+    for _ in range(3):
         run = leakline.init(mode="offline", quiet=True)
         run.generation(0)
         run.finish()
