@@ -250,17 +250,8 @@ class FakeServer:
 
 
 @pytest.fixture
-def server() -> Iterator[FakeServer]:
-    fake = FakeServer().start()
-    yield fake
-    if fake.hold is not None:
-        fake.hold.set()
-    fake.stop()
-
-
-@pytest.fixture
 def make_server() -> Iterator[Callable[..., FakeServer]]:
-    """A server at a port a test chose, for servers that come and go."""
+    """A server at a port that a test chooses, for servers that come and go."""
     made: list[FakeServer] = []
 
     def make(port: int = 0) -> FakeServer:
@@ -269,7 +260,14 @@ def make_server() -> Iterator[Callable[..., FakeServer]]:
 
     yield make
     for fake in made:
+        if fake.hold is not None:
+            fake.hold.set()
         fake.stop()
+
+
+@pytest.fixture
+def server(make_server: Callable[..., FakeServer]) -> FakeServer:
+    return make_server()
 
 
 @pytest.fixture
