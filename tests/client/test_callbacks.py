@@ -388,7 +388,7 @@ def test_memory_that_runs_out_is_an_event_each_time_it_gets_worse_until_the_risk
 AGENT = "app.Agent"
 DECLARED = (
     ("expect", AGENT, {"low": 0, "high": 50, "after": None}),
-    ("track", "replay", {"capacity": 100_000}),
+    ("track", "replay", {"capacity": 200_000}),
     ("watch", AGENT, {}),
     ("register_cleanup", "replay", {"on_request": False, "when": "suspected"}),
 )
@@ -398,53 +398,29 @@ def event(kind: str, name: str, data: dict[str, Any], time: float = 1.0) -> Even
     return Event(0, time, kind, name, None, None, data)
 
 
-class Training:
-    """A replay buffer fills slowly, and holds all that grows."""
-
-    def __init__(self) -> None:
-        self.watch, self.heard = watching("suspected", V)
-        self.sequence = 0
-
-    def generation(self, number: int, agents: int = 16, events: tuple[Event, ...] = ()) -> None:
-        """Four snapshots."""
-        held = 100 * number
-        size = 500 * MIB + held * 10_000
-        samples = {
-            "process.rss_bytes": size, "process.anon_bytes": size, f"type.{AGENT}.count": agents,
-            "tracked.replay.length": held, "tracked.replay.bytes": held * 10_000,
-        }  # fmt: skip
-        books = {f"phase.{name}.bytes": 0 for name in ("train", "evaluate", "between", "leakline")}
-        books["phase.collect.bytes"] = 1_000_000
-        whole = generation_end_of(number, size, {**samples, **books})
-        for phase in ("collect", "train", "evaluate", None):
-            self.sequence += 1
-            now = float(self.sequence)
-            one = replace(whole, sequence=self.sequence, time=now, monotonic=now, events=events)
-            if phase is not None:
-                one = replace(one, phase=phase, kind="phase_end", samples=samples)
-            self.watch.see(one)
-            events = ()
-
-
 def test_what_was_declared_hundreds_of_generations_ago_still_holds() -> None:
-    training = Training()
-    # Declared before the loop, so on its first phase end. The first snapshots are gone several times over.
-    training.generation(0, events=tuple(event(*each) for each in DECLARED))
-    for number in range(1, KEPT_SNAPSHOTS):
-        training.generation(number)
-    kept = training.watch._snapshots
+    """A replay buffer of a declared capacity fills slowly, and holds all that grows."""
+    watch, heard = watching("suspected", V)
+    books = {f"phase.{name}.bytes": 0 for name in ("evaluate", "between", "leakline")}
+    books["phase.collect.bytes"] = MIB
+
+    def train(numbers: range, agents: int, events: tuple[Event, ...] = ()) -> None:
+        for number in numbers:
+            held = {"tracked.replay.length": 100 * number, "tracked.replay.bytes": number * MIB}
+            samples = {f"type.{AGENT}.count": agents, **held, **books}
+            one = generation_end_of(number, (500 + number) * MIB, samples)
+            watch.see(replace(one, events=() if number else events))
+        call_due(watch)
+
+    train(range(2 * KEPT_SNAPSHOTS), 16, tuple(event(*each) for each in DECLARED))
+    kept = watch._snapshots
     assert len(kept) <= KEPT_SNAPSHOTS
     assert len(all_events(kept)) == len(DECLARED)
     names = [name for one in kept for name in one.samples]
     assert len({id(name) for name in names}) == len(set(names))
-    call_due(training.watch)
-    # A buffer with a declared capacity is no leak, and calls for no cleanup.
-    assert training.heard == []
-    assert training.watch.status in ("ok", "filling")
-    for number in range(KEPT_SNAPSHOTS, KEPT_SNAPSHOTS + 12):
-        training.generation(number, agents=500)
-    call_due(training.watch)
-    assert V in [name for name, _ in training.heard]
+    assert (heard, watch.status in ("ok", "filling")) == ([], True)
+    train(range(2 * KEPT_SNAPSHOTS, 2 * KEPT_SNAPSHOTS + 12), 500)
+    assert V in [name for name, _ in heard]
 
 
 def snapshot(sequence: int, kind: str = "phase_end", **more: Any) -> Snapshot:
