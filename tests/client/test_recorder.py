@@ -1,4 +1,4 @@
-"""What waits is recorded together and soon; taken = sent + thinned + dropped + pending, and losses are told."""
+"""What waits is recorded together and soon; taken = sent + thinned + dropped + pending, and losses are counted."""
 
 from __future__ import annotations
 
