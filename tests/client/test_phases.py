@@ -161,23 +161,6 @@ def test_the_line_of_other_threads_is_absent_until_one_opens_a_phase(
     assert OTHER_THREADS in books.close_generation(memory.read())
 
 
-def test_phases_of_several_threads_overlap_and_the_last_one_closes_the_line(
-    memory: Memory, books: PhaseBooks
-) -> None:
-    first = books.enter_elsewhere("load", memory.read())
-    second = books.enter_elsewhere("load", memory.read())
-    unread = books.enter_elsewhere("save", None)
-    memory.bytes += 5
-    books.exit_elsewhere(first, memory.read())
-    memory.bytes += 6
-    books.exit_elsewhere(second, memory.read())
-    memory.bytes += 7
-    books.exit_elsewhere(unread, None)
-    lines = books.close_generation(memory.read())
-    assert (lines[OTHER_THREADS].bytes, lines[BETWEEN].bytes) == (11, 7)
-    assert books.open_elsewhere == []
-
-
 def test_phases_that_other_threads_never_close_are_bounded(
     memory: Memory, books: PhaseBooks
 ) -> None:
