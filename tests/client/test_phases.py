@@ -442,7 +442,7 @@ class _Program:
         self.execute(inner)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(PROGRAMS, st.lists(st.booleans(), max_size=7))
 def test_the_lines_of_every_generation_sum_to_the_change_of_memory(
     steps: list[Any], refusals: list[bool]
