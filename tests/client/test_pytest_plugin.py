@@ -149,7 +149,7 @@ def test_a_wrong_marker_is_named_and_its_test_is_not_called(place: Place) -> Non
         assert why in part
 
 
-def test_a_test_that_cannot_be_called_again_fails_and_one_that_is_called_anew_is_judged_anew(
+def test_a_test_that_cannot_be_called_again_fails_and_one_that_is_run_again_is_judged_again(
     place: Place,
 ) -> None:
     (place.folder / "conftest.py").write_text(

@@ -1,4 +1,4 @@
-"""What waits is recorded together and soon; taken = sent + thinned + dropped + pending, and losses are told."""
+"""What waits is recorded together and soon; taken = sent + thinned + dropped + pending, and losses are counted."""
 
 from __future__ import annotations
 
@@ -197,7 +197,8 @@ def test_a_full_queue_is_never_a_wait() -> None:
     started = time.perf_counter()
     for sequence in range(1, 5001):
         recorder.put(snapshot(sequence))
-    assert time.perf_counter() - started < 1.0
+    # One that waited would wait for the ten seconds of the outbox.
+    assert time.perf_counter() - started < 8.0
     assert recorder._queue.qsize() <= 50
     assert losses.totals()["queue_full"] >= 5000 - 2 * 50 - 1
     outbox.let_go.set()

@@ -1,14 +1,17 @@
-"""What the calls of a run leave behind, read back from its spool."""
+"""What the calls of a run record, read back from its spool; and that the real server takes whatever they are given."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import shutil
+import logging
+import math
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +24,45 @@ from tests.client.recording import (
     generation_ends,
     recorded,
 )
+from tests.flows.conftest import Server
 
 import leakline
 from leakline import Run
-from leakline.analysis import check_counts, examine, history_from_batches
+from leakline.core.generation_numbering import GenerationNumbers, checked_number
 from leakline.errors import BadArgument
 from leakline.runtime import error_boundary
-from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+from leakline.snapshot import Snapshot
+from leakline.transport.http_delivery import Delivery
+from leakline.transport.spool_upload import Uploaded, upload
 
 
 def labels(snapshots: list[Snapshot]) -> list[str]:
     return [s.label for s in snapshots if s.kind not in ("baseline", "finish")]
 
 
+NO_NUMBERS = (math.nan, math.inf, "5", None, True, [1])
+
+
 @pytest.mark.parametrize(
-    ("target", "count"),
-    [(7, 1), ("not a name", 1), (dict, -1), (dict, True), (dict, 1.5), (dict, (3, 2)), (dict, (1, 2, 3)), (dict, "2")],
+    ("call", "arguments"),
+    [
+        *(("expect", (dict, count)) for count in (-1, True, 1.5, (3, 2), (1, 2, 3), "2")),
+        ("expect", (7, 1)), ("expect", ("not a name", 1)),
+        ("track", ("", [])), ("track", (3, [])), ("track", ("x", [], 0)), ("track", ("x", [], "many")),
+        *(("gauge", ("pending", value)) for value in NO_NUMBERS),
+    ],
 )  # fmt: skip
-def test_a_wrong_expectation_raises_at_once(offline: Run, target: Any, count: Any) -> None:
+def test_a_wrong_argument_raises_at_once(
+    offline: Run, call: str, arguments: tuple[Any, ...]
+) -> None:
     with pytest.raises(BadArgument):
-        offline.expect(target, count)
+        getattr(offline, call)(*arguments)
+    if call == "gauge" and arguments[1] is not None:
+        with pytest.raises(BadArgument, match="warn_above"):
+            offline.gauge("pending", 1, warn_above=arguments[1])
 
 
-def test_wrong_tracking_raises_at_once_and_never_shows_the_object(offline: Run) -> None:
+def test_what_cannot_be_tracked_is_never_shown(offline: Run) -> None:
     class Secret:
         def __repr__(self) -> str:
             return "password"
@@ -51,9 +70,6 @@ def test_wrong_tracking_raises_at_once_and_never_shows_the_object(offline: Run) 
     with pytest.raises(BadArgument) as caught:
         offline.track("x", Secret())
     assert "password" not in str(caught.value)
-    for name, target, capacity in (("", [], None), (3, [], None), ("x", [], 0), ("x", [], "many")):
-        with pytest.raises(BadArgument):
-            offline.track(name, target, capacity)  # type: ignore[arg-type]
 
 
 def test_an_array_is_tracked_by_a_function_so_that_it_can_be_resized(offline: Run) -> None:
@@ -64,15 +80,6 @@ def test_an_array_is_tracked_by_a_function_so_that_it_can_be_resized(offline: Ru
     with offline.phase("train"):
         buffer[0].resize(200)
     assert len(buffer[0]) == 200
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "5", None, True, [1]])
-def test_a_wrong_gauge_raises_at_once(offline: Run, value: Any) -> None:
-    with pytest.raises(BadArgument, match=r"value|warn_above"):
-        offline.gauge("pending", value)
-    if value is not None:
-        with pytest.raises(BadArgument):
-            offline.gauge("pending", 1, warn_above=value)
 
 
 def test_each_phase_end_has_its_label_and_each_generation_its_end(offline: Run) -> None:
@@ -97,24 +104,114 @@ def test_the_unit_names_the_labels_and_its_calls_are_the_same() -> None:
     assert {"episode 4: end", "epoch 4: end", "step 4: end"} <= set(labels(recorded()))
 
 
-def test_a_generation_as_a_context_ends_with_it(offline: Run) -> None:
-    with offline.generation(5):
-        pass
+def test_a_snapshot_is_taken_at_any_point_with_any_label(offline: Run) -> None:
+    offline.snapshot("before anything")
+    with offline.generation(5), offline.phase("train"):
+        offline.snapshot("inside")
     offline.snapshot("between generations")
     offline.finish()
-    kinds = [(s.sequence, s.kind, s.generation) for s in recorded()]
-    assert kinds == [
-        (1, "baseline", None), (2, "generation_end", 5), (3, "manual", 5), (4, "finish", 5)
+    assert [(s.sequence, s.kind, s.generation) for s in recorded()] == [
+        (1, "baseline", None), (2, "manual", None), (3, "manual", 5), (4, "phase_end", 5),
+        (5, "generation_end", 5), (6, "manual", 5), (7, "finish", 5),
     ]  # fmt: skip
+    manual = [s.label for s in recorded() if s.kind == "manual"]
+    assert manual == ["before anything", "inside", "between generations"]
 
 
-def test_every_snapshot_has_the_next_sequence_number(offline: Run) -> None:
-    offline.generation(0)
-    with offline.phase("train"):
-        offline.snapshot("inside")
+def test_a_process_that_calls_nothing_has_samples_by_time(
+    monkeypatch: pytest.MonkeyPatch, until: Any
+) -> None:
+    monkeypatch.setattr("leakline.sampling.background_readings.TOLD_EVERY_SECONDS", 0.05)
+    monkeypatch.setenv("LEAKLINE_SAMPLE_SECONDS", "0.02")
+    leakline.init(mode="offline", quiet=True)
+    until(lambda: [s for s in recorded() if s.kind == "sample"])
+    assert all(s.samples["process.rss_bytes"] > 0 for s in recorded())
+
+
+@pytest.mark.parametrize(
+    ("given", "axis"),
+    [
+        ([0, 1, 2], [0, 1, 2]),
+        ([5, 6, 106, 107], [5, 6, 106, 107]),
+        ([-2, -1, 0], [-2, -1, 0]),
+        ([0, 1, 2, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7]),
+        ([0, 1, 2, 1, 3, 4], [0, 1, 2, 3, 4, 5]),
+        ([0, 10, 20, 0, 10], [0, 10, 20, 21, 31]),
+        ([3, 2, 1, 0], [3, 4, 5, 6]),
+        ([4, 4, 4], [4, 5, 6]),
+        ([0, 0.5, 1.0, 1.5], [0, 1, 2, 3]),
+    ],
+)
+def test_the_axis_of_generations_only_goes_forward(given: list[float], axis: list[int]) -> None:
+    numbers, found = GenerationNumbers(), list[int | None]()
+    for number in given:
+        numbers.advance(number)
+        found.append(numbers.axis)
+    assert found == axis
+
+
+def test_a_generation_beyond_what_is_exact_leaves_the_axis_as_it_was() -> None:
+    numbers = GenerationNumbers()
+    numbers.advance(2**53)
+    with pytest.raises(OverflowError):
+        numbers.advance(0)
+    assert (numbers.axis, numbers.given) == (2**53, 2**53)
+
+
+def test_whole_numbers_of_other_types_number_generations() -> None:
+    numbers = [checked_number(each) for each in (np.int64(3), np.float32(4.0), 5.0, True)]
+    assert numbers == [3, 4, 5, 1]
+    assert all(type(each) is int for each in numbers)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [
+        ("3", TypeError), (None, TypeError), (math.nan, TypeError), (math.inf, TypeError), ([1], TypeError),
+        (2**53 + 1, OverflowError), (-1e300, OverflowError), (10**5_000, OverflowError),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_what_cannot_number_a_generation_is_refused(number: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        checked_number(number)
+
+
+def generations(snapshots: list[Snapshot]) -> list[tuple[int | None, str]]:
+    return [(s.generation, s.label) for s in snapshots if s.kind == "generation_end"]
+
+
+def test_a_cell_that_runs_again_continues_with_one_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = leakline.init(mode="offline")
+    for number in (0, 1, 2, 1, 2, 3):
+        run.generation(number)
+        with run.phase("train"):
+            pass
+    run.finish()
+    snapshots = recorded()
+    assert generations(snapshots) == [
+        (0, "generation 0: end"), (1, "generation 1: end"), (2, "generation 2: end"),
+        (3, "generation 3 (called 1): end"), (4, "generation 4 (called 2): end"),
+        (5, "generation 5 (called 3): end"),
+    ]  # fmt: skip
+    assert "generation 3 (called 1): after train" in [s.label for s in snapshots]
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "recorded as" in line]
+    assert warnings == [
+        "leakline: generation 1 came after 2: it is recorded as generation 3, and counting continues from there, "
+        "so that nothing measured before is lost; for a separate training call leakline.init again"
+    ]
+    assert [event.name for event in events("mark")] == ["generation 3 (called 1) came after 2"]
+
+
+def test_a_block_that_runs_again_is_the_next_generation_and_so_is_a_fraction(offline: Run) -> None:
+    for number in (0, 3, 3, 3, 3.5):
+        with offline.generation(number):
+            pass
     offline.finish()
-    assert [s.sequence for s in recorded()] == [*range(1, len(recorded()) + 1)]
-    assert len(recorded()) >= 5
+    assert [number for number, _ in generations(recorded())] == [0, 3, 4, 5, 6]
+    assert generations(recorded())[-1][1] == "generation 6 (called 3.5): end"
 
 
 def test_the_same_generation_called_again_changes_nothing(offline: Run) -> None:
@@ -124,7 +221,7 @@ def test_the_same_generation_called_again_changes_nothing(offline: Run) -> None:
     assert labels(recorded()) == ["generation 7: end"]
 
 
-def test_an_exception_closes_the_phases_it_leaves_and_is_told_once(offline: Run) -> None:
+def test_an_exception_closes_the_phases_it_leaves_and_is_recorded_once(offline: Run) -> None:
     offline.generation(0)
     with (
         pytest.raises(ValueError, match="planned"),
@@ -138,20 +235,6 @@ def test_an_exception_closes_the_phases_it_leaves_and_is_told_once(offline: Run)
     assert labels(recorded())[-2] == "generation 0: after train"
     (told,) = events("exception")
     assert (told.name, told.data["phase"]) == ("ValueError", "evaluate/episode")
-
-
-def test_an_early_return_and_a_break_close_a_phase(offline: Run) -> None:
-    def early() -> int:
-        with offline.phase("search"):
-            return 3
-
-    assert early() == 3
-    for _ in range(5):
-        with offline.phase("loop"):
-            break
-    assert offline._loop.phase is None
-    offline.finish()
-    assert labels(recorded()) == ["after search", "after loop"]
 
 
 def test_decorated_functions_run_in_their_phase_and_keep_name_and_result(offline: Run) -> None:
@@ -178,7 +261,7 @@ def test_decorated_functions_run_in_their_phase_and_keep_name_and_result(offline
     assert labels(recorded()) == ["after train", "after wait", "after produce"]
 
 
-def test_a_decorated_asynchronous_generator_runs_in_its_phase_and_hears_its_caller(
+def test_a_decorated_asynchronous_generator_is_sent_what_its_caller_sends(
     offline: Run,
 ) -> None:
     heard: list[object] = []
@@ -208,16 +291,6 @@ def test_a_decorated_asynchronous_generator_runs_in_its_phase_and_hears_its_call
     assert labels(recorded()) == ["after produce"]
 
 
-def test_a_recursive_decorated_function_is_one_phase(offline: Run) -> None:
-    @offline.phase("tree")
-    def depth(n: int) -> int:
-        return 0 if n == 0 else 1 + depth(n - 1)
-
-    assert depth(5) == 5
-    offline.finish()
-    assert set(labels(recorded())) == {"after tree"}
-
-
 def test_names_of_phases_are_cleaned_and_never_mistaken_for_our_own_lines(offline: Run) -> None:
     for name in ("between", "leakline", "other_threads", "", "two\nlines", "x" * 500):
         with offline.phase(name):
@@ -227,7 +300,7 @@ def test_names_of_phases_are_cleaned_and_never_mistaken_for_our_own_lines(offlin
     assert phases == ["between_", "leakline_", "other_threads_", "unnamed", "two lines", "x" * 128]
 
 
-def test_what_another_thread_allocates_beside_an_idle_training_thread_has_a_line_of_its_own(
+def test_what_another_thread_allocates_while_the_training_thread_is_idle_has_its_own_line(
     offline: Run,
 ) -> None:
     kept = []
@@ -249,53 +322,39 @@ def test_what_another_thread_allocates_beside_an_idle_training_thread_has_a_line
     assert "phase.loader.bytes" not in end.samples
 
 
-def test_while_both_have_a_phase_open_the_training_thread_s_is_booked(offline: Run) -> None:
-    offline.generation(0)
-
-    def work() -> None:
-        with offline.phase("loader"):
-            pass
-
-    thread = threading.Thread(target=work)
-    with offline.phase("train"):
-        thread.start()
-        thread.join()
-    offline.finish()
-    assert labels(recorded())[:2] == ["generation 0: after loader", "generation 0: after train"]
-    (end,) = generation_ends()
-    assert "phase.loader.bytes" not in end.samples
-    assert "phase.train.bytes" in end.samples
-
-
-def test_a_gauge_is_told_with_the_next_snapshot_and_with_each_generation_end(offline: Run) -> None:
+def test_a_gauge_is_recorded_with_the_next_snapshot_and_warns_when_it_passes_its_limit(
+    offline: Run,
+) -> None:
     offline.generation(0)
     offline.gauge("pending", 3, warn_above=50)
     with offline.phase("a"):
         pass
     with offline.phase("b"):
         pass
-    for value in (51, 52, 10, 60):
+    for value in (50, 51, 52, 10, 60):
         offline.gauge("pending", value, warn_above=50)
     offline.finish()
     values = [s.samples.get("gauge.pending") for s in recorded()]
     assert values == [None, 3, None, 60, None]
-    assert [e.data["value"] for e in events("warning")] == [51, 60]
+    warnings = [(e.name, e.generation, e.data["value"]) for e in events("warning")]
+    assert warnings == [("pending", 0, 51), ("pending", 0, 60)]
     assert len(events("gauge")) == 1
 
 
-def test_a_cleanup_tells_before_after_and_freed(offline: Run) -> None:
-    held = [fresh_pages(30_000_000)]
-
-    @offline.cleanup("buffers")
-    def clean() -> None:
-        held.clear()
-
-    clean()
+def test_lengths_of_tracked_containers_are_recorded_with_their_capacity(offline: Run) -> None:
+    losses, rewards = list[float](), deque[float](maxlen=1000)
+    offline.track("losses", losses)
+    offline.track("rewards", rewards, capacity=1000)
+    for episode in range(6):
+        offline.episode(episode)
+        losses += [0.5] * 400
+        rewards.extend([1.0] * 400)
     offline.finish()
-    (told,) = events("cleanup")
-    assert told.name == "buffers"
-    assert told.data["freed_bytes"] == pytest.approx(30_000_000, rel=0.1)
-    assert told.data["before_bytes"] - told.data["after_bytes"] == told.data["freed_bytes"]
+    ends = [s.samples for s in generation_ends()]
+    assert [s["tracked.losses.length"] for s in ends] == [400, 800, 1200, 1600, 2000, 2400]
+    assert [s["tracked.rewards.length"] for s in ends] == [400, 800, 1000, 1000, 1000, 1000]
+    assert "tracked.losses.capacity" not in ends[0]
+    assert ends[0]["tracked.rewards.capacity"] == events("track")[1].data["capacity"] == 1000
 
 
 def test_marks_notes_and_plans_travel_as_events(offline: Run) -> None:
@@ -339,26 +398,6 @@ def test_watched_and_expected_classes_are_counted_before_they_grow() -> None:
     assert expected.data == {"low": 1, "high": 2, "after": "evaluate"}
 
 
-def test_a_class_that_does_not_come_back_to_its_baseline_is_told() -> None:
-    run = leakline.init(mode="offline", quiet=True)
-    run.expect(TrackedEnvironment, "baseline", after="evaluate")
-    kept = [TrackedEnvironment(), TrackedEnvironment()]
-    for generation in range(4):
-        run.generation(generation)
-        with run.phase("evaluate"):
-            kept.extend(TrackedEnvironment() for _ in range(3 * (generation == 2)))
-    run.finish()
-    history = history_from_batches(
-        RunHeader("r", "p", "r", "generation", None, 0.0), [Batch(ProcessIdentity("p"), tuple(recorded()))]
-    )  # fmt: skip
-    (row,) = check_counts(history)
-    assert (row.low, row.high) == (None, 2)
-    assert row.measured is not None and row.measured.estimate == 5
-    assert (row.state, row.deviations[0].generation) == ("broken", 2)
-    (finding,) = examine(history).findings
-    assert finding.suspects[0].name == f"{TrackedEnvironment.__module__}.TrackedEnvironment"
-
-
 def test_a_watched_builtin_is_counted_at_censuses() -> None:
     run = leakline.init(mode="offline", quiet=True, watch=[dict, "frozenset"])
     run.finish()
@@ -368,7 +407,7 @@ def test_a_watched_builtin_is_counted_at_censuses() -> None:
     assert {e.name for e in baseline.events if e.kind == "watch"} == {"dict", "frozenset"}
 
 
-def test_an_expectation_for_a_class_that_never_appears_is_still_told(offline: Run) -> None:
+def test_an_expectation_for_a_class_that_never_appears_is_still_recorded(offline: Run) -> None:
     offline.expect("NoSuchClassAnywhere", 2)
     for generation in range(3):
         offline.generation(generation)
@@ -386,19 +425,6 @@ def test_a_declaration_repeated_for_a_class_that_never_appears_waits_once(offlin
         offline.expect("NeverMade", count)
     assert len(offline._loop._unresolved) <= 256
     assert offline._loop.losses.totals()["events"] > 0
-
-
-def test_a_tracked_container_is_not_kept_alive_and_its_length_is_told(offline: Run) -> None:
-    buffer: list[int] = []
-    offline.track("replay", buffer, capacity=100)
-    offline.generation(0)
-    buffer.extend(range(40))
-    offline.finish()
-    (end,) = generation_ends()
-    assert end.samples["tracked.replay.length"] == 40
-    assert end.samples["tracked.replay.capacity"] == 100
-    (told,) = events("track")
-    assert told.data == {"capacity": 100}
 
 
 def test_after_finish_every_call_does_nothing(offline: Run) -> None:
@@ -425,17 +451,6 @@ def test_current_is_the_active_run_and_otherwise_one_that_does_nothing(
     assert (nothing.url, nothing.id, nothing.report()) == ("", "", "")
     run = leakline.init(mode="offline", quiet=True)
     assert leakline.current() is run
-
-
-def test_library_code_decorated_before_init_belongs_to_the_later_run() -> None:
-    @leakline.current().phase("library")
-    def work() -> None:
-        return None
-
-    run = leakline.init(mode="offline", quiet=True)
-    work()
-    run.finish()
-    assert labels(recorded()) == ["after library"]
 
 
 def test_a_disabled_run_does_nothing_at_all(spool_directory: Any) -> None:
@@ -486,44 +501,8 @@ def test_a_failure_of_ours_is_swallowed_counted_and_warned_of_once(
     error_boundary.swallowed.clear()
 
 
-def test_the_samples_of_a_snapshot_are_finite_numbers(offline: Run) -> None:
-    offline.generation(0)
-    offline.finish()
-    for snapshot in recorded():
-        for name, value in snapshot.samples.items():
-            assert type(value) in (int, float), name
-            assert value == value
-
-
-def test_a_folder_that_cannot_be_written_is_one_warning_and_the_server_still_hears(
-    tmp_path: Any, server: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    run = leakline.init(directory=tmp_path / "file", server=server.address, quiet=True)
-    run.generation(0)
-    with run.phase("train"):
-        pass
-    run.finish()
-    assert run.report() == ""
-    assert server.sequences == [1, 2, 3, 4]
-    assert len([r for r in caplog.records if "cannot record to disk" in r.message]) == 1
-
-
-def test_a_folder_deleted_while_running_is_one_warning_and_the_server_still_hears(
-    spool_directory: Any, server: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = leakline.init(server=server.address, quiet=True)
-    run._chain.recorder.flush(5)
-    shutil.rmtree(spool_directory)
-    for generation in range(3):
-        run.generation(generation)
-    run.finish()
-    assert len([r for r in caplog.records if "cannot record to disk" in r.message]) == 1
-    assert set(server.sequences) >= {2, 3, 4, 5}
-
-
 SNAPSHOTS, WARM_UP = 10_000, 2_000
-# A batch on its way or a look beside the loop is up to 2.5 MB of this; kept snapshots would be 40 MB and more.
+# A batch on its way or a look while the loop goes on is up to 2.5 MB of this; kept snapshots would be 40 MB and more.
 PRIVATE_LIMIT_BYTES = 4 * 2**20
 # Blocks of the interpreter's allocator; one kept dictionary per snapshot would be 8,000 and more.
 BLOCKS_LIMIT = 1_000
@@ -601,3 +580,192 @@ def test_ten_thousand_snapshots_leave_the_client_as_small_as_two_thousand(
     assert end[0] - warm[0] < PRIVATE_LIMIT_BYTES
     assert end[1] - warm[1] < BLOCKS_LIMIT
     assert sum(path.stat().st_size for path in spool_directory.rglob("*.spool")) > 2**18
+
+
+# -- what the real server takes ----------------------------------------------------------------------------
+
+STRANGE = (
+    "x" * 10_000, "\x00\x01\x7f\x1b[31m", "\ud800 half a pair", "\u202e right to left", "", " ", "\n\n",
+    "\N{GRINNING FACE}" * 300, "a/b//c/", "../../etc", "'; drop table runs; --", "<script>alert(1)</script>",
+    "phase.x.rss_bytes", "\u0130\u0131\ufb03", "e\u0301" * 200, "\ufeff", "null", "gauge.gauge.gauge",
+)  # fmt: skip
+
+
+HUGE = (
+    0, -0.0, 1e-320, 2**53, -(2**53), 2**53 + 1, 10**30, 10**400, 1e15, 1.5e15, -1e18, 1e300, -1e300,
+    sys.float_info.max, math.inf, -math.inf, math.nan, True,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server.address
+    server.stop()
+
+
+@pytest.fixture
+def uploaded(real_server: str, spool_directory: Path) -> Callable[[], Uploaded]:
+    """Send the one run of a test to the real server. Raises when the run itself is refused."""
+
+    def send() -> Uploaded:
+        leakline.current().finish()
+        (path,) = spool_directory.rglob("*.spool")
+        return upload(path, Delivery(real_server))
+
+    return send
+
+
+def with_patience(call: Callable[..., object], *arguments: Any, **named: Any) -> None:
+    """A wrong argument may raise at once, and nothing else."""
+    with contextlib.suppress(BadArgument):
+        call(*arguments, **named)
+
+
+@pytest.mark.flow
+def test_the_server_takes_any_name(offline: Run, uploaded: Callable[[], Uploaded]) -> None:
+    for number, name in enumerate(STRANGE):
+        offline.generation(number)
+        with offline.phase(name), offline.phase(name[::-1]):
+            offline.snapshot(name)
+        offline.mark(name)
+        offline.note(name * 3, link=name)
+        for call in (offline.gauge, offline.track):
+            with_patience(call, name, [] if call == offline.track else 1)
+        with_patience(offline.expect, name, (0, 2**53), after=name)
+        with_patience(offline.expect, "a.B", 1, after=name)
+        with_patience(offline.find_holders, name)
+        with_patience(offline.band, name, (0, None), low=0)
+        with_patience(offline.budget, name, normal="1 MB")
+        with_patience(offline.fix, name, phase=name, location=name, promises={"peak_bytes": 1})
+        with_patience(offline.register_cleanup, name, lambda: None, when=("gauge.x", 1))
+        with offline.cleanup(name):
+            pass
+    done = uploaded()
+    assert done.refused == 0
+    assert done.sent > 3 * len(STRANGE)
+
+
+@pytest.mark.flow
+@pytest.mark.long
+@pytest.mark.parametrize("suffix", ["", "_bytes", ".count", ".length"])
+def test_the_server_takes_any_number(
+    offline: Run, uploaded: Callable[[], Uploaded], suffix: str
+) -> None:
+    for number, value in enumerate(HUGE):
+        offline.generation(number)
+        with_patience(offline.gauge, f"n{number}{suffix}", value)
+        with_patience(offline.gauge, f"w{number}", 1, warn_above=value)
+        with_patience(offline.expect, "a.B", value)
+        with_patience(offline.expect, "a.B", (0, value))
+        with_patience(offline.track, f"t{number}", [], capacity=value)
+        with_patience(offline.track, f"f{number}{suffix}", lambda value=value: value)
+        for low, high in ((value, None), (None, value)):
+            with_patience(offline.band, "process.rss_bytes", (0, 10), low=low, high=high)
+            with_patience(offline.budget, "train", normal=low, leak=high)
+        with_patience(offline.band, "gauge.x", (value, value), low=1)
+        with_patience(offline.fix, "f", promises={"peak_bytes": value})
+        with_patience(offline.fix, "f", promises={"generations": value, "count:a.B": value})
+        for call in (offline.generation, offline.epoch):
+            with contextlib.suppress(TypeError, OverflowError, ValueError):
+                call(value)
+        offline.snapshot("after")
+    done = uploaded()
+    # Functions of the program that give no length, and generations that are no numbers.
+    error_boundary.swallowed.clear()
+    assert (done.refused, done.sent > len(HUGE)) == (0, True)
+
+
+@pytest.mark.flow
+def test_the_server_takes_very_many_of_everything(
+    offline: Run, uploaded: Callable[[], Uploaded]
+) -> None:
+    class Agent:
+        pass
+
+    kept = []
+    classes = [type(f"Class{'z' * 600}{number}", (), {}) for number in range(400)]
+    with contextlib.ExitStack() as stack:
+        for depth in range(40):
+            stack.enter_context(offline.phase(f"{depth}" + "x" * 300))
+    for i in range(200):
+        with offline.phase(f"{i} " + "y" * 120):
+            pass
+    for number in range(4):
+        offline.generation(number)
+        for i in range(600):
+            with_patience(offline.gauge, f"{number}.{i}" + "g" * 100, i)
+            with_patience(offline.track, f"{number}.{i}", kept)
+            offline.mark("m" * 300)
+            offline.expect(classes[i % 400], (0, i))
+        kept += [kind() for kind in classes for _ in range(20)]
+        kept += [Agent() for _ in range(1000)]
+        offline.census()
+        offline.find_holders(Agent)
+        with offline.phase("train"):
+            pass
+    done = uploaded()
+    assert (done.refused, done.sent > 8) == (0, True)
+
+
+@pytest.mark.flow
+def test_the_server_takes_very_long_names_of_classes_attributes_and_errors(
+    offline: Run, uploaded: Callable[[], Uploaded]
+) -> None:
+    long = "n" * 3000
+    held = type(long, (), {})
+    holder = type(f"Holder{long}", (), {})()
+    setattr(holder, f"attribute_{long}", {f"key{long}": [held() for _ in range(5000)]})
+    globals()[f"global_{long}"] = holder
+    error = type(f"Error{long}", (Exception,), {})
+    try:
+        for number in range(6):
+            offline.generation(number)
+            offline.census()
+            offline.find_holders(held)
+            with contextlib.suppress(error), offline.phase("train"):
+                holder.__dict__[f"attribute_{long}"][f"key{long}"] += [held() for _ in range(2000)]
+                raise error(long)
+        done = uploaded()
+    finally:
+        del globals()[f"global_{long}"]
+    assert (done.refused, done.sent > 12) == (0, True)
+
+
+@pytest.mark.flow
+def test_the_server_takes_whatever_a_program_prints(
+    uploaded: Callable[[], Uploaded], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = leakline.init(mode="offline", quiet=True, log_lines=True)
+    for number, text in enumerate((*STRANGE, "x" * 10_000_000)):
+        run.generation(number)
+        with contextlib.suppress(UnicodeEncodeError):
+            sys.stdout.write(f"{text}\n")
+        logging.getLogger("program").warning("%s", text)
+        with run.phase("train"):
+            pass
+    with capfd.disabled():
+        assert uploaded().refused == 0
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"config": {f"k{i}": {"a": [{"b": {"c": {"d": {"e": [i] * 900}}}}]} for i in range(900)}},
+        {"config": {name: name for name in STRANGE} | {"n": math.nan, "i": 10**30, "s": {1, 2}}},
+        {"tags": [f"tag {i} {'t' * 100}" for i in range(300)]},
+        {"phases": [f"{i}" + "p" * 100 for i in range(600)]},
+        {"name": "n" * 128, "project": "p" * 128, "total": 10**30},
+    ],
+)
+def test_the_server_takes_whatever_a_run_begins_with(
+    uploaded: Callable[[], Uploaded], named: dict[str, Any]
+) -> None:
+    try:
+        run = leakline.init(mode="offline", quiet=True, **named)
+    except BadArgument:
+        return
+    run.generation(0)
+    done = uploaded()
+    assert (done.refused, done.sent) == (0, 3)

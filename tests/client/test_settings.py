@@ -1,4 +1,4 @@
-"""Arguments win over the environment, secrets may stand in files, and what is wrong is told with its source."""
+"""Arguments win over the environment, secrets may be in files, and what is wrong is named with its source."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ AUTHORITY = Path(__file__).parent / "tls" / "authority.pem"
         ("directory", ""), ("directory", 1), ("server", "http://ann:secret@host"), ("total", 2**53 + 1),
         ("total", 10**300), ("tags", ["t" * 65]), ("tags", [f"{i}" for i in range(65)]),
         ("phases", [f"{i}" for i in range(257)]), ("watch", ["a." + "W" * 400]),
+        ("log_every", -1), ("log_every", 1.5), ("log_every", "often"), ("log_every", True),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: Any) -> None:
@@ -45,11 +46,10 @@ def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: A
 def test_a_configuration_of_any_size_becomes_a_bounded_one() -> None:
     deep: dict[str, Any] = {}
     for _ in range(50):
-        deep = {"deeper": deep, "beside": deep}
+        deep = {"deeper": deep, "wider": deep}
     wide = [[["\N{GRINNING FACE}" * 5000] * 300] * 300] * 300
     for config in (deep, {"wide": wide}, {f"{i}": "x" * 900 for i in range(500)}, {"n": 10**5000}):
-        told = resolve({}, config=config).config
-        assert len(json.dumps(told)) < 80 * 1024
+        assert len(json.dumps(resolve({}, config=config).config)) < 80 * 1024
     small = {"lr": 1e-3, "layers": [64, 64], "nested": {"a": None, "b": [True, "x"]}}
     assert resolve({}, config=small).config == small
 
@@ -64,6 +64,8 @@ def test_a_configuration_of_any_size_becomes_a_bounded_one() -> None:
         ("LEAKLINE_EXACT_PEAKS", "please"), ("LEAKLINE_REQUESTS", "ask"), ("LEAKLINE_RUN_ID", "../../etc"),
         ("LEAKLINE_SPOOL_LIMIT", "lots"), ("LEAKLINE_SPOOL_LIMIT", "0"), ("LEAKLINE_SPOOL_LIMIT", "255 KiB"),
         ("LEAKLINE_SPOOL_LIMIT", "9" * 400), ("LEAKLINE_PROJECT", "x" * 200), ("RANK", "first"), ("WORLD_SIZE", "-1"),
+        ("LEAKLINE_LARGE_OBJECTS", "65"), ("LEAKLINE_LARGE_OBJECTS", "-1"), ("LEAKLINE_LARGE_FROM", "1000"),
+        ("LEAKLINE_LARGE_FROM", "large"),
     ],
 )  # fmt: skip
 def test_a_wrong_variable_raises_with_its_name(variable: str, value: str) -> None:
@@ -82,13 +84,14 @@ def test_without_anything_the_defaults_hold() -> None:
     assert settings.directory == Path(".leakline").absolute()
 
 
-def test_pauses_readings_and_peaks_are_set_by_variables() -> None:
+def test_variables_set_what_has_no_argument_and_an_empty_one_counts_as_not_set() -> None:
     settings = resolve(
         {"LEAKLINE_MAX_PAUSE": "0.2", "LEAKLINE_SAMPLE_SECONDS": "0", "LEAKLINE_EXACT_PEAKS": "1"}
     )
     assert (settings.max_pause_seconds, settings.sample_seconds) == (0.2, 0.0)
     assert settings.exact_peaks
-    assert not resolve({"LEAKLINE_EXACT_PEAKS": "1"}, exact_peaks=False).exact_peaks
+    assert resolve({"LEAKLINE_PROJECT": "", "LEAKLINE_QUIET": " "}).project == ""
+    assert resolve({"LEAKLINE_RUN_ID": "my-run.1"}).run_id == "my-run.1"
     assert resolve({}).requests and not resolve({"LEAKLINE_REQUESTS": "0"}).requests
 
 
@@ -96,20 +99,18 @@ def test_an_argument_wins_over_its_variable() -> None:
     environ = {
         "LEAKLINE_PROJECT": "theirs", "LEAKLINE_SERVER": "http://theirs", "LEAKLINE_MODE": "disabled",
         "LEAKLINE_RUN_NAME": "theirs", "LEAKLINE_DIR": "/theirs", "LEAKLINE_QUIET": "1",
+        "LEAKLINE_EXACT_PEAKS": "1",
     }  # fmt: skip
     theirs = resolve(environ)
     assert (theirs.project, theirs.mode, theirs.name) == ("theirs", "disabled", "theirs")
     assert theirs.quiet
     ours = resolve(
-        environ, project="ours", server="http://ours/", mode="offline", name="ours", quiet=False, directory="/ours"
+        environ, project="ours", server="http://ours/", mode="offline", name="ours", quiet=False, directory="/ours",
+        exact_peaks=False,
     )  # fmt: skip
     assert (ours.project, ours.mode, ours.name, ours.quiet) == ("ours", "offline", "ours", False)
     assert (ours.server, ours.directory) == ("http://ours", Path("/ours"))
-
-
-def test_an_empty_variable_counts_as_not_set_and_a_run_may_be_resumed() -> None:
-    assert resolve({"LEAKLINE_PROJECT": "", "LEAKLINE_QUIET": " "}).project == ""
-    assert resolve({"LEAKLINE_RUN_ID": "my-run.1"}).run_id == "my-run.1"
+    assert (theirs.exact_peaks, ours.exact_peaks) == (True, False)
 
 
 def test_a_config_is_kept_as_plain_values_and_never_by_its_contents() -> None:
@@ -158,7 +159,7 @@ def test_ranks_whose_launcher_is_gone_join_nobody(monkeypatch: pytest.MonkeyPatc
 def test_the_id_of_a_launch_joins_ranks_of_different_parents(
     monkeypatch: pytest.MonkeyPatch, launch: dict[str, str]
 ) -> None:
-    """On several machines, from a wrapper script for each rank, or without a word of how many ranks are here."""
+    """On several machines, from a wrapper script for each rank, or where nothing says how many ranks are here."""
     ids = set()
     for parent in (1, os.getpid()):
         monkeypatch.setattr("os.getppid", lambda parent=parent: parent)

@@ -29,6 +29,7 @@ from leakline.text_format import (
     ordinal,
     plural,
     printable,
+    worded,
 )
 
 MIB: Final = 2**20
@@ -67,12 +68,10 @@ def test_an_interval_that_reads_as_one_number_is_left_out() -> None:
     assert (format_span(7, 7), format_span(1000, 1200)) == ("7", "1,000 to 1,200")
 
 
-@pytest.mark.parametrize(
-    ("change", "written"),
-    [(2.0, "+2"), (0.0, "0"), (-2.0, "-2"), (0.25, "+0.25"), (0.02, "+0.02"), (0.0001, "0"), (3072.2, "+3,072")],
-)  # fmt: skip
-def test_a_count_that_changes_has_a_sign(change: float, written: str) -> None:
-    assert format_count_change(change) == written
+def test_a_count_that_changes_has_a_sign() -> None:
+    changes = (2.0, 0.0, -2.0, 0.25, 0.02, 0.0001, 3072.2)
+    written = ["+2", "0", "-2", "+0.25", "+0.02", "0", "+3,072"]
+    assert [format_count_change(change) for change in changes] == written
 
 
 def test_numbers_of_several_processes_are_called_their_sum() -> None:
@@ -88,25 +87,11 @@ def test_plain_numbers_have_three_significant_digits() -> None:
     assert [format_number(value) for value in values] == written
 
 
-@pytest.mark.parametrize(
-    ("seconds", "written"),
-    [
-        (0.4, "0 s"), (59.0, "59 s"), (60.0, "1 min"), (89.0, "1 min"), (3600.0, "1 h 0 min"),
-    ],
-)  # fmt: skip
-def test_an_estimated_duration_has_its_two_largest_units(seconds: float, written: str) -> None:
-    assert format_estimated_seconds(seconds) == written
-
-
-@pytest.mark.parametrize(
-    ("seconds", "written"),
-    [
-        (1, "1 second"), (119, "119 seconds"), (120, "2 minutes"), (7100, "118 minutes"),
-        (7200, "2 hours"), (86_400, "24 hours"),
-    ],
-)  # fmt: skip
-def test_a_silence_has_one_unit(seconds: float, written: str) -> None:
-    assert format_silence(seconds) == written
+def test_an_estimated_duration_has_its_two_largest_units_and_a_silence_one() -> None:
+    estimated = [format_estimated_seconds(seconds) for seconds in (0.4, 59.0, 60.0, 89.0, 3600.0)]
+    assert estimated == ["0 s", "59 s", "1 min", "1 min", "1 h 0 min"]
+    silent = [format_silence(seconds) for seconds in (1, 119, 120, 7100, 7200, 86_400)]
+    assert silent == ["1 second", "119 seconds", "2 minutes", "118 minutes", "2 hours", "24 hours"]
 
 
 def test_a_zero_has_no_sign() -> None:
@@ -135,6 +120,20 @@ def test_small_numbers_are_words_where_people_say_them() -> None:
 
 def test_a_list_ends_with_and() -> None:
     assert [join_words("abc"[:n]) for n in range(4)] == ["", "a", "a and b", "a, b and c"]
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence", "written"),
+    [
+        ("fixed", "Fixed: 16 MiB before, 0 B after", "fixed: 16 MiB before, 0 B after"),
+        ("no_effect", "No effect: neither run leaks", "no_effect: neither run leaks"),
+        ("filling", "Filling, not leaking: replay", "filling: not leaking: replay"),
+        ("ok", "No leak", "ok: No leak"),
+        ("watch", "Watchers grow", "watch: Watchers grow"),
+    ],
+)
+def test_a_status_is_not_repeated_by_its_sentence(word: str, sentence: str, written: str) -> None:
+    assert worded(word, sentence) == written
 
 
 def test_what_moves_a_cursor_is_a_blank() -> None:

@@ -1,4 +1,4 @@
-"""A thread that is at work while the interpreter ends takes the process with it where it stands below C++."""
+"""How our threads rest, and how they end: one that is at work below C++ while the interpreter ends would abort it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import gc
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Timer
+from typing import Any
 
 import pytest
 
@@ -107,20 +111,20 @@ NONE_AT_WORK = "import leakline\nleakline.init(mode='offline', quiet=True)\n"
 
 
 @pytest.mark.parametrize(
-    ("program", "told"),
+    ("program", "printed"),
     [
         (AT_WORK.format(work="compute", waits=False), "['leakline-test']\nFalse\n"),
         (AT_WORK.format(work="wait", waits=True), "['leakline-test']\nFalse\n"),
         (NONE_AT_WORK, "True\n"),
     ],
-    ids=["computes", "stands still", "none at work"],
+    ids=["computes", "waits", "none at work"],
 )
 def test_a_thread_is_left_at_its_work_and_nothing_is_collected_on_it(
-    tmp_path: Path, program: str, told: str
+    tmp_path: Path, program: str, printed: str
 ) -> None:
     at_exit = "import atexit, gc\natexit.register(lambda: print(gc.isenabled()))\n"
     done = ended(tmp_path, at_exit + program)
-    assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
 
 
 @pytest.mark.long
@@ -130,7 +134,7 @@ def test_a_thread_in_the_middle_of_an_import_keeps_no_program_from_ending(tmp_pa
         assert (done.returncode, done.stdout, done.stderr) == (0, "['leakline-test']\n", "")
 
 
-def test_nobody_waits_long_for_threads_that_stand_still(tmp_path: Path) -> None:
+def test_nobody_waits_long_for_threads_that_wait(tmp_path: Path) -> None:
     many = f"[OurThread('test', os.read, reading, 1, waits=True).start() for _ in range({MANY})]"
     timed = "atexit.register(lambda: print(time.monotonic() - began))"
     began = "atexit.register(lambda: globals().update(began=time.monotonic()))"
@@ -149,7 +153,7 @@ def test_every_thread_of_the_client_is_one_that_leaves() -> None:
     assert others == []
 
 
-def import_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[OurThread, Event]:
+def importing_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[OurThread, Event]:
     """A thread that is in the body of a module, until the event is set."""
     (tmp_path / "takes_long.py").write_text("import sys\nsys.leakline_test.wait(20)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -164,7 +168,7 @@ def test_a_thread_that_imports_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may hold the lock of imports, which nobody would release any more."""
-    thread, go_on = import_beside(tmp_path, monkeypatch)
+    thread, go_on = importing_thread(tmp_path, monkeypatch)
     later = Timer(3 * COMPUTING_SECONDS, go_on.set)
     later.start()
     end_all()
@@ -179,10 +183,117 @@ def test_an_import_without_end_holds_up_no_exit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "IMPORTING_SECONDS", 2 * COMPUTING_SECONDS)
-    thread, go_on = import_beside(tmp_path, monkeypatch)
+    thread, go_on = importing_thread(tmp_path, monkeypatch)
     end_all()
     gc.enable()
     assert thread.is_alive() and not go_on.is_set()
     go_on.set()
     thread.join()
     del sys.modules["takes_long"]
+
+
+# -- rests -------------------------------------------------------------------------------------------------
+
+
+def on_a_thread(work: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+class Rests(threading.Event):
+    """Record the rests that are asked for, in seconds, and sleep through none of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout or 0.0)
+        return False
+
+
+def compute(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        threads.breathe()
+
+
+def rests_of_work(*, late: bool = False) -> tuple[float, float]:
+    """CPU seconds of work in one go, and the seconds of all rests in it."""
+    rests = Rests()
+    threads.begin(rests)
+    threads.late(late)
+    begun = time.thread_time()
+    compute(0.05)
+    return time.thread_time() - begun, sum(rests.seconds)
+
+
+@pytest.mark.alone
+def test_a_thread_of_ours_takes_a_small_part_of_each_moment() -> None:
+    worked, rested = on_a_thread(rests_of_work)
+    assert rested > 4 * worked
+
+
+@pytest.mark.alone
+def test_a_thread_that_is_late_rests_no_longer_than_it_works() -> None:
+    worked, rested = on_a_thread(lambda: rests_of_work(late=True))
+    assert worked / 2 < rested <= worked
+
+
+def rest_after(work_seconds: float, waited_seconds: float, **how: float) -> float:
+    """Seconds that a thread of ours rests after one piece and a wait."""
+    rests = Rests()
+    threads.begin(rests, **how)
+    until = time.thread_time() + work_seconds
+    while time.thread_time() < until:
+        pass
+    threads.rested(waited_seconds)
+    threads.breathe()
+    return sum(rests.seconds)
+
+
+@pytest.mark.alone
+def test_the_longer_a_piece_the_longer_the_rest_up_to_a_bound() -> None:
+    assert on_a_thread(lambda: rest_after(0.0005, 0)) == 0
+    assert on_a_thread(lambda: rest_after(0.003, 0)) == threads.LONGEST_REST_SECONDS
+    rest = threads.REST_SECONDS
+    assert on_a_thread(lambda: rest_after(0.003, 0, longest_rest=rest)) == rest
+
+
+@pytest.mark.alone
+def test_waiting_for_the_interpreter_is_no_rest() -> None:
+    assert on_a_thread(lambda: rest_after(0.003, 0.005)) == threads.LONGEST_REST_SECONDS
+    assert on_a_thread(lambda: rest_after(0.003, 0.02)) == 0
+
+
+@pytest.mark.alone
+def test_a_thread_of_the_program_is_never_made_to_rest() -> None:
+    waited: list[float] = []
+
+    def work() -> None:
+        for _ in range(1000):
+            begun = time.thread_time()
+            threads.breathe()
+            waited.append(time.thread_time() - begun)
+
+    on_a_thread(work)
+    # Asking costs nothing worth mentioning either.
+    assert sorted(waited)[500] < 20e-6
+    assert not hasattr(threads._local, "hurry")
+
+
+def test_nobody_rests_when_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "REST_SECONDS", 60.0)
+    ends = threading.Event()
+    ends.set()
+
+    def work() -> None:
+        threads.begin(ends, longest_rest=60.0)
+        compute(0.005)
+
+    begun = time.perf_counter()
+    on_a_thread(work)
+    assert time.perf_counter() - begun < 30

@@ -1,4 +1,4 @@
-"""`leakline sync`: what the server has not got, once; and of a damaged spool nothing is lost in silence."""
+"""`leakline sync` sends what the server does not have, once; what a damaged spool has lost is counted or named."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sync(what: Path, server: str, *more: str) -> int:
     return main(["sync", str(what), "--server", server, *more])
 
 
-def test_a_server_with_a_full_disk_is_told_as_one_that_refuses_for_now(
+def test_a_server_with_a_full_disk_refuses_for_now(
     spool_directory: Path, server: Any, capsys: Said
 ) -> None:
     record("one")
@@ -47,7 +47,7 @@ def test_a_server_with_a_full_disk_is_told_as_one_that_refuses_for_now(
     )
 
 
-def test_an_answer_of_another_program_and_none_are_told_as_that_of_no_server(
+def test_no_answer_and_that_of_another_program_are_an_error_that_names_the_server_to_start(
     spool_directory: Path, server: Any, capsys: Said
 ) -> None:
     record("one")
@@ -112,7 +112,7 @@ def test_an_upload_that_broke_off_goes_on_where_it_was(
     assert server.sequences == list(range(first, first + len(server.sequences)))
 
 
-def test_what_is_refused_or_broken_is_told_by_name_and_the_others_are_sent(
+def test_what_is_refused_or_broken_is_named_and_the_others_are_sent(
     spool_directory: Path, server: Any, capsys: Said
 ) -> None:
     for name in ("one", "two", "three"):
@@ -169,7 +169,7 @@ def damaged(kind: str, chance: random.Random, whole: bytes, other: bytes) -> byt
     return whole[:at] + put[: len(whole) - at] + whole[at + len(put) :]
 
 
-def _is_told(done: Uploaded, arrived: list[int]) -> bool:
+def _is_counted(done: Uploaded, arrived: list[int]) -> bool:
     """Whether what did not arrive is counted, or named where its number cannot be known."""
     held = done.held
     if held is None:
@@ -178,7 +178,7 @@ def _is_told(done: Uploaded, arrived: list[int]) -> bool:
     newest = max(arrived, default=0)
     in_between = {number for number in lost if number < newest}
     behind = lost - in_between
-    # Of what is missing at the end no number tells: bytes that cannot be read do, or the end that is not there.
+    # What is missing at the end shows by no number, but by bytes that cannot be read, or by the end that is missing.
     return held.missing >= len(in_between) and (not behind or not held.is_whole or not done.state)
 
 
@@ -203,7 +203,7 @@ def check(folder: Path, kind: str, seed: int, server: Any) -> None:
     found = numbers(server.batches)
     assert len(found) == len(set(found)), "each once"
     assert all(s.samples["process.rss_bytes"] == s.sequence * 4096 for s in arrived)
-    assert len(found) == TAKEN or _is_told(done, found), (kind, seed, done)
+    assert len(found) == TAKEN or _is_counted(done, found), (kind, seed, done)
     lost = {batch.lost.get("spool_damaged", 0) for batch in server.batches}
     assert lost <= {done.held.missing if done.held else 0}
 
@@ -214,7 +214,7 @@ def check(folder: Path, kind: str, seed: int, server: Any) -> None:
     [range(8), pytest.param(range(8, 175), marks=pytest.mark.long)],
     ids=["few", "thousand"],
 )
-def test_what_a_damaged_spool_has_lost_is_told(
+def test_what_a_damaged_spool_has_lost_is_counted(
     tmp_path: Path, server: Any, kind: str, seeds: range
 ) -> None:
     for seed in seeds:
@@ -239,7 +239,7 @@ def test_a_flipped_byte_is_counted_and_ends_with_1(
     assert sync(path, server.address, "--again") == 1
 
 
-def test_a_second_recording_in_the_file_is_told_and_not_sent(
+def test_a_second_recording_in_the_file_is_named_and_not_sent(
     tmp_path: Path, server: Any, capsys: Said
 ) -> None:
     path, other = recorded(tmp_path, "ours"), recorded(tmp_path, "other", 60, ended=False)
@@ -274,7 +274,7 @@ def test_what_comes_while_a_spool_is_sent_is_sent_as_well(
     assert done.complete
 
 
-def test_a_damaged_header_is_told_as_what_it_is(tmp_path: Path) -> None:
+def test_a_damaged_header_is_named(tmp_path: Path) -> None:
     path = recorded(tmp_path, "ours")
     data = bytearray(path.read_bytes())
     data[len(MAGIC) + 20] ^= 1

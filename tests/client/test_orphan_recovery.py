@@ -1,4 +1,4 @@
-"""A process that is gone without a word: who comes next tells how it ended, and brings what it left."""
+"""A process that was killed: who comes next records how it ended, and sends what it left in its spool."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def taken(sequence: int, samples: dict[str, Any] | None = None) -> Snapshot:
         ({}, "silent", ""),
     ],
 )
-def test_the_last_readings_tell_how_it_ended(
+def test_how_it_ended_follows_from_the_last_readings(
     tmp_path: Path, samples: dict[str, Any], state: str, reason: str
 ) -> None:
     path = left(tmp_path, None, samples)
@@ -152,7 +152,7 @@ def test_a_spool_that_cannot_be_written_is_sent_without_an_end(
     assert (server.sequences, server.ends) == ([1, 2, 3, 4, 5], [])
 
 
-def test_sync_tells_the_server_and_the_people_how_it_ended(
+def test_sync_sends_how_it_ended_and_prints_it(
     tmp_path: Path, server: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = left(tmp_path, None, NEAR)
@@ -183,7 +183,7 @@ def test_the_next_start_brings_what_was_left_for_its_server_and_nothing_else(
     assert "sent what name-ours had left: 5 snapshots sent, killed (memory" in caplog.text
 
 
-def test_one_that_had_sent_everything_before_it_was_killed_is_told_of(
+def test_the_end_of_one_that_had_sent_everything_before_it_was_killed_is_sent(
     spool_directory: Path, server: Any, until: Any
 ) -> None:
     path = left(spool_directory, server.address, NEAR)
@@ -221,7 +221,7 @@ def test_an_end_that_somebody_noted_of_a_process_that_goes_on_hides_nothing(
     delivery.close()
 
 
-def test_a_spool_that_its_process_has_just_put_another_in_place_of_is_not_taken_for_left(
+def test_a_spool_that_its_process_has_just_replaced_is_not_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = left(tmp_path, None, NEAR)
@@ -309,7 +309,7 @@ def test_an_answer_that_says_not_now_delays_what_was_left(tmp_path: Path, server
     assert {end["instance"] for end in server.ends} == {"instance-one", "instance-two"}
 
 
-def test_a_piece_of_what_was_left_is_followed_by_a_rest(tmp_path: Path, server: Any) -> None:
+def test_there_is_a_rest_between_two_pieces_of_what_was_left(tmp_path: Path, server: Any) -> None:
     left(tmp_path, server.address, NEAR)
     found = found_by(tmp_path, server, lambda: 0.0)
     assert found.send()
@@ -344,7 +344,7 @@ def test_what_has_arrived_is_not_read_again(
 
 
 START = """
-import os, time
+import time
 import leakline
 run = leakline.init(server={server!r}, quiet=True)
 run.generation(0)
@@ -352,21 +352,19 @@ with run.phase("train"):
     pass
 run._chain.recorder.flush(10)
 print("recorded", flush=True)
-{end}
+time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("end", ["time.sleep(60)", "os._exit(0)"])
 def test_what_a_killed_process_could_not_send_arrives_with_the_next_start(
-    start: Any, server: Any, make_server: Any, until: Any, spool_directory: Path, end: str
+    start: Any, server: Any, make_server: Any, until: Any
 ) -> None:
-    """Its server was away while it ran."""
+    # Its server is away while it runs.
     port = int(server.address.rpartition(":")[2])
     server.stop()
-    process = start(START.format(server=server.address, end=end))
+    process = start(START.format(server=server.address))
     assert process.stdout.readline() == "recorded\n"
-    if "sleep" in end:
-        process.send_signal(signal.SIGKILL)
+    process.send_signal(signal.SIGKILL)
     process.wait()
     back = make_server(port)
     run = leakline.init(server=back.address, quiet=True)

@@ -1,4 +1,4 @@
-"""What the program prints and logs, kept only where people allow it, and never in the program's way."""
+"""What the program prints and logs is kept only where people allow it, and never gets in the program's way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,6 +70,20 @@ def test_lines_of_both_streams_come_in_order_and_once_they_have_ended(tail: Hear
     assert tail.take(last=True) == ["left open"]
 
 
+def test_lines_wait_for_half_a_second_after_the_last_event() -> None:
+    now = 100.0
+    stream, tail = io.StringIO(), OutputTail(lambda: now)
+    tail.start(stream)
+    print("first", file=stream)
+    assert tail.take() == ["first"]
+    print("second", file=stream)
+    now += EVENT_SECONDS / 2
+    assert (tail.waits(), tail.take()) == (False, [])
+    now += EVENT_SECONDS / 2
+    assert tail.take() == ["second"]
+    tail.stop()
+
+
 def test_a_progress_bar_is_one_line(tail: Heard) -> None:
     for percent in range(0, 101, 5):
         print(f"\r{percent:3d}%|{'#' * (percent // 5):20}|\x1b[A", end="", file=tail.err)
@@ -94,8 +107,7 @@ def test_one_event_has_a_bound_whatever_is_written(tail: Heard) -> None:
     assert len(json.dumps(lines)) <= EVENT_BYTES + 100
 
 
-def test_what_is_no_line_of_the_program_takes_the_room_of_none(tail: Heard) -> None:
-    """Of a burst the newest are the program's own, however many lines of ours and empty ones are among them."""
+def test_our_own_lines_and_empty_ones_take_no_room_of_the_programs(tail: Heard) -> None:
     for i in range(2 * LINES_KEPT):
         print(f"step {i}\n", file=tail.out)
         print(f"leakline: generation {i}: end: RSS 1.00 GiB", file=tail.err)
@@ -130,23 +142,7 @@ def test_what_is_called_secret_is_masked_and_control_characters_are_gone(
     assert tail.take() == [kept]
 
 
-def test_lines_of_threads_are_all_there(tail: Heard) -> None:
-    gate = threading.Barrier(4)
-
-    def write(name: str) -> None:
-        gate.wait()
-        for i in range(10):
-            tail.out.write(f"{name} {i}\n")
-
-    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(tail.take()) == sorted(f"{name} {i}" for name in "abcd" for i in range(10))
-
-
-def test_a_write_of_the_programs_own_kind_takes_what_it_takes() -> None:
+def test_a_write_with_arguments_of_its_own_gets_them() -> None:
     class Tee(io.StringIO):
         def write(self, text: str, color: str = "") -> int:  # type: ignore[override]
             return super().write(f"{color}{text}")
@@ -186,7 +182,7 @@ def test_a_record_is_one_line_wherever_it_is_written(tail: Heard, tmp_path: Path
         to_file.close()
 
 
-def test_a_record_that_cannot_be_formatted_is_the_programs_matter(
+def test_a_record_that_cannot_be_formatted_is_left_out(
     tail: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", False)
@@ -207,17 +203,6 @@ def test_logging_is_what_it_was_without_us(tail: Heard, monkeypatch: pytest.Monk
         assert len(root.handlers) == 1
 
 
-def test_lines_reach_the_server_while_the_training_goes_on(server: Any, until: Any) -> None:
-    run = leakline.init(server=server.address, quiet=True, log_lines=True)
-    sys.stdout.write("told\n")
-
-    def sent() -> list[Any]:
-        return [e for b in list(server.batches) for s in b.snapshots for e in s.events]
-
-    until(lambda: [event for event in sent() if event.kind == "log"], 30)
-    run.finish()
-
-
 def test_everything_is_put_back() -> None:
     tail, real = Heard(), logging.Logger.callHandlers
     out, err = tail.out, tail.err
@@ -229,7 +214,7 @@ def test_everything_is_put_back() -> None:
     assert "write" not in vars(out)
 
 
-def test_what_wrapped_us_meanwhile_stays_and_we_only_pass_on(tail: Heard) -> None:
+def test_a_wrapper_that_the_program_put_around_ours_stays_and_still_prints(tail: Heard) -> None:
     heard: list[str] = []
     out, ours = tail.out, tail.out.write
 
@@ -288,7 +273,7 @@ def test_errors_of_the_stream_are_the_programs(tail: Heard) -> None:
 
 
 @pytest.mark.parametrize("printed", [True, False])
-def test_a_traceback_is_told_once_whoever_prints_it(tail: Heard, printed: bool) -> None:
+def test_a_traceback_is_recorded_once_whoever_prints_it(tail: Heard, printed: bool) -> None:
     print("the last word", file=tail.out)
     try:
         raise ValueError("planned")
@@ -306,14 +291,14 @@ def test_lines_are_not_kept_for_the_verdict(recorded: Recorded) -> None:
     run = leakline.init(mode="offline", quiet=True, log_lines=True)
     run.on("suspected", lambda verdict: None)
     run.generation(0)
-    sys.stdout.write("told\n")
+    sys.stdout.write("printed\n")
     run.mark("kept")
     run.snapshot("now")
     kept = [e.kind for s in run._chain.verdicts._snapshots for e in s.events]
     run.finish()
     # A collection of garbage may fall into it.
     assert "mark" in kept and "log" not in kept
-    assert lines_of(recorded) == ["told"]
+    assert lines_of(recorded) == ["printed"]
 
 
 START = """
@@ -343,19 +328,14 @@ def lines_of(recorded: Recorded) -> list[str]:
     return [line for e in events for line in e.data["lines"]]
 
 
-def test_nothing_is_kept_unless_it_is_allowed(train: Any, recorded: Recorded) -> None:
-    code = "print('secret')\nprint('write' in vars(sys.stdout))"
-    out, _ = train(code, allowed=False).communicate(timeout=60)
-    assert out == b"secret\nFalse\n"
-    assert lines_of(recorded) == []
-
-
-def test_an_argument_allows_it_as_well(recorded: Recorded) -> None:
-    run = leakline.init(mode="offline", quiet=True, log_lines=True)
-    sys.stdout.write("told\n")
-    run.finish()
-    sys.stdout.write("too late\n")
-    assert lines_of(recorded) == ["told"]
+def test_lines_are_kept_only_where_that_is_allowed(recorded: Recorded) -> None:
+    for allowed in (False, True):
+        run = leakline.init(mode="offline", quiet=True, log_lines=allowed)
+        assert ("write" in vars(sys.stdout)) is allowed
+        sys.stdout.write(f"allowed: {allowed}\n")
+        run.finish()
+        sys.stdout.write("too late\n")
+    assert lines_of(recorded) == ["allowed: True"]
     with pytest.raises(leakline.BadArgument, match="log_lines"):
         leakline.init(log_lines="yes")  # type: ignore[arg-type]
 
@@ -394,7 +374,7 @@ def test_kill_9_leaves_the_lines_until_about_a_second_before(
             print("at", number, time.time(), flush=True)
             time.sleep(0.01)
     """)
-    until(lambda: len(lines_of(recorded)) > 150, 30)
+    until(lambda: len(lines_of(recorded)) > 60, 30)
     process.send_signal(signal.SIGKILL)
     out, _ = process.communicate(timeout=60)
     printed = [line.split() for line in out.decode().splitlines() if line.count(" ") == 2]
@@ -417,22 +397,9 @@ def test_a_forked_child_is_not_listened_to(train: Any, recorded: Recorded) -> No
     assert lines_of(recorded) == ["parent True"]
 
 
-def test_at_most_two_events_a_second(train: Any, recorded: Recorded) -> None:
-    process = train("""
-        end = time.monotonic() + 2
-        while time.monotonic() < end:
-            with run.phase("p"):
-                print("x" * 20)
-    """)
-    process.communicate(timeout=60)
-    told = [e for s in recorded() for e in s.events if e.kind == "log"]
-    assert 2 <= len(told) <= 2 / EVENT_SECONDS + 2
-
-
 @pytest.mark.parametrize(
     ("code", "state", "reason", "last"),
     [
-        ("raise ValueError('planned')", "failed", "ValueError", "ValueError: planned"),
         ("raise MemoryError('no more')", "failed", "MemoryError", "MemoryError: no more"),
         # As torch.cuda names its own.
         (
@@ -442,7 +409,7 @@ def test_at_most_two_events_a_second(train: Any, recorded: Recorded) -> None:
         ("os.kill(os.getpid(), signal.SIGTERM)", "terminated", "SIGTERM", "almost done"),
     ],
 )  # fmt: skip
-def test_the_last_lines_and_the_type_of_what_ended_a_process_are_told(
+def test_the_last_lines_and_the_type_of_what_ended_a_process_are_recorded(
     train: Any, recorded: Recorded, spool_directory: Path, code: str, state: str, reason: str, last: str
 ) -> None:  # fmt: skip
     train(f"print('almost done')\n{code}").communicate(timeout=60)

@@ -1,11 +1,10 @@
-"""Work in slices beside the training thread, where a look at the heap is taken, and how our threads rest."""
+"""Looks at the heap in slices next to the training thread, and where a census is taken: there, or in slices."""
 
 from __future__ import annotations
 
 import gc
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from tests.client.recording import recorded
 
 import leakline
 from leakline.probes.native_module import native, why_not_native
-from leakline.runtime import threads
 from leakline.sampling.census_plan import NATIVE_SECONDS_PER_BLOCK, CensusPlan
 from leakline.sampling.incremental_scan import Outcome, SliceThread
 from leakline.sampling.overhead_budget import Governor
@@ -49,63 +47,63 @@ class Broken(Steps):
         raise ValueError("a step that fails")
 
 
-def taken(beside: SliceThread) -> Outcome | None:
-    beside.wait(PATIENCE_SECONDS)
-    return beside.take()
+def taken(slices: SliceThread) -> Outcome | None:
+    slices.wait(PATIENCE_SECONDS)
+    return slices.take()
 
 
 def test_work_is_done_on_another_thread_and_fetched_once() -> None:
-    beside, work = SliceThread(), Steps(5)
-    assert beside.offer("census", work)
-    outcome = taken(beside)
+    slices, work = SliceThread(), Steps(5)
+    assert slices.offer("census", work)
+    outcome = taken(slices)
     assert (outcome.name, outcome.result) == ("census", "found")
     assert outcome.seconds >= outcome.longest_slice > 0
     assert work.threads == {"leakline-census"}
-    assert beside.take() is None
-    assert beside.is_free
+    assert slices.take() is None
+    assert slices.is_free
 
 
 def test_one_piece_of_work_at_a_time() -> None:
-    beside, go = SliceThread(), threading.Event()
-    assert beside.offer("census", Steps(1, go))
-    assert beside.bytes == 4096
-    assert not beside.offer("holders", Steps(1))
-    assert beside.take() is None
+    slices, go = SliceThread(), threading.Event()
+    assert slices.offer("census", Steps(1, go))
+    assert slices.bytes == 4096
+    assert not slices.offer("holders", Steps(1))
+    assert slices.take() is None
     go.set()
-    assert taken(beside) is not None
-    assert beside.offer("holders", Steps(1))
-    assert taken(beside) is not None
-    assert beside.bytes == 0
+    assert taken(slices) is not None
+    assert slices.offer("holders", Steps(1))
+    assert taken(slices) is not None
+    assert slices.bytes == 0
 
 
 def test_work_that_fails_gives_nothing_and_the_next_goes_on(internal_exceptions: Any) -> None:
-    beside = SliceThread()
-    beside.offer("census", Broken(1))
-    outcome = taken(beside)
+    slices = SliceThread()
+    slices.offer("census", Broken(1))
+    outcome = taken(slices)
     assert outcome.result is None
     assert [type(error) for error in internal_exceptions] == [ValueError]
     internal_exceptions.clear()
-    assert beside.offer("census", Steps(1))
-    assert taken(beside) is not None
+    assert slices.offer("census", Steps(1))
+    assert taken(slices) is not None
 
 
 def test_a_stop_ends_the_work_and_takes_no_more() -> None:
-    beside = SliceThread()
-    beside.offer("census", Steps(1 << 60))
-    beside.stop()
-    outcome = taken(beside)
+    slices = SliceThread()
+    slices.offer("census", Steps(1 << 60))
+    slices.stop()
+    outcome = taken(slices)
     assert outcome.result is None
-    assert not beside.offer("census", Steps(1))
+    assert not slices.offer("census", Steps(1))
 
 
 def test_the_program_runs_between_two_slices() -> None:
     """A thread that counts gets on, however much work there is."""
-    beside = SliceThread()
-    beside.offer("census", Steps(1 << 60))
+    slices = SliceThread()
+    slices.offer("census", Steps(1 << 60))
     counted, end = 0, time.perf_counter() + 0.2
     while time.perf_counter() < end:
         counted += 1
-    beside.stop()
+    slices.stop()
     alone, end = 0, time.perf_counter() + 0.2
     while time.perf_counter() < end:
         alone += 1
@@ -114,9 +112,9 @@ def test_the_program_runs_between_two_slices() -> None:
 
 
 def test_no_slice_runs_while_the_training_thread_has_its_turn() -> None:
-    beside, work = SliceThread(), Steps(1 << 60)
-    beside.offer("census", work)
-    with beside.turn:
+    slices, work = SliceThread(), Steps(1 << 60)
+    slices.offer("census", work)
+    with slices.turn:
         left = work.left
         end = time.perf_counter() + 0.05
         while time.perf_counter() < end:
@@ -124,10 +122,10 @@ def test_no_slice_runs_while_the_training_thread_has_its_turn() -> None:
     end = time.perf_counter() + PATIENCE_SECONDS
     while work.left == left:
         assert time.perf_counter() < end, "it goes on afterwards"
-    beside.stop()
+    slices.stop()
 
 
-def test_what_was_done_beside_is_charged_and_its_longest_slice_is_the_pause() -> None:
+def test_work_in_slices_is_charged_and_its_longest_slice_is_the_pause() -> None:
     governor = Governor(0.01, 0.5, lambda: 0.0, lambda: 0.0)
     governor.charge_beside("census", 0.2, 0.003)
     ledger = governor.ledger()
@@ -184,7 +182,7 @@ class FrozenBeforeSlices:
 def test_objects_that_the_program_freezes_stay_counted(
     monkeypatch: pytest.MonkeyPatch, pause: float, kind: type
 ) -> None:
-    """Also where the first census was taken in slices, and those made since count, too."""
+
     monkeypatch.setenv("LEAKLINE_MAX_PAUSE", str(pause))
     things = [kind() for _ in range(50)]
     run = leakline.init(mode="offline", quiet=True, watch=[kind])
@@ -216,106 +214,6 @@ def test_a_class_is_counted_although_objects_frozen_before_die() -> None:
         run.finish()
     finally:
         gc.unfreeze()
-    told = [s.samples.get(f"type.{__name__}.Late.count") for s in recorded()]
-    assert told[-1] == 40
+    counts = [s.samples.get(f"type.{__name__}.Late.count") for s in recorded()]
+    assert counts[-1] == 40
     assert len(kept) == 40
-
-
-def on_a_thread(work: Callable[[], Any]) -> Any:
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(work()))
-    thread.start()
-    thread.join()
-    return found[0]
-
-
-class Rests(threading.Event):
-    """Record the rests that are asked for, in seconds, and sleep through none of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds: list[float] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.seconds.append(timeout or 0.0)
-        return False
-
-
-def compute(seconds: float) -> None:
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        threads.breathe()
-
-
-def rests_of_work(*, late: bool = False) -> tuple[float, float]:
-    """CPU seconds of work in one go, and the seconds of all rests in it."""
-    rests = Rests()
-    threads.begin(rests)
-    threads.late(late)
-    begun = time.thread_time()
-    compute(0.05)
-    return time.thread_time() - begun, sum(rests.seconds)
-
-
-def test_a_thread_of_ours_takes_a_small_part_of_each_moment() -> None:
-    worked, rested = on_a_thread(rests_of_work)
-    assert rested > 4 * worked
-
-
-def test_a_thread_that_is_late_rests_no_longer_than_it_works() -> None:
-    worked, rested = on_a_thread(lambda: rests_of_work(late=True))
-    assert worked / 2 < rested <= worked
-
-
-def rest_after(work_seconds: float, waited_seconds: float, **how: float) -> float:
-    """Seconds that a thread of ours rests after one piece and a wait."""
-    rests = Rests()
-    threads.begin(rests, **how)
-    until = time.thread_time() + work_seconds
-    while time.thread_time() < until:
-        pass
-    threads.rested(waited_seconds)
-    threads.breathe()
-    return sum(rests.seconds)
-
-
-def test_the_longer_a_piece_the_longer_the_rest_up_to_a_bound() -> None:
-    assert on_a_thread(lambda: rest_after(0.0005, 0)) == 0
-    assert on_a_thread(lambda: rest_after(0.003, 0)) == threads.LONGEST_REST_SECONDS
-    rest = threads.REST_SECONDS
-    assert on_a_thread(lambda: rest_after(0.003, 0, longest_rest=rest)) == rest
-
-
-def test_waiting_for_the_interpreter_is_no_rest() -> None:
-    assert on_a_thread(lambda: rest_after(0.003, 0.005)) == threads.LONGEST_REST_SECONDS
-    assert on_a_thread(lambda: rest_after(0.003, 0.02)) == 0
-
-
-def test_a_thread_of_the_program_is_never_made_to_rest() -> None:
-    waited: list[float] = []
-
-    def work() -> None:
-        for _ in range(1000):
-            begun = time.thread_time()
-            threads.breathe()
-            waited.append(time.thread_time() - begun)
-
-    on_a_thread(work)
-    # Asking costs nothing worth mentioning either.
-    assert sorted(waited)[500] < 20e-6
-    assert not hasattr(threads._local, "hurry")
-
-
-def test_nobody_rests_when_the_process_ends() -> None:
-    ends = threading.Event()
-    ends.set()
-
-    def work() -> float:
-        threads.begin(ends)
-        compute(0.05)
-        return time.thread_time()
-
-    begun = time.perf_counter()
-    cpu = on_a_thread(work)
-    # No rest of ten milliseconds for each of fifty pieces; other programs may have had the processor.
-    assert time.perf_counter() - begun < cpu + 0.4

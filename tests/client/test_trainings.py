@@ -1,0 +1,386 @@
+"""Trainings with torch, NumPy and Matplotlib, and without: what the whole client records and prints of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.client.recording import MIB, generation_ends, recorded
+
+import leakline
+from leakline import Run
+from leakline.analysis import check_counts, examine, history_from_batches
+from leakline.analysis.run_history import RunHistory
+from leakline.probes.heap.marginal_size import is_on_device
+from leakline.probes.tracked_containers import TrackedContainer
+from leakline.sampling.overhead_budget import Governor
+from leakline.sampling.sampler import Sampler
+from leakline.settings import resolve
+from leakline.transport.spool_format import read_batches, read_header
+
+pytestmark = pytest.mark.long
+
+
+def generation_samples() -> list[Mapping[str, Any]]:
+    return [s.samples for s in generation_ends()]
+
+
+def history_of(directory: Path) -> RunHistory:
+    (path,) = directory.rglob("*.spool")
+    return history_from_batches(read_header(path)[0], read_batches(path))
+
+
+def run_program(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, which has loaded nothing yet."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], env={**os.environ, **environment},
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def pyplot() -> Iterator[Any]:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.close("all")
+    mpl.rcParams["figure.max_open_warning"] = 0
+    yield pyplot
+    pyplot.close("all")
+
+
+def test_thirty_figures_that_nobody_closes_are_flagged(
+    offline: Run, pyplot: Any, spool_directory: Path
+) -> None:
+    for episode in range(30):
+        offline.episode(episode)
+        with offline.phase("plot"):
+            pyplot.figure().image = np.ones(4 * MIB, np.uint8)
+    offline.finish()
+    assert generation_samples()[-1]["figures.open"] == 30
+    finding = examine(history_of(spool_directory)).findings[0]
+    assert finding.status in ("suspected", "confirmed")
+    assert finding.phase == "plot"
+    assert any("Figure" in suspect.name for suspect in finding.suspects)
+    assert any("plt.close(figure)" in line for line in finding.advice)
+
+
+def test_closing_the_current_figure_instead_of_the_given_one_shows_as_growth(
+    offline: Run, pyplot: Any
+) -> None:
+    for episode in range(5):
+        offline.episode(episode)
+        saved = pyplot.figure()
+        pyplot.figure()
+        pyplot.close()
+        if episode == 4:
+            pyplot.close(saved)
+    offline.finish()
+    assert [s["figures.open"] for s in generation_samples()] == [1, 2, 3, 4, 4]
+
+
+def test_bytes_of_a_buffer_on_a_device_are_counted_apart_from_those_of_the_host() -> None:
+    buffer = [(torch.ones(1024), torch.ones(256)) for _ in range(50)]
+    host = TrackedContainer("replay", buffer).read()
+    assert "tracked.replay.device_bytes" not in host
+    # The machine of the tests may have no device: tensors of this shape are taken for those on one.
+    both = TrackedContainer("replay", buffer, on_device=lambda t: tuple(t.shape) == (256,)).read()
+    assert both["tracked.replay.device_bytes"] == 50 * 256 * 4
+    assert both["tracked.replay.bytes"] == host["tracked.replay.bytes"] > 50 * (1024 + 256) * 4
+    assert not any(is_on_device(torch.ones(4, device=device)) for device in ("cpu", "meta"))
+    assert is_on_device(SimpleNamespace(is_cpu=False, is_meta=False))
+
+
+def test_a_reading_between_two_snapshots_has_gpu_memory_and_ram() -> None:
+    sampler = Sampler(Governor(1.0, 1_000.0))
+    sampler._probes["cuda"].read = lambda: {"cuda.0.allocated_bytes": 5, "cuda.0.reserved_bytes": 7}
+    read = sampler.sample()
+    assert (read["cuda.0.allocated_bytes"], read["cuda.0.reserved_bytes"]) == (5, 7)
+    assert read["process.rss_bytes"] > 0
+
+
+class TradingEnvironment:
+    pass
+
+
+def test_a_line_is_printed_every_so_many_generations(capsys: pytest.CaptureFixture[str]) -> None:
+    run = leakline.init(mode="offline", watch=[TradingEnvironment], log_every=5)
+    kept = [TradingEnvironment() for _ in range(2)]
+    for generation in range(11):
+        run.generation(generation)
+    run.finish()
+    said = [line for line in capsys.readouterr().err.splitlines() if ": end: RSS " in line]
+    assert [line.split(": end")[0] for line in said] == [
+        "leakline: generation 4", "leakline: generation 9",
+    ]  # fmt: skip
+    endings = tuple(f"{unit}, TradingEnvironment {len(kept)}" for unit in ("MiB", "GiB"))
+    parts = [line.split("; ") for line in said]
+    assert all(measured.endswith(endings) for measured, *_ in parts)
+    assert [re.findall(r"[+-][\d.,]+ [KM]?i?B since ([^,]+)", growth) for _, growth, *_ in parts] == [
+        ["generation 3: end", "baseline"], ["generation 8: end", "baseline"],
+    ]  # fmt: skip
+
+
+GROWS = """
+import threading, time, leakline
+from leakline import analysis
+run, kept, threads = leakline.init(mode="offline"), [], set()
+examine = analysis.examine
+def seen(*given):
+    threads.add(threading.current_thread().name)
+    return examine(*given)
+analysis.examine = seen
+for generation in range(24):
+    with run.generation(generation):
+        with run.phase("train"):
+            kept.append(bytearray(b"1") * (20 << 20))
+        time.sleep(0.25)
+print(threading.current_thread().name in threads, len(threads))
+"""
+
+
+def test_growth_and_the_newest_verdict_are_printed_after_each_generation() -> None:
+    done = run_program(GROWS, LEAKLINE_LOG_EVERY="1", LEAKLINE_MAX_OVERHEAD="0.5")
+    lines = [line.split("; ", 2) for line in done.stderr.splitlines() if ": end: RSS " in line]
+    assert len(lines) >= 20
+    # Nothing is worked out for a line, and a verdict that is not there yet is not printed as "ok".
+    assert lines[0][2] == "no verdict yet"
+    assert " since generation" not in lines[0][1]
+    grown = [float(growth.split(" MiB since generation ")[0]) for _, growth, _ in lines[5:]]
+    assert all(15 < size < 30 for size in grown), grown
+    whole = re.search(r", \+([\d.]+) MiB since baseline$", lines[-1][1])
+    assert 400 < float(whole[1]) < 600
+    assert re.match(r"after \d+ generations (suspected|confirmed): .*train", lines[-1][2]), lines[
+        -1
+    ]
+    # Not on the training thread, but it was worked out.
+    assert re.fullmatch(r"False [1-9]\d*\n", done.stdout)
+
+
+@pytest.mark.parametrize("how", [{}, {"log_every": 5, "quiet": True}])
+def test_a_run_that_is_quiet_or_was_not_asked_prints_no_line(
+    capsys: pytest.CaptureFixture[str], how: dict[str, Any]
+) -> None:
+    run = leakline.init(mode="offline", **how)
+    for generation in range(11):
+        run.generation(generation)
+    run.finish()
+    assert ": end: RSS" not in capsys.readouterr().err
+
+
+def test_kept_losses_are_3072_graphs_more_in_each_generation_and_detached_ones_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """16 agents, 32 gradient steps and 6 accumulation steps: as the report of such a training counts them."""
+    # A look at the whole heap of these tests may stop the program for this long.
+    monkeypatch.setenv("LEAKLINE_MAX_PAUSE", "20")
+    run = leakline.init(mode="offline", quiet=True)
+    weight, losses, detached = torch.ones(1, requires_grad=True), list[Any](), list[Any]()
+    for generation in range(3):
+        run.generation(generation)
+        with run.phase("train_population"):
+            losses += [weight * 2 for _ in range(16 * 32 * 6)]
+            detached += [(weight * 2).detach() for _ in range(40)]
+        run.census()
+        with run.phase("look"):
+            pass
+    run.finish()
+    graphs = {
+        s.generation: s.samples["tensors.graph_count"]
+        for s in recorded()
+        if s.generation is not None and "tensors.graph_count" in s.samples
+    }
+    assert [b - a for a, b in pairwise(graphs.values())] == [3072, 3072]
+
+
+# With the first optimizer and its first step torch loads hundreds of modules, which hold references to `torch.Tensor`.
+# Each line: how many, and the tensors in the collector's own list at the end of the phase.
+ADAM = """
+import gc, json, sys, torch, leakline
+torch.set_num_threads(1)
+run = leakline.init(mode="offline", quiet=True)
+run.expect(torch.Tensor, "baseline", after="train_population")
+net = torch.nn.Linear(64, 64)
+optimizer, kept = None, []
+for generation in range(6):
+    with run.generation(generation):
+        before = len(sys.modules)
+        with run.phase("train_population"):
+            optimizer = optimizer or torch.optim.Adam(net.parameters())
+            for _ in range(32):
+                loss = net(torch.randn(8, 64)).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if generation >= 3 and sys.argv[1] == "keep":
+                    kept.append(loss.detach())
+        loaded = len(sys.modules) - before
+        print(json.dumps([loaded, sum(type(one) is torch.Tensor for one in gc.get_objects())]))
+run.finish()
+"""
+
+
+@pytest.mark.parametrize(("what", "native"), [("keep", "1"), ("keep", "0"), ("let go", "1")])
+def test_tensors_return_to_their_baseline_or_the_count_is_broken(
+    what: str, native: str, spool_directory: Path
+) -> None:
+    done = run_program(ADAM, what, LEAKLINE_NATIVE=native)
+    loaded, truth = zip(*map(json.loads, done.stdout.splitlines()), strict=True)
+    assert loaded[0] > 100
+    name = "type.torch.Tensor.count"
+    told = {
+        s.generation: s.samples[name]
+        for s in recorded()
+        if s.phase == "train_population" and name in s.samples
+    }
+    # Without the native module there is no cheap count, and what is in doubt waits for a census.
+    assert told.items() <= dict(enumerate(truth)).items()
+    assert len(told) == 6 or native == "0"
+    assert {1, 2, 3, 4, 5} <= told.keys()
+    (row,) = check_counts(history_of(spool_directory))
+    assert (row.low, row.high) == (None, truth[1])
+    assert row.measured is not None and row.measured.estimate == truth[-1]
+    if what == "keep":
+        assert truth[-1] - truth[2] == 3 * 32
+        assert (row.state, row.deviations[0].generation) == ("broken", 3)
+        assert row.outside == 3
+    else:
+        assert row.state == "holds"
+
+
+BARE = """
+import sys
+blocked = {"psutil", "torch", "numpy", "matplotlib"}
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+import leakline
+from leakline.probes.gpu import nvml_library as driver
+driver._LIBRARY = "libno-such-driver.so.1"
+run, kept = leakline.init(mode="offline", log_every=1, watch=["Missing"]), []
+for generation in range(3):
+    with run.generation(generation), run.phase("keep"):
+        kept.append(bytearray(5 << 20))
+print(run.report())
+run.finish()
+assert not blocked & {name.partition(".")[0] for name in sys.modules}
+"""
+
+
+def test_a_run_without_psutil_torch_and_numpy_records_and_names_what_it_lacks() -> None:
+    done = run_program(BARE)
+    ends = generation_samples()
+    assert len(ends) == 3
+    assert all(s["process.rss_bytes"] > 0 for s in ends)
+    # Unknown is absent, never zero.
+    assert not [n for s in ends for n in s if n.startswith(("cuda.", "gpu.", "mps."))]
+    assert "MEMORY SNAPSHOT: generation 2" in done.stdout
+    assert "VERDICT" in done.stdout
+    assert "GPU memory was not measured" in done.stdout
+    assert done.stderr.count("Missing not measured") == 3
+    assert "Traceback" not in done.stderr
+
+
+HISTORIES = """
+import leakline
+class Trainer:
+    def __init__(self):
+        self.fitness_history, self.generation_times = [], []
+trainer = Trainer()
+run = leakline.init(mode="offline", quiet=True)
+for generation in range(13):
+    with run.generation(generation):
+        with run.phase("evaluate"):
+            trainer.fitness_history += [1.0] * 16
+        trainer.generation_times.append(2.0)
+run.finish()
+"""
+
+
+def test_fitness_history_and_generation_times_are_recorded_without_being_named() -> None:
+    run_program(HISTORIES)
+    ends = generation_samples()
+    assert all(s["generation.seconds"] > 0 for s in ends)
+    for attribute, each in (("fitness_history", 16), ("generation_times", 1)):
+        name = f"container.__main__.Trainer.{attribute}.length"
+        told = {g: s[name] for g, s in enumerate(ends) if name in s}
+        assert len(told) >= 3, ends[-1]
+        assert told == {g: each * (g + 1) for g in told}
+
+
+def test_large_objects_are_recorded_up_to_a_number_and_from_a_size_that_people_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LEAKLINE_LARGE_OBJECTS", "2")
+    monkeypatch.setenv("LEAKLINE_LARGE_FROM", "40 MiB")
+    kept = [np.ones(size * MIB, np.uint8) for size in (89, 67, 45, 20)]
+    run = leakline.init(mode="offline", quiet=True)
+    run.finish()
+    told = [thing for s in recorded() for thing in s.large_objects]
+    sizes = {thing.bytes for thing in told if thing.type == "numpy.ndarray"}
+    assert {array.nbytes for array in kept[:2]} <= sizes
+    assert not sizes & {array.nbytes for array in kept[2:]}
+    assert all(thing.bytes >= 40 * MIB for thing in told)
+    monkeypatch.undo()
+    assert (resolve({}).large_objects, resolve({}).large_from_bytes) == (20, 10 * MIB)
+
+
+SHOWN = """
+import sys, leakline
+class TradingEnvironment:
+    pass
+class DDPGAgent:
+    pass
+run = leakline.init(mode="offline", quiet="quiet" in sys.argv, watch=[TradingEnvironment, DDPGAgent])
+run.expect(TradingEnvironment, 2)
+run.expect(DDPGAgent, (16, 17), after="evolve_population")
+kept = [TradingEnvironment() for _ in range(3)], [DDPGAgent() for _ in range(16)]
+run.generation(1)
+with run.phase("evaluate_population"):
+    kept += (bytearray(30 << 20),)
+run.snapshot("not to be seen")
+run.snapshot("Gen 1: After evaluate_population", show=True)
+print(run.report())
+run.snapshot("nor this")
+print("the end", file=sys.stderr)
+"""
+RULER = "=" * 78
+
+
+def test_a_snapshot_that_is_to_be_shown_is_on_stderr_as_in_the_report() -> None:
+    done = run_program(SHOWN, LEAKLINE_SAMPLE_SECONDS="0")
+    title = "MEMORY SNAPSHOT: Gen 1: After evaluate_population"
+    _, head, shown, rest = done.stderr.split(f"{RULER}\n")
+    # At once: before the program goes on.
+    assert head == f"{title}\n"
+    assert "the end\n" in rest
+    in_report = done.stdout.partition(f"{title}\n{RULER}\n")[2]
+    told = in_report.partition("MEMORY TREND")[0].splitlines()
+    assert shown.splitlines() == [line for line in told if line and not line.startswith("=")]
+    assert re.search(r"RSS \(actual RAM\): +\d+\.\d\d GiB\n", shown)
+    assert re.search(r"TradingEnvironment: +3   <- should be 2\n", shown)
+    assert re.search(r"DDPGAgent: +16   <- should be 16 to 17 after evolve_population\n", shown)
+    assert shown.isascii()
+    assert "not to be seen" not in done.stderr
+    assert "nor this" not in done.stderr
+
+
+def test_a_quiet_run_shows_no_snapshot() -> None:
+    done = run_program(SHOWN, "quiet")
+    assert "MEMORY SNAPSHOT: Gen 1" in done.stdout
+    assert done.stderr == "the end\n"
