@@ -408,38 +408,16 @@ def test_a_stretch_has_every_reading_where_the_whole_has_a_bucket(long_run: Test
     whole = ends(lines_of(long_run, f"-1..{GENERATIONS}"))
     assert len(whole["x"]) == 2_000
     assert SPIKE not in whole["y"] and max(whole["high"]) == SPIKE
-    near = ends(lines_of(long_run, f"{SPIKE_AT - 10.4}..{SPIKE_AT + 10.4}"))
+    lines = lines_of(long_run, f"{SPIKE_AT - 10.4}..{SPIKE_AT + 10.4}")
+    # Books are split finer, too.
+    assert {len(line["x"]) for line in lines["books"]} == {23}
+    near = ends(lines)
     assert near["x"] == list(range(SPIKE_AT - 11, SPIKE_AT + 12))
     assert near["y"][near["x"].index(SPIKE_AT)] == SPIKE
-
-
-def test_books_are_split_finer_and_tables_stay_as_they_are(
-    long_run: TestClient, eventually: Any
-) -> None:
-    lines = lines_of(long_run, f"{GENERATIONS - 200}..{GENERATIONS - 120}")
-    assert {len(line["x"]) for line in lines["books"]} == {81}
-
-    def same() -> bool:
-        """Between the two, the verdict may come."""
-        whole = long_run.get("/runs/r1/fragments").text
-        return bool(long_run.get("/runs/r1/fragments?x=100..180").text == whole)
-
-    eventually(same)
-
-
-def test_a_wrong_stretch_is_one_line_and_a_run_that_is_not_there_is_404(api: TestClient) -> None:
-    assert api.get("/runs/nobody/lines?x=1..2").status_code == 404
-    answer = api.get("/runs/nobody/lines?x=2..1")
+    # A wrong stretch is one line.
+    assert long_run.get("/runs/nobody/lines?x=1..2").status_code == 404
+    answer = long_run.get("/runs/nobody/lines?x=2..1")
     assert answer.status_code == 422 and "such as 12..40" in answer.text
-
-
-def test_both_runs_of_a_comparison_are_read_alike(long_run: TestClient, make_run: Any) -> None:
-    make_run(id="r2", instance="p2").begin(long_run, 60)
-    answer = long_run.get("/compare/lines?before=r1&after=r2&x=5..10")
-    assert answer.status_code == 200, answer.text
-    lines = answer.json()["lines"]
-    assert [line["x"] for line in lines["overlay"]] == [[5, 6, 7, 8, 9, 10]] * 2
-    assert set(lines) == {"overlay", "books-before", "books-after"}
 
 
 MIB, GIB = 2**20, 2**30

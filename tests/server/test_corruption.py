@@ -30,25 +30,14 @@ from leakline_server.store.maintenance.corruption import count
 from leakline_server.store.maintenance.corruption_scan import inspect
 from leakline_server.store.maintenance.quarantine import PACKED, set_aside
 from leakline_server.store.schema import (
-    acknowledgements,
-    alerts,
-    assertion_states,
-    assertions,
-    attempts,
     batches,
     chunks,
     damaged,
-    deliveries,
     details,
-    incidents,
     metadata,
-    processes,
     runs,
     segments,
     series,
-    sizes,
-    tries,
-    webhooks,
 )
 from leakline_server.store.series import compaction, sealing
 from leakline_server.store.series.column_reader import GENERATION, LABEL, SEQUENCE, TIME
@@ -266,8 +255,10 @@ DAMAGES = {
     "a blob": "CAST(:secret AS BLOB)", "another shape": "'3'", "no number": ":secret",
 }  # fmt: skip
 STORED = [
-    runs, attempts, processes, incidents, alerts, deliveries, tries, sizes, assertion_states, acknowledgements,
-    assertions, webhooks,
+    metadata.tables[name] for name in (
+        "runs", "attempts", "processes", "incidents", "alerts", "deliveries", "tries", "sizes", "assertion_states",
+        "acknowledgements", "assertions", "webhooks",
+    )
 ]  # fmt: skip
 LISTS = (
     "/api/v1/runs", "/", "/api/v1/projects", "/api/v1/incidents", "/incidents", "/alerts", "/api/v1/rules",
@@ -293,27 +284,29 @@ def two_runs(standing_back: None, api: TestClient, make_run: Any) -> Engine:
         incident = find(engine, name, when=run.started)
         number, said = name[1:], '{"title": "leaks", "summary": "leaks", "when": {"generation": 3}}'
         rows = {
-            alerts: {"id": name, "incident_id": incident.incident_id, "event": "incident.confirmed", "payload": said},
-            webhooks: {"id": number, "url": "http://127.0.0.1:9/", "format": "standard", "secret": "s",
+            "alerts": {"id": name, "incident_id": incident.incident_id, "event": "incident.confirmed", "payload": said},
+            "webhooks": {"id": number, "url": "http://127.0.0.1:9/", "format": "standard", "secret": "s",
                        "source": "api"},
-            deliveries: {"id": number, "alert_id": name, "webhook_id": number, "state": "pending",
+            "deliveries": {"id": number, "alert_id": name, "webhook_id": number, "state": "pending",
                          "due_at": run.started},
-            tries: {"delivery_id": number, "started_at": run.started, "seconds": 0.5},
-            sizes: {"bytes": 10, "measured_at": run.started, "revision": 1},
-            assertions: {"id": number, "origin": "rule", "name": "a", "metric": "gauge.a", "source": "api"},
-            assertion_states: {"assertion_id": number, "firing": True, "generation": 3, "changed_at": run.started},
-            acknowledgements: {"project": "erl", "fingerprint": "f1", "kind": "acknowledged", "reason": "",
+            "tries": {"delivery_id": number, "started_at": run.started, "seconds": 0.5},
+            "sizes": {"bytes": 10, "measured_at": run.started, "revision": 1},
+            "assertions": {"id": number, "origin": "rule", "name": "a", "metric": "gauge.a", "source": "api"},
+            "assertion_states": {"assertion_id": number, "firing": True, "generation": 3, "changed_at": run.started},
+            "acknowledgements": {"project": "erl", "fingerprint": "f1", "kind": "acknowledged", "reason": "",
                                "status": "confirmed", "priority": "minor"},
         }  # fmt: skip
         own = {"run_id": name, "created_at": run.started}
         with writing(engine) as connection:
-            for table, values in rows.items():
+            for table, values in ((metadata.tables[name], row) for name, row in rows.items()):
                 known = {key: value for key, value in own.items() if key in table.c}
                 connection.execute(insert(table).values(**known | values))
             counts = {"metric": "type.app.Env.count", "low": 1.0, "high": 2.0}
             accepted = {"origin": "accepted", **counts}
             where = {"project": "erl", "run": name, "source": "page", "created_at": run.started}
-            connection.execute(insert(assertions).values(id=f"1{number}", **accepted, **where))
+            connection.execute(
+                insert(metadata.tables["assertions"]).values(id=f"1{number}", **accepted, **where)
+            )
         ended = api.patch(f"/api/v1/runs/{name}", json={"state": "finished"})
         assert ended.status_code == 200
     return engine
@@ -324,7 +317,7 @@ def each_damage(engine: Engine, table: Table) -> Iterator[tuple[str, str]]:
     file = engine.url.database or ""
     small = [each for each in metadata.sorted_tables if each.name not in PACKED]
     with contextlib.closing(sqlite3.connect(file)) as database:
-        each_kind = " GROUP BY origin" if table is assertions else ""
+        each_kind = " GROUP BY origin" if table.name == "assertions" else ""
         row_ids = database.execute(f"SELECT min(rowid) FROM {table.name}{each_kind}").fetchall()
         database.execute("VACUUM INTO ?", (f"{file}.kept",))
     for column, (row_id,) in product(table.c, row_ids):
