@@ -44,19 +44,11 @@ class Known:
     started_at: float
 
 
-def placed(
-    started: float,
-    *known: Known,
-    rank: int = 0,
-    told: int = 1,
-    role: str = "main",
-    live: bool = False,
-) -> Placed:
+def placed(started: float, *known: Known, rank: int = 0, live: bool = False, **who: Any) -> Placed:
     begun: dict[int, float] = {}
     for one in known:
         begun[one.attempt] = min(begun.get(one.attempt, one.started_at), one.started_at)
-    process = ProcessIdentity("new", rank, role=role, attempt=told)
-    return place(process, started, known, begun, live=live)
+    return place(ProcessIdentity("new", rank, **who), started, known, begun, live=live)
 
 
 @pytest.mark.parametrize(
@@ -64,10 +56,10 @@ def placed(
     [
         (placed(100), Placed(1)),
         # Its folder knows of two before it, the server of none.
-        (placed(100, told=3), Placed(3)),
+        (placed(100, attempt=3), Placed(3)),
         # It knows of none before it: another machine.
         (placed(900, Known(0, 1, 100)), Placed(2)),
-        (placed(900, Known(0, 1, 100), told=2), Placed(2)),
+        (placed(900, Known(0, 1, 100), attempt=2), Placed(2)),
         # Another rank of the same launch, and one that comes late while the run goes on.
         (placed(103, Known(0, 1, 100), rank=1), Placed(1)),
         (placed(2_000, Known(0, 1, 100), rank=1, live=True), Placed(1)),
@@ -79,19 +71,19 @@ def placed(
         (placed(9_000, Known(0, 1, 100), rank=5), Placed(2)),
         # Heard of late: before the only one there is, and between two.
         (placed(50, Known(0, 1, 100)), Placed(1, moves=True)),
-        (placed(500, Known(0, 1, 100), Known(0, 2, 900), told=7), Placed(2, moves=True)),
+        (placed(500, Known(0, 1, 100), Known(0, 2, 900), attempt=7), Placed(2, moves=True)),
         (placed(500, Known(0, 1, 100), Known(0, 3, 900)), Placed(2)),
         # Another rank of that earlier launch finds its attempt.
         (placed(51, Known(0, 1, 50), Known(0, 2, 100), Known(1, 2, 101), rank=1), Placed(1)),
         # A launcher that restarts says so itself.
-        (placed(130, Known(0, 1, 100), told=2, rank=1), Placed(2)),
+        (placed(130, Known(0, 1, 100), attempt=2, rank=1), Placed(2)),
         # A launch that begins soon after another, another rank of it, and a spool of the first that comes late.
         (placed(130, Known(0, 1, 100), Known(1, 1, 101)), Placed(2)),
         (placed(131, Known(0, 1, 100), Known(1, 1, 101), Known(0, 2, 130), rank=1), Placed(2)),
         (placed(102, Known(0, 1, 100), Known(1, 1, 101), Known(0, 2, 130), rank=2), Placed(1)),
         # What a process of the run has started belongs to the attempt of that process.
         (placed(950, Known(0, 1, 100), Known(0, 2, 900), role="child"), Placed(2)),
-        (placed(950, Known(1, 1, 100), role="child", told=4), Placed(4)),
+        (placed(950, Known(1, 1, 100), role="child", attempt=4), Placed(4)),
     ],
 )  # fmt: skip
 def test_a_process_finds_its_attempt(found: Placed, expected: Placed) -> None:
@@ -113,7 +105,7 @@ def test_whatever_the_order_in_which_they_are_heard_of_later_began_is_the_later_
         says = [generator.randint(1, launch + 1) for launch in range(3)]
         for launch, one in everyone:
             told = says[launch]
-            where = placed(one.started_at, *(k for _, k in known), rank=one.rank, told=told)
+            where = placed(one.started_at, *(k for _, k in known), rank=one.rank, attempt=told)
             if where.moves:
                 known = [
                     (n, Known(k.rank, k.attempt + (k.attempt >= where.number), k.started_at))
@@ -230,6 +222,12 @@ def test_an_attempt_that_is_heard_of_late_takes_its_place(api: TestClient, make_
     # A batch of the newest attempt goes on counting as that.
     assert newest.send(api, 6, 3) == 3
     assert found(api)["rss_bytes"] == newest.snapshot(8).samples["process.rss_bytes"]
+    # Two attempts make room for one that is heard of even later.
+    assert hello(api, make_run(instance="first", started=T - 900), commit="first") == 1
+    run = found(api)
+    assert numbers(run) == {"first": 1, "late": 2, "new": 3}
+    commits = [attempt["environment"]["commit"] for attempt in run["attempts"]]
+    assert commits == ["first", "late", "new"] and run["environment"] == {"commit": "new"}
 
 
 def test_ranks_that_join_in_the_same_moment_are_one_attempt(api: TestClient, make_run: Any) -> None:
