@@ -37,10 +37,17 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "there" / "leakline.db"
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, make_run: Any) -> Path:
+    file = tmp_path_factory.mktemp("filled") / "there" / "leakline.db"
+    fill(file, make_run, "r1")
+    return file
+
+
 @pytest.fixture
-def file(place: Path, make_run: Any) -> Path:
+def file(place: Path, template: Path) -> Path:
     """A database with the run r1."""
-    fill(place, make_run, "r1")
+    shutil.copytree(template.parent, place.parent)
     return place
 
 

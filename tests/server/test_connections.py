@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +133,10 @@ def test_a_head_beyond_the_bound_is_refused_and_one_below_is_taken(client: Clien
     assert client.ask("GET", f"/healthz?{fits}").status == 200
 
 
-@pytest.mark.parametrize("answered", [False, True])
-@pytest.mark.parametrize("what", [b"", HEALTH * 10, b"\r\n" * 200])
+@pytest.mark.parametrize(
+    ("answered", "what"),
+    [(False, b""), *product((False, True), (HEALTH * 10, b"\r\n" * 200))],
+)
 def test_a_head_that_does_not_come_or_a_byte_at_a_time_is_late(
     what: bytes, answered: bool, client: Client, patch: Any
 ) -> None:

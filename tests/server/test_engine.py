@@ -278,38 +278,44 @@ def test_only_a_full_disk_is_called_one(engine: Engine) -> None:
 
 
 @pytest.mark.long
-def test_what_is_sent_is_refused_once_told_and_taken_when_there_is_room(
-    tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture
+def test_batches_and_runs_are_refused_each_time_the_disk_is_full_and_taken_with_room(
+    tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(disk_space, "time", SimpleNamespace(monotonic=lambda: now[0]))
     run = wide(make_run)
     with serving(f"sqlite:///{tmp_path}/x.db") as api:
-        run.create(api)
-        run.send(api, 0, 50)
-        disk = Limited(api.app.state.services.engine, more=40)
+        run.begin(api, 50)
 
         def post(first: int) -> Any:
             return api.post("/api/v1/runs/r1/batches", json=run.wire(first, 50))
 
-        stored, answer = until_refused(post)
-        for _ in range(5):
-            answer = post(stored)
-            assert answer.status_code == 503
-            error = answer.json()["error"]
-            assert (error["code"], "disk" in error["message"]) == ("disk_full", True)
-            assert int(answer.headers["retry-after"]) >= 1
-        told = [r for r in caplog.records if "disk" in r.getMessage() and "full" in r.getMessage()]
-        assert len(told) == 1, caplog.text
-        # Reading goes on, and the server says how it is.
-        assert count(api) == stored
-        assert api.get("/runs/r1").status_code == api.get("/").status_code == 200
-        assert api.get("/readyz").status_code == 200
-        assert "leakline_disk_full 1.0" in api.get("/metrics").text
-        assert "The disk is full" in api.get("/settings").text
-        disk.end()
-        assert post(stored).json()["accepted"] == 50
-        assert count(api) == stored + 50
-        assert "leakline_disk_full 0.0" in api.get("/metrics").text
-        assert "room on the disk again" in caplog.text
+        def is_full() -> bool:
+            said = "The disk is full" in api.get("/settings").text
+            assert f"leakline_disk_full {float(said)}" in api.get("/metrics").text
+            return said
+
+        for name in ("r2", "r3"):
+            disk = Limited(engine_of(api), more=40)
+            assert not is_full()
+            stored, _ = until_refused(post)
+            many = {"id": name, "config": {f"k{i}": "v" * 900 for i in range(60)}}
+            for answer in (*map(post, [stored] * 5), api.post("/api/v1/runs", json=many)):
+                error = answer.json()["error"]
+                assert (answer.status_code, error["code"]) == (503, "disk_full")
+                assert "disk" in error["message"] and int(answer.headers["retry-after"]) >= 1
+            # Reading goes on, and the server says how it is.
+            assert is_full() and count(api) == stored
+            for path in ("/runs/r1", "/", "/readyz"):
+                assert api.get(path).status_code == 200
+            disk.end()
+            assert post(stored).json()["accepted"] == 50
+            assert api.post("/api/v1/runs", json=many).status_code == 201
+            assert count(api) == stored + 50 and not is_full()
+            now[0] += disk_space.SENT_AGAIN_SECONDS
+    told = [r.getMessage() for r in caplog.records if " disk " in r.getMessage()]
+    full, room = "the disk of the database is full", "there is room on the disk again"
+    assert [line[: line.index(":")] for line in told] == [full, room] * 2
 
 
 class Full:
@@ -366,38 +372,6 @@ def count(api: Any) -> int:
     (item,) = api.get(path).json()["items"]
     assert item["x"] == list(range(len(item["x"])))
     return len(item["x"])
-
-
-@pytest.mark.long
-def test_new_runs_that_find_no_room_are_told_each_time_the_disk_is_full(
-    tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [1_000.0]
-    monkeypatch.setattr(disk_space, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    with serving(f"sqlite:///{tmp_path}/x.db") as api:
-        make_run().create(api)
-
-        def is_full() -> bool:
-            said = "The disk is full" in api.get("/settings").text
-            assert f"leakline_disk_full {float(said)}" in api.get("/metrics").text
-            return said
-
-        for name in ("r2", "r3"):
-            disk = Limited(api.app.state.services.engine, more=1)
-            many = {"id": name, "config": {f"k{i}": "v" * 900 for i in range(60)}}
-            assert not is_full()
-            for _ in range(3):
-                answer = api.post("/api/v1/runs", json=many)
-                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "disk_full")
-                assert int(answer.headers["retry-after"]) >= 1
-            assert is_full()
-            disk.end()
-            assert api.post("/api/v1/runs", json=many).status_code == 201
-            assert not is_full()
-            now[0] += disk_space.SENT_AGAIN_SECONDS
-    told = [r.getMessage() for r in caplog.records if " disk " in r.getMessage()]
-    full, room = "the disk of the database is full", "there is room on the disk again"
-    assert [line[: line.index(":")] for line in told] == [full, room] * 2
 
 
 # Others enter its mounts while it sleeps.

@@ -80,8 +80,9 @@ def compared(engine: Engine) -> dict[str, Any]:
 def test_a_part_says_what_the_whole_says(two: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(two)
     whole = compared(engine)
-    before, after = (run_history.load_history(engine, run) for run in ("r0", "r1"))
-    assert whole == to_json(analysis.compare(before, after))
+    read = [run for run, _ in run_history.load_to_compare(engine, "r0", "r1")]
+    lengths = [sum(map(len, run.processes)) for run in read]
+    assert lengths == [3 * GENERATIONS, 3 * (GENERATIONS - 300)]
     monkeypatch.setattr(run_history, "COMPARED_WHOLE", 1_000)
     (before, _), (after, _) = run_history.load_to_compare(engine, "r0", "r1")
     assert sum(map(len, before.processes)) < 2 * GENERATIONS

@@ -599,7 +599,7 @@ def conclude(api: Any, before: float = 4e9, soon: float = 4e9) -> lifecycle.Conc
 
 
 def joined(api: Any, run: Any, role: str = "main") -> Any:
-    join(api, run, role=role)
+    join(api, run, role=role, host="host", pid=100)
     return run
 
 
