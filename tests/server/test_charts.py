@@ -298,7 +298,7 @@ def test_what_is_counted_by_the_minute_lies_where_its_minute_is() -> None:
     assert (other.bands, other.cone) == ((), None)
 
 
-def test_a_budget_of_every_generation_stands_beside_the_bars_where_it_is_near() -> None:
+def test_a_budget_of_every_generation_is_drawn_where_it_is_near() -> None:
     books = Books((1, 2), (BookLine("a", (GIB, GIB), (1, 1), (1, 1)),), (GIB, GIB))
 
     def levels(**bounds: float | None) -> list[tuple[float, str]]:
@@ -661,13 +661,13 @@ def test_a_plan_that_was_left_behind_is_no_progress() -> None:
     assert progress({**run, "total": 20}, promised) == "12 of 20 epochs"
 
 
-def test_what_nobody_was_told_is_not_said_to_be_told() -> None:
+def test_alerts_say_whether_any_webhook_received_them() -> None:
     payload = {"summary": "Leaking: soon", "when": {"generation": 3}}
     row = {"event": "risk", "created_at": 1e9, "payload": payload}
-    told, not_told = (
+    sent, unsent = (
         inventory_tables.alerts([row], "generation", any_webhook=each) for each in (True, False)
     )
-    assert told is not None and told.how.startswith("What was told of this run, to every webhook")
-    assert not_told is not None and not_told.how.startswith(
+    assert sent is not None and sent.how.startswith("What was told of this run, to every webhook")
+    assert unsent is not None and unsent.how.startswith(
         "What would have been told; no webhook is set up"
     )

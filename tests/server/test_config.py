@@ -63,7 +63,7 @@ def test_every_wrong_value_is_named_with_its_variable() -> None:
 DOCUMENTED = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text()
 
 
-def test_a_slip_in_a_name_is_told_and_names_of_others_are_not() -> None:
+def test_a_slip_in_a_name_is_reported_and_names_of_others_are_not() -> None:
     given = {"LEAKLINE_KEEP_DAY": "3", "LEAKLINE_WEBHOOKS_URL": "x", "LEAKLINE_SERVER": "x", "PORT": "1",
              "LEAKLINE_DIR": "x", "LEAKLINE_RUN_ID": "x", "LEAKLINE_KEEP_DAYS": "3"}  # fmt: skip
     said = misspelt(given)
@@ -99,7 +99,9 @@ WRONG = (
 @pytest.mark.parametrize(
     ("name", "told", "text"), [(*each, text) for *each, texts in WRONG for text in texts]
 )
-def test_a_wrong_value_is_told_with_what_would_be_right(name: str, told: str, text: str) -> None:
+def test_a_wrong_value_is_reported_with_what_would_be_right(
+    name: str, told: str, text: str
+) -> None:
     with pytest.raises(WrongSettings, match=f"LEAKLINE_{name}.*{told}"):
         from_environment({f"LEAKLINE_{name}": text})
 

@@ -484,7 +484,7 @@ def test_each_loss_is_named_and_counted(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_what_sqlite_finds_in_its_file_is_told_once(
+def test_what_sqlite_finds_in_its_file_is_reported_once(
     api: TestClient, small: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = engine_of(api)

@@ -86,7 +86,7 @@ def test_a_database_that_vanishes_takes_nothing_until_it_is_back(
     bring_back = lose(path)
     status, said = server.request("POST", batches, run.wire(10, 10))
     assert (status, said["error"]["code"]) == (503, "database_moved")
-    # Also what is a row of its own, and whoever connects anew.
+    # Also what is a row of its own, and whoever connects again.
     assert server.request("POST", "/api/v1/runs", make_run(id="r2").header)[0] == 503
     assert server.request("GET", "/readyz")[0] == 503
     bring_back()
@@ -99,7 +99,7 @@ def test_a_database_that_vanishes_takes_nothing_until_it_is_back(
 
 
 @pytest.mark.long
-def test_a_database_that_another_program_made_anew_takes_nothing_and_loses_nothing(
+def test_a_database_that_another_program_recreated_takes_and_loses_nothing(
     serve: Any, make_run: Any, tmp_path: Path
 ) -> None:
     """Whoever opens what was deleted makes an empty one, and SQLite takes the write-ahead log for one left behind."""
@@ -278,7 +278,7 @@ def test_only_a_full_disk_is_called_one(engine: Engine) -> None:
 
 
 @pytest.mark.long
-def test_batches_and_runs_are_refused_each_time_the_disk_is_full_and_taken_with_room(
+def test_batches_and_runs_are_refused_while_the_disk_is_full_and_taken_with_room(
     tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000.0]
@@ -472,7 +472,7 @@ def test_on_a_full_disk_many_read_at_a_time_and_with_room_it_goes_on(
             assert "room on the disk again" in said[1]
             disk.fill()
             assert set(read_at_once(address)) == {200}
-            # Killed, so that what SQLite keeps beside the file is still there and is read as it is.
+            # Killed, so that what SQLite keeps next to the file is still there and is read as it is.
             process.kill()
             process.wait(10)
         disk.fill()
@@ -485,9 +485,9 @@ def test_on_a_full_disk_many_read_at_a_time_and_with_room_it_goes_on(
         )
         said, _ = backup.communicate(timeout=60)
         assert backup.returncode == 0, said
-        # Ended in order nothing is beside the file, and SQLite must make it again.
-        for beside in disk.inside.glob("leakline.db-shm"):
-            beside.unlink()
+        # Ended in order nothing is next to the file, and SQLite must make it again.
+        for shared in disk.inside.glob("leakline.db-shm"):
+            shared.unlink()
         disk.fill()
         refused = disk.start("serve", "--port", "0", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         _, told = refused.communicate(timeout=60)
@@ -553,7 +553,7 @@ def test_what_a_removed_run_took_is_given_back_in_small_steps(
     engine.dispose()
 
 
-def test_the_space_of_the_database_is_told(api: TestClient, make_run: Any) -> None:
+def test_the_space_of_the_database_is_reported(api: TestClient, make_run: Any) -> None:
     run = make_run()
     run.create(api)
     run.send(api, 0, 300)

@@ -117,7 +117,7 @@ def test_a_run_that_has_just_ended_is_examined_without_a_rest(
     assert examiner.once() > 0
 
 
-def test_findings_become_incidents_whose_changes_are_told_once(
+def test_findings_become_incidents_whose_changes_are_reported_once(
     examiner: Examiner, engine: Engine
 ) -> None:
     assert save(engine, verdict(finding()), NOW) == [(None, "suspected")]
@@ -156,7 +156,7 @@ def test_a_leak_that_is_known_better_by_now_is_the_same_incident(
     assert save(engine, verdict(named), NOW + 1) == []
     (then,) = findings.list_incidents(engine, "r1")
     assert (then["id"], then["fingerprint"], then["kind"]) == (first["id"], "f2", "objects")
-    # And under its first name again, as when its holder is searched anew.
+    # And under its first name again, as when its holder is searched again.
     again = replace(named, fingerprint="f1", status="confirmed")
     assert save(engine, verdict(again), NOW + 2) == [("suspected", "confirmed")]
     # Of one rank that was of several before, it is the same; of another rank, or in another phase, it is not.
@@ -223,7 +223,7 @@ def test_what_fails_half_way_leaves_neither_verdict_nor_alert(
 def test_each_verdict_is_the_one_of_a_first_look(
     standing_back: None, api: TestClient, make_run: Any
 ) -> None:
-    """Batches come in the wrong order and twice, and the server starts anew in between."""
+    """Batches come in the wrong order and twice, and the server starts again in between."""
     run = make_run()
     run.create(api)
     engine = engine_of(api)
@@ -269,7 +269,7 @@ def told_of(engine: Engine, run_id: str) -> list[str]:
         return list(connection.scalars(select(alerts.c.event).where(alerts.c.run_id == run_id)))
 
 
-def test_a_rank_that_failed_is_told_when_the_others_have_vanished(
+def test_a_rank_that_failed_is_reported_when_the_others_have_vanished(
     examiner: Examiner, engine: Engine, clock: Clock
 ) -> None:
     header = RunHeader("r3", "p", "r3", "generation", None, NOW)
@@ -283,7 +283,7 @@ def test_a_rank_that_failed_is_told_when_the_others_have_vanished(
     assert told_of(engine, "r3") == ["run.finished"]
 
 
-def test_an_end_is_told_once_when_an_earlier_attempt_is_heard_of_late(
+def test_an_end_is_reported_once_when_an_earlier_attempt_is_heard_of_late(
     examiner: Examiner, engine: Engine
 ) -> None:
     for instance, began in (("new", NOW), ("late", NOW - 5_000)):
@@ -438,7 +438,7 @@ def test_one_that_dies_at_its_start_is_tried_again_later(
 def test_one_of_another_version_is_not_asked(
     apart: Apart, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after an upgrade beside a server that runs."""
+    """As after an upgrade under a server that runs."""
     monkeypatch.setattr(apart, "_version", "0.0.1")
     assert apart("r1").cpu_seconds == 0
     assert "was installed meanwhile" in caplog.text

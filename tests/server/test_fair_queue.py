@@ -206,9 +206,9 @@ def test_other_projects_do_not_feel_a_crowd_of_new_names(
 ) -> None:
     """In one queue for all they would wait as long as the crowd does; how long is measured by `make test-weekly`."""
     server = serve(arguments=["--database-url", database_url])
-    beside = beside_a_crowd(server.port)
-    assert beside.refused == []
-    assert beside.crowded < 0.5 * beside.of_the_crowd, beside
+    waits = beside_a_crowd(server.port)
+    assert waits.refused == []
+    assert waits.crowded < 0.5 * waits.of_the_crowd, waits
 
 
 def test_many_are_asked_to_wait_longer_until_they_are_few_again() -> None:

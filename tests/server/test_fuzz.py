@@ -304,7 +304,7 @@ MIB: Final = 2**20
 MAX_PEAK_BYTES: Final = 12 * MIB
 # Of CPU.
 MAX_JSON_SECONDS: Final = 0.25
-TRIES: Final = 5
+TRIES: Final = 3
 
 
 def bomb(encoding: str, size: int) -> bytes:

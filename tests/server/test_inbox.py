@@ -212,9 +212,7 @@ def test_lines_that_are_none_are_refused_by_name(api: TestClient, run: Any, line
     assert told(api, run) == {}
 
 
-def test_what_was_taken_is_told_with_what_is_stored_and_what_was_lost(
-    api: TestClient, run: Any
-) -> None:
+def test_a_process_says_what_was_taken_stored_and_lost(api: TestClient, run: Any) -> None:
     def process() -> tuple[int, int, dict[str, int]]:
         (found,) = api.get("/api/v1/runs/r1").json()["processes"]
         return found["taken"], found["stored"], found["lost"]
@@ -441,7 +439,7 @@ def test_another_attempt_is_known_to_whoever_reads_what_moved(engine: Engine) ->
     assert (known.attempt, attempts) == (2, {"p0": 2, "p1": 1})
 
 
-def test_a_run_that_begins_anew_by_the_same_name_is_not_taken_for_the_old_one(
+def test_a_run_that_begins_again_by_the_same_name_is_not_taken_for_the_old_one(
     engine: Engine,
 ) -> None:
     run_id, inbox = new_run(engine), Inbox()

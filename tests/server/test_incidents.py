@@ -121,7 +121,7 @@ def test_seen_in_two_closed_by_a_note_and_back_in_a_third(api: TestClient, plant
 @pytest.mark.parametrize(
     ("what", "state"), [("acknowledge", "acknowledged"), ("ignore", "ignored"), ("close", "closed")]
 )
-def test_what_is_said_stands_until_it_is_taken_back(
+def test_what_is_said_holds_until_it_is_taken_back(
     api: TestClient, plant: Plant, what: str, state: str
 ) -> None:
     plant("a", finding())
@@ -149,7 +149,7 @@ def test_an_acknowledgement_expires(
     assert (leak["state"], leak["said"]) == ("open", [])
 
 
-def test_what_is_said_anew_replaces_what_was_said_but_a_closing_note_stays(
+def test_a_new_word_replaces_the_old_one_but_a_closing_note_stays(
     api: TestClient, plant: Plant
 ) -> None:
     plant("a", finding())

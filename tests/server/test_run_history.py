@@ -134,7 +134,7 @@ def pages(shared_api: TestClient, make_run: Any) -> TestClient:
     ("generations", "said"),
     [(4, None), (5, "without the first for warm-up"), (20, "without the first 2 for warm-up")],
 )
-def test_what_is_left_out_is_said_where_the_figure_stands(
+def test_warm_up_that_is_left_out_is_named_with_the_figure(
     generations: int, said: str | None, pages: TestClient
 ) -> None:
     address = f"before=a{generations}&after=b{generations}"
@@ -287,7 +287,7 @@ def adds_up(shown: Any, whole: Any) -> None:
         at += span
 
 
-def test_an_answer_that_takes_long_is_worked_out_anew_while_the_one_before_is_shown(
+def test_a_slow_answer_is_computed_again_while_the_old_one_is_shown(
     api: TestClient,
     make_run: Any,
     loads: list[str],

@@ -337,7 +337,7 @@ def test_a_child_that_says_the_last_number_holds_up_no_attempt_that_is_put_in_be
     ("field", "limit"),
     [("config", limits.MAX_CONFIG_BYTES), ("environment", limits.MAX_ENVIRONMENT_BYTES)],
 )
-def test_what_a_run_tells_of_itself_is_bounded_as_json(
+def test_config_and_environment_of_a_run_are_bounded_as_json(
     shared_api: TestClient, field: str, limit: int
 ) -> None:
     # {"a":"..."}, where each of these takes two bytes
@@ -403,7 +403,7 @@ def test_notes_and_names_of_series_count(bounded: TestClient, make_run: Any) -> 
     assert len(bounded.get(f"{RUNS}/r1").json()["notes"]) == 30
 
 
-def test_whoever_is_told_three_fields_has_no_more_read_for_them(
+def test_for_an_answer_of_three_fields_no_more_is_read(
     sqlite_copies: Copies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -477,7 +477,7 @@ def test_the_same_bound_holds_either_way(
     assert ("Clocks that lied at first" in api.get("/runs/r1").text) == lies
 
 
-def test_a_clock_behind_is_put_right_and_told_and_never_refused(
+def test_a_clock_behind_is_corrected_reported_and_never_refused(
     api: TestClient, make_run: Any
 ) -> None:
     run = make_run(started=time.time() - HOURS - 20)
@@ -527,7 +527,7 @@ def test_a_rank_whose_clock_is_behind_is_of_the_attempt_that_it_joins(
     assert skews == {"p1": 0, "p2": 1, "p3": -1}
 
 
-def test_a_clock_that_is_set_right_within_a_batch_moves_only_what_it_told_before(
+def test_a_clock_set_right_within_a_batch_moves_only_earlier_times(
     api: TestClient, make_run: Any
 ) -> None:
     now = time.time()
@@ -698,7 +698,7 @@ def heard_at(api: Any, instance: str, at: float, run: str | None = None) -> None
 
 
 def one_vanished(api: Any, make_run: Any, counted: Any, of_other: Any, count: int = 12) -> Any:
-    """A rank that fell silent beside another, and the kills in the memory group that each counted."""
+    """A rank that fell silent next to another, and the kills in the memory group that each counted."""
     dead = joined(api, make_run(extra={"cgroup.kills": lambda sequence: counted}))
     alive = joined(api, make_run(instance="p2", rank=1, extra={"cgroup.kills": of_other}))
     dead.send(api, 0, 6)
@@ -707,7 +707,9 @@ def one_vanished(api: Any, make_run: Any, counted: Any, of_other: Any, count: in
     return dead
 
 
-def test_a_rank_killed_beside_others_is_told_and_the_run_goes_on(api: Any, make_run: Any) -> None:
+def test_a_rank_killed_among_others_is_reported_and_the_run_goes_on(
+    api: Any, make_run: Any
+) -> None:
     """The group of the surviving rank counts a kill after the last reading of the other."""
     dead = one_vanished(api, make_run, 0, lambda sequence: int(sequence > 9))
     concluded = conclude(api, before=2000.0, soon=2000.0)
@@ -738,7 +740,7 @@ def test_a_kill_that_another_rank_saw_is_evidence(
     assert len(conclude(api, before=2000.0, soon=2000.0).processes) == vanished
 
 
-def test_a_child_that_vanishes_is_ended_and_not_told(api: Any, make_run: Any) -> None:
+def test_a_child_that_vanishes_is_ended_and_not_reported(api: Any, make_run: Any) -> None:
     joined(api, make_run()).send(api, 0, 3)
     joined(api, make_run(instance="p2", extra=FULL), role="child").send(api, 0, 3)
     heard_at(api, "p2", 1000.0)
@@ -761,9 +763,7 @@ def test_a_rank_that_failed_is_why_another_was_killed_by_a_signal(
     assert state_of(api) == (("killed", reason) if evidence else ("failed", "ValueError"))
 
 
-def test_a_run_whose_processes_have_all_told_their_ends_is_not_silent(
-    api: Any, make_run: Any
-) -> None:
+def test_a_run_whose_processes_have_all_ended_is_not_silent(api: Any, make_run: Any) -> None:
     joined(api, make_run()).send(api, 0, 3)
     end(api, "p1", "failed", reason="ValueError")
     api.patch("/api/v1/runs/r1", json={"state": "running"})
