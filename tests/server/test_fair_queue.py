@@ -44,19 +44,15 @@ def fill(queue: FairQueue[int], sender: Sender, room: tuple[int, int, int]) -> i
     return count
 
 
-def test_items_of_one_sender_keep_their_order() -> None:
-    queue = filled({CROWD: [TURN_COST] * 5})
-    assert queue.take(3, 10**6) == [(CROWD, 0), (CROWD, 1), (CROWD, 2)]
-    assert queue.take(9, 10**6) == [(CROWD, 3), (CROWD, 4)]
-    assert queue.take(9, 10**6) == []
-    assert len(queue) == 0
-
-
 def test_a_cheap_item_waits_for_one_expensive_one_at_most() -> None:
     other = Sender("other", "r2")
     queue = filled({CROWD: [4_000] * 40, other: [10] * 8})
     first = [queue.take(1, 0)[0] for _ in range(9)]
     assert first == [(CROWD, 0), *((other, n) for n in range(8))]
+    # An expensive one is taken by itself.
+    queue = filled({other: [10] * 3, CROWD: [4_000] * 2})
+    assert [len(queue.take(64, 2_000)) for _ in range(4)] == [3, 1, 1, 0]
+    assert (len(queue), queue._all.held, queue._all.branches) == (0, [0, 0, 0], {})
 
 
 def test_projects_and_runs_share_by_cost() -> None:
@@ -69,12 +65,6 @@ def test_projects_and_runs_share_by_cost() -> None:
     assert abs(cost["many"] - cost["crowd"]) <= 500
     of_runs = [taken.count(run) for run in runs]
     assert max(of_runs) - min(of_runs) <= TURN_COST // 50
-
-
-def test_an_expensive_item_is_taken_by_itself() -> None:
-    other = Sender("other", "r2")
-    queue = filled({other: [10] * 3, CROWD: [4_000] * 2})
-    assert [len(queue.take(64, 2_000)) for _ in range(4)] == [3, 1, 1, 0]
 
 
 def test_who_was_alone_still_owes_what_it_cost() -> None:
@@ -95,11 +85,8 @@ def test_a_run_may_fill_a_third_and_a_project_half() -> None:
         fill(queue, Sender("crowd", f"r{number}"), ROOM)
     assert len(queue) == 150
     assert fill(queue, Sender("other", "r1"), ROOM) >= 50
-
-
-def test_who_comes_next_finds_room_however_many_came_before() -> None:
-    queue: FairQueue[int] = FairQueue()
-    for number in range(6):
+    # Whoever comes next finds room, however many came before.
+    for number in range(4):
         assert fill(queue, Sender(f"p{number}", "r1"), ROOM) > 0
 
 
@@ -114,12 +101,6 @@ def test_each_amount_has_its_room(amount: int) -> None:
     assert queue.has_room(Sender("other", "r1"), (300, 300, 300))
     queue.take(1, 1)
     assert queue.has_room(CROWD, (300, 300, 300))
-
-
-def test_what_is_empty_holds_nothing() -> None:
-    queue = filled({Sender(f"p{n % 5}", f"r{n}"): [n] for n in range(50)})
-    queue.take(99, 10**6)
-    assert (len(queue), queue._all.held, queue._all.branches) == (0, [0, 0, 0], {})
 
 
 def test_threads_lose_and_repeat_nothing() -> None:
@@ -211,10 +192,7 @@ def test_bodies_of_a_project_leave_as_much_room_as_they_take() -> None:
         assert set(coming.of_projects) == {"crowd", "other"}
     coming.add(-(MAX_BODIES_BYTES // 2), "crowd")
     assert (coming.size, coming.of_projects) == (0, {})
-
-
-def test_a_body_that_ends_before_it_began_takes_nothing() -> None:
-    coming = Coming()
+    # A body that ends before it began takes nothing.
     with coming.holding(0, "gone"), coming.holding(0, "gone"):
         coming.check("gone")
     assert (coming.size, coming.of_projects) == (0, {})
@@ -228,18 +206,15 @@ def test_other_projects_do_not_feel_a_crowd_of_new_names(
 ) -> None:
     """In one queue for all they would wait as long as the crowd does; how long is measured by `make test-weekly`."""
     server = serve(arguments=["--database-url", database_url])
-    beside = beside_a_crowd(server.port)
-    assert beside.refused == []
-    assert beside.crowded < 0.5 * beside.of_the_crowd, beside
-
-
-def test_a_few_come_back_after_a_second() -> None:
-    turned_away = TurnedAway()
-    for at in range(REFUSED_PER_SECOND - 1):
-        assert turned_away.one_more(at / REFUSED_PER_SECOND) == 1
+    waits = beside_a_crowd(server.port)
+    assert waits.refused == []
+    assert waits.crowded < 0.5 * waits.of_the_crowd, waits
 
 
 def test_many_are_asked_to_wait_longer_until_they_are_few_again() -> None:
+    turned_away = TurnedAway()
+    for at in range(REFUSED_PER_SECOND - 1):
+        assert turned_away.one_more(at / REFUSED_PER_SECOND) == 1
     turned_away = TurnedAway()
     for at in range(10 * REFUSED_PER_SECOND):
         last = turned_away.one_more(at / (10 * REFUSED_PER_SECOND))
@@ -247,13 +222,9 @@ def test_many_are_asked_to_wait_longer_until_they_are_few_again() -> None:
     # The first of the second after: as many may follow.
     assert turned_away.one_more(1.0) == 11
     assert turned_away.one_more(3.5) == 1
-
-
-def test_nobody_is_sent_away_for_longer_than_a_training_waits_anyway() -> None:
-    turned_away = TurnedAway()
-    assert {turned_away.one_more(0.5) for _ in range(100 * REFUSED_PER_SECOND)} == set(
-        range(1, LONGEST_RETRY_SECONDS + 1)
-    )
+    # Nobody is sent away for longer than a training waits anyway.
+    waits = {turned_away.one_more(9.5) for _ in range(100 * REFUSED_PER_SECOND)}
+    assert waits == set(range(1, LONGEST_RETRY_SECONDS + 1))
 
 
 def test_ten_thousand_come_back_at_a_rate_that_is_cheap_to_refuse() -> None:

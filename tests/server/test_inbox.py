@@ -31,6 +31,7 @@ from leakline_server.store.details import LINES_KEPT
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.ingest.incoming_batch import Accepted, Incoming
+from leakline_server.store.ingest.ingest_cache import Intervals
 from leakline_server.store.maintenance import corruption
 from leakline_server.store.runs import lifecycle
 from leakline_server.store.runs.run_registration import join_run
@@ -62,22 +63,13 @@ def sequences(api: TestClient) -> list[int]:
     return sorted(row["sequence"] for row in rows)
 
 
-def test_the_same_batch_again_is_accepted_with_nothing_new(api: TestClient, run: Any) -> None:
-    assert run.send(api, 0, 20) == 20
-    assert run.send(api, 0, 20) == 0
-    assert sequences(api) == list(range(20))
-
-
 def test_other_pieces_are_trimmed_and_fill_gaps(api: TestClient, run: Any) -> None:
     assert run.send(api, 5, 5) == run.send(api, 12, 5) == 5
     assert sequences(api) == [*range(5, 10), *range(12, 17)]
     assert run.send(api, 0, 20) == 10
-    assert run.send(api, 3, 14, size=3) == 0
+    assert run.send(api, 3, 14, size=3) == run.send(api, 0, 20) == 0
     assert sequences(api) == list(range(20))
-
-
-def test_batches_out_of_order_end_up_in_order(api: TestClient, run: Any) -> None:
-    for first in (40, 0, 20, 10, 30):
+    for first in (40, 20, 30):
         assert run.send(api, first, 10) == 10
     items = api.get("/api/v1/runs/r1/series?name=process.rss_bytes&x=sequence").json()["items"]
     assert items[0]["x"] == list(range(50))
@@ -98,55 +90,24 @@ def test_batches_out_of_order_end_up_in_order(api: TestClient, run: Any) -> None
 def test_the_same_number_with_other_content_is_a_contradiction(
     change: Any, field: str, api: TestClient, run: Any
 ) -> None:
-    run.send(api, 0, 10)
-    wire = run.wire(0, 10)
+    run.send(api, 2, 8)
+    wire = run.wire(2, 10)
     change(wire)
     answer = api.post(BATCHES, json=wire)
     assert answer.status_code == 409
     assert answer.json()["error"]["code"] == "sequence_contradiction"
     assert answer.json()["error"]["details"]["field"] == field
-    assert run.send(api, 0, 10) == 0
+    # Nothing of this batch is stored.
+    assert sequences(api) == list(range(2, 10))
 
 
-def test_a_contradiction_stores_nothing_of_its_batch(api: TestClient, run: Any) -> None:
-    run.send(api, 0, 10)
-    wire = run.wire(5, 10)
-    wire["columns"]["phase"][0] = "other"
-    assert api.post(BATCHES, json=wire).status_code == 409
-    assert sequences(api) == list(range(10))
-
-
-def test_two_processes_have_numbers_of_their_own(api: TestClient, run: Any, make_run: Any) -> None:
-    other = make_run(instance="p2", rank=1, leak_bytes=0)
-    assert run.send(api, 0, 6) == 6
-    assert other.send(api, 0, 6) == 6
-    found = api.get("/api/v1/runs/r1").json()
-    assert [(p["instance"], p["rank"]) for p in found["processes"]] == [("p1", 0), ("p2", 1)]
-    assert found["rss_bytes"] == sum(
-        r.snapshot(5).samples["process.rss_bytes"] for r in (run, other)
-    )
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "zstd", "identity"])
-def test_a_compressed_batch_is_the_same_batch(encoding: str, api: TestClient, run: Any) -> None:
-    raw = json.dumps(run.wire(0, 30)).encode()
-    body = {"gzip": gzip.compress, "zstd": zstandard.compress, "identity": bytes}[encoding](raw)
-    answer = api.post(BATCHES, content=body, headers={"content-encoding": encoding})
-    assert answer.json() == {"accepted": 30, "requests": []}
+def test_a_compressed_batch_is_the_same_batch(api: TestClient, run: Any) -> None:
+    ways = {"gzip": gzip.compress, "zstd": zstandard.compress, "identity": bytes}
+    for accepted, (encoding, pack) in zip((30, 0, 0), ways.items(), strict=True):
+        body = pack(json.dumps(run.wire(0, 30)).encode())
+        answer = api.post(BATCHES, content=body, headers={"content-encoding": encoding})
+        assert answer.json() == {"accepted": accepted, "requests": []}
     assert run.send(api, 0, 30) == 0
-
-
-def test_rows_are_the_same_batch_as_columns(api: TestClient, run: Any) -> None:
-    rows = [
-        {
-            "time": s.time, "monotonic": s.monotonic, "generation": s.generation, "phase": s.phase,
-            "label": s.label, "kind": s.kind, "series": dict(s.samples),
-        }
-        for s in run.batch(0, 9).snapshots
-    ]  # fmt: skip
-    body = {"version": 1, "process": {"instance": "p1"}, "first_sequence": 0, "snapshots": rows}
-    assert api.post(BATCHES, json=body).json()["accepted"] == 9
-    assert run.send(api, 0, 9) == 0
 
 
 def test_the_smallest_batch_of_another_language_is_enough(api: TestClient, run: Any) -> None:
@@ -156,14 +117,6 @@ def test_the_smallest_batch_of_another_language_is_enough(api: TestClient, run: 
     (found,) = api.get("/api/v1/runs/r1/snapshots?name=js.heap_bytes").json()["items"]
     assert found["kind"] == "manual"
     assert found["samples"] == {"js.heap_bytes": 12}
-
-
-def test_an_empty_batch_still_tells_what_was_lost(api: TestClient, run: Any) -> None:
-    wire = run.wire(0, 1)
-    wire |= {"count": 0, "lost": {"thinned": 7}, "first_sequence": 0}
-    wire["columns"] = {"time": [], "series": {}}
-    assert api.post(BATCHES, json=wire).json()["accepted"] == 0
-    assert api.get("/api/v1/runs/r1").json()["processes"][0]["lost"] == {"thinned": 7}
 
 
 def test_series_beyond_the_bound_are_left_out_and_counted(
@@ -197,13 +150,11 @@ def told(api: TestClient, run: Any) -> dict[str, list[str]]:
     return {process["instance"]: process["log_lines"] for process in found["processes"]}
 
 
-def kept_rows(api: TestClient) -> list[str]:
+def kept_rows(api: TestClient) -> str:
     """Every text of every row that could hold lines."""
     with engine_of(api).connect() as connection:
-        bodies = [
-            each for of in (details, batches) for each in connection.scalars(select(of.c.body))
-        ]
-    return [decompress(body).decode(errors="replace") for body in bodies]
+        bodies = [b for of in (details, batches) for b in connection.scalars(select(of.c.body))]
+    return "".join(decompress(body).decode(errors="replace") for body in bodies)
 
 
 def test_only_the_newest_lines_are_kept(api: TestClient, run: Any) -> None:
@@ -214,32 +165,27 @@ def test_only_the_newest_lines_are_kept(api: TestClient, run: Any) -> None:
         assert say(run, api, sequence, lines).status_code == 200
     expected = [f"batch {s} line {i}" for s in range(4) for i in range(20)][-LINES_KEPT:]
     assert told(api, run) == {"p1": expected}
-    stored = "".join(kept_rows(api))
+    stored = kept_rows(api)
     assert "batch 1 line 10" in stored
     assert "batch 1 line 9" not in stored
     assert "batch 0" not in stored
+    # What the client sends at once fits.
+    assert SENT_AT_ONCE <= LINES_KEPT
+    assert say(run, api, 9, ["\u4e16" * LINE_LIMIT] * SENT_AT_ONCE).status_code == 200
 
 
-def test_lines_of_one_batch_and_of_a_batch_that_comes_late_are_in_order(
-    api: TestClient, run: Any
+def test_lines_of_each_process_are_in_order_once_and_no_events(
+    api: TestClient, run: Any, make_run: Any
 ) -> None:
-    say(run, api, 5, ["later"])
-    say(run, api, 1, ["sooner"])
-    assert told(api, run) == {"p1": ["sooner", "later"]}
-
-
-def test_a_batch_that_is_sent_twice_tells_its_lines_once(api: TestClient, run: Any) -> None:
-    for _ in range(2):
-        assert say(run, api, 0, ["one"]).status_code == 200
-    assert told(api, run) == {"p1": ["one"]}
-
-
-def test_each_process_has_its_own_lines(api: TestClient, run: Any, make_run: Any) -> None:
     other = make_run(instance="p2", rank=1)
-    say(run, api, 0, ["of rank 0"])
+    for _ in range(2):
+        assert say(run, api, 5, ["later"]).status_code == 200
     say(other, api, 0, ["of rank 1"])
-    say(run, api, 1, ["again"])
-    assert told(api, run) == {"p1": ["of rank 0", "again"], "p2": ["of rank 1"]}
+    say(run, api, 2, ["\x1b[31msooner\x00\x07 'quoted' <b>"])
+    assert told(api, run) == {"p1": ["[31msooner 'quoted' <b>", "later"], "p2": ["of rank 1"]}
+    events = api.get("/api/v1/runs/r1/events").json()["items"]
+    assert {event["kind"] for event in events} == {"mark", "expect"}
+    assert "sooner" not in json.dumps(api.get("/api/v1/runs/r1/snapshots").json())
 
 
 def test_lines_of_runs_that_are_written_together_stay_apart(
@@ -255,14 +201,6 @@ def test_lines_of_runs_that_are_written_together_stay_apart(
     assert told(api, other) == {"p1": ["of r2"]}
 
 
-def test_lines_are_no_events(api: TestClient, run: Any) -> None:
-    say(run, api, 2, ["a line"])
-    kinds = [e["kind"] for e in api.get("/api/v1/runs/r1/events").json()["items"]]
-    assert kinds == ["mark", "expect"]
-    assert "a line" not in json.dumps(api.get("/api/v1/runs/r1/snapshots").json())
-    assert told(api, run) == {"p1": ["a line"]}
-
-
 @pytest.mark.parametrize(
     "lines",
     [None, "text", [], [1], ["x"] * (LINES_KEPT + 1), ["x" * (MAX_LINE_LENGTH + 1)], [["nested"]], {"a": "b"}],
@@ -274,38 +212,20 @@ def test_lines_that_are_none_are_refused_by_name(api: TestClient, run: Any, line
     assert told(api, run) == {}
 
 
-def test_what_the_client_sends_fits(api: TestClient, run: Any) -> None:
-    assert SENT_AT_ONCE <= LINES_KEPT
-    assert say(run, api, 0, ["\u4e16" * LINE_LIMIT] * SENT_AT_ONCE).status_code == 200
+def test_a_process_says_what_was_taken_stored_and_lost(api: TestClient, run: Any) -> None:
+    def process() -> tuple[int, int, dict[str, int]]:
+        (found,) = api.get("/api/v1/runs/r1").json()["processes"]
+        return found["taken"], found["stored"], found["lost"]
 
-
-def test_control_characters_are_gone(api: TestClient, run: Any) -> None:
-    say(run, api, 0, ["\x1b[31mred\x00\x07 'quoted' <b>"])
-    assert told(api, run) == {"p1": ["[31mred 'quoted' <b>"]}
-
-
-def test_what_is_stored_and_what_was_taken_is_told_of_each_process(
-    api: TestClient, run: Any
-) -> None:
-    run.send(api, 1, 10)
-    run.send(api, 15, 5)
-    (process,) = api.get("/api/v1/runs/r1").json()["processes"]
-    assert (process["taken"], process["stored"]) == (19, 15)
-
-
-def test_what_was_lost_after_the_last_batch_was_taken_as_well(api: TestClient, run: Any) -> None:
-    run.send(api, 1, 10)
-    empty = run.wire(11, 1) | {"count": 0, "lost": {"queue_full": 4, "events": 9}}
+    run.send(api, 1, 600)
+    run.send(api, 605, 5)
+    assert process() == (609, 605, {})
+    # What was lost after the last batch was taken, too.
+    lost = {"queue_full": 9, "events": 5}
+    empty = run.wire(11, 1) | {"count": 0, "lost": lost}
     empty |= {"columns": {"time": [], "series": {}}, "events": [], "first_sequence": 0}
-    assert api.post("/api/v1/runs/r1/batches", json=empty).status_code == 200
-    (process,) = api.get("/api/v1/runs/r1").json()["processes"]
-    assert (process["taken"], process["stored"]) == (14, 10)
-
-
-def test_sealed_snapshots_are_counted_with_those_that_wait(api: TestClient, run: Any) -> None:
-    run.send(api, 1, 700)
-    (process,) = api.get("/api/v1/runs/r1").json()["processes"]
-    assert (process["taken"], process["stored"]) == (700, 700)
+    assert api.post(BATCHES, json=empty).json()["accepted"] == 0
+    assert process() == (614, 605, lost)
 
 
 class Killed(Exception):
@@ -321,21 +241,11 @@ class Send:
     killed: bool
 
 
-@dataclass(frozen=True)
-class Seal:
-    rank: int
-
-
-sends = st.builds(
-    Send,
-    server=st.integers(0, 1),
-    rank=st.integers(0, 1),
-    first=st.integers(0, 40),
-    count=st.integers(1, 25),
-    killed=st.integers(0, 9).map(lambda n: n == 0),
-)
-
-steps = st.lists(st.one_of(sends, sends, sends, st.builds(Seal, st.integers(0, 1))), max_size=25)
+ranks = st.integers(0, 1)
+killed = st.integers(0, 9).map(lambda n: n == 0)
+sends = st.builds(Send, ranks, ranks, st.integers(0, 40), st.integers(1, 25), killed)
+# A rank by itself is sealed.
+steps = st.lists(st.one_of(sends, sends, sends, ranks), max_size=25)
 numbers = iter(range(10**6))
 
 
@@ -433,14 +343,14 @@ def check(engine: Engine, run_id: str, sent: dict[int, set[int]]) -> None:
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_every_snapshot_is_stored_once_whichever_server_takes_it(
-    engine: Engine, did: list[Send | Seal]
+    engine: Engine, did: list[Send | int]
 ) -> None:
     run_id = new_run(engine)
     servers = [Inbox(), Inbox()]
     sent: dict[int, set[int]] = {0: set(), 1: set()}
     for step in did:
-        if isinstance(step, Seal):
-            seal(engine, run_id, step.rank)
+        if isinstance(step, int):
+            seal(engine, run_id, step)
             continue
         found = batch(run_id, step.rank, step.first, step.count)
         if step.killed:
@@ -487,17 +397,11 @@ def test_an_event_is_stored_once(engine: Engine) -> None:
     query = select(details.c.sequence).where(details.c.run_id == run_id)
     with engine.connect() as connection:
         assert sorted(connection.scalars(query)) == [0, 24, 32]
-
-
-def test_a_server_reads_only_what_moved(engine: Engine) -> None:
-    """A process of which the other server has taken nothing is not read again."""
-    run_id, servers = new_run(engine), [Inbox(), Inbox()]
-    store(engine, servers[0], [batch(run_id, 0, 0, 5), batch(run_id, 1, 0, 5)])
-    store(engine, servers[1], [batch(run_id, 1, 5, 5)])
-    kept = servers[0]._runs[run_id].processes["p0"]
-    store(engine, servers[0], [batch(run_id, 1, 8, 4)])
-    assert servers[0]._runs[run_id].processes["p0"] is kept
-    check(engine, run_id, {0: set(range(5)), 1: set(range(12))})
+    # Numbers of the run and of its process count what was written.
+    assert count_of(engine, runs.c.stored, runs.c.id == run_id) == 3
+    store(engine, servers[0], [batch(run_id, 0, 5, 30), batch(run_id, 1, 0, 5)])
+    assert count_of(engine, runs.c.stored, runs.c.id == run_id) == 4
+    assert [of_process(engine, run_id, rank, processes.c.stored) for rank in (0, 1)] == [3, 4]
 
 
 def test_what_is_read_of_a_large_run_is_what_moved(engine: Engine) -> None:
@@ -507,14 +411,18 @@ def test_what_is_read_of_a_large_run_is_what_moved(engine: Engine) -> None:
     store(engine, servers[1], [batch(run_id, 3, 30, 5)])
     with statements(engine) as asked:
         store(engine, servers[0], [batch(run_id, 5, 30, 5)])
-    read_again = [
-        each for each in asked if re.match("SELECT.*FROM (processes|series)", each[0], re.S)
-    ]
+    kept = servers[0]._runs[run_id].processes["p0"]
+    read_again = [a for a in asked if re.match("SELECT.*FROM (processes|series)", a[0], re.S)]
     with writing(engine) as connection:
         # What this transaction has changed since counts as well.
         rows = [connection.exec_driver_sql(*each).all() for each in read_again]
     assert [len(found) for found in rows] == [1, 2]
-    check(engine, run_id, {r: set(range(35 if r in (3, 5) else 30)) for r in range(12)})
+    # A process of which the other server has taken nothing is not read again.
+    store(engine, servers[1], [batch(run_id, 5, 35, 5)])
+    store(engine, servers[0], [batch(run_id, 5, 40, 5)])
+    assert servers[0]._runs[run_id].processes["p0"] is kept
+    counts = {3: 35, 5: 45}
+    check(engine, run_id, {rank: set(range(counts.get(rank, 30))) for rank in range(12)})
 
 
 def test_another_attempt_is_known_to_whoever_reads_what_moved(engine: Engine) -> None:
@@ -531,16 +439,7 @@ def test_another_attempt_is_known_to_whoever_reads_what_moved(engine: Engine) ->
     assert (known.attempt, attempts) == (2, {"p0": 2, "p1": 1})
 
 
-def test_the_numbers_of_a_run_and_its_processes_count_what_was_written(engine: Engine) -> None:
-    run_id, inbox = new_run(engine), Inbox()
-    store(engine, inbox, [batch(run_id, 0, 0, 5), batch(run_id, 0, 5, 5)])
-    store(engine, inbox, [batch(run_id, 1, 0, 5)])
-    store(engine, inbox, [batch(run_id, 0, 0, 10)])
-    assert count_of(engine, runs.c.stored, runs.c.id == run_id) == 2
-    assert [of_process(engine, run_id, rank, processes.c.stored) for rank in (0, 1)] == [1, 2]
-
-
-def test_a_run_that_begins_anew_by_the_same_name_is_not_taken_for_the_old_one(
+def test_a_run_that_begins_again_by_the_same_name_is_not_taken_for_the_old_one(
     engine: Engine,
 ) -> None:
     run_id, inbox = new_run(engine), Inbox()
@@ -714,3 +613,20 @@ def test_a_server_whose_clock_is_behind_makes_nothing_look_silent(engine: Engine
         with engine.connect() as connection:
             heard.append(tuple(connection.execute(seen).one()))
     assert heard == [(at, at) for at in (1_100.0, 1_100.0, 1_101.0, 9_000.0, 1_002.0)]
+
+
+stretch = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda s: (s[0], s[0] + s[1]))
+
+
+@given(st.lists(stretch, max_size=12), stretch)
+def test_missing_is_what_a_set_would_miss(
+    added: list[tuple[int, int]], asked: tuple[int, int]
+) -> None:
+    known, numbers = Intervals(added), set[int]()
+    for first, last in added:
+        numbers |= set(range(first, last + 1))
+    gaps = known.missing(*asked)
+    found = [n for first, last in gaps for n in range(first, last + 1)]
+    assert found == sorted(set(range(asked[0], asked[1] + 1)) - numbers)
+    stretches = list(known)
+    assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(stretches))

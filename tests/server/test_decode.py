@@ -1,4 +1,4 @@
-"""Series of a batch are read natively as value by value, and a packed batch reads back as it was sent."""
+"""A batch is decoded natively as value by value, is packed and reads back as it was sent; and what that costs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import json
 import os
 import subprocess
 import sys
+import time
+import tracemalloc
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -16,9 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakline_server.errors import RequestRefused
+from leakline_server.errors import InvalidField, RequestRefused
 from leakline_server.ingest import decode
 from leakline_server.ingest.decode import SeriesRead, read_series
+from leakline_server.limits import MAX_BATCH_SERIES, MAX_SNAPSHOTS
 from leakline_server.store import native_module
 from leakline_server.store.ingest import incoming_batch, wire_types
 from leakline_server.store.ingest.incoming_batch import NOT_THERE, BatchColumns, of_lists
@@ -48,10 +52,6 @@ def tables(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> dict[str, list[An
     return {name: draw(st.one_of(kinds)) for name in names}
 
 
-def raw(table: dict[str, list[Any]], separators: tuple[str, str] = (",", ":")) -> bytes:
-    return json.dumps(table, separators=separators).encode()
-
-
 def texts(series: dict[str, str]) -> bytes:
     return ("{" + ",".join(f'"{name}":{text}' for name, text in series.items()) + "}").encode()
 
@@ -73,34 +73,14 @@ def lists(columns: BatchColumns) -> dict[str, list[Any]]:
 
 
 @without_native
-@settings(max_examples=150)
-@given(tables(integers | plain_floats | st.none()), st.sampled_from(((",", ":"), (", ", ": "))))
-def test_what_is_read_is_what_was_written(
-    table: dict[str, list[Any]], separators: tuple[str, str]
-) -> None:
-    count = len(next(iter(table.values())))
-    found = read_series(raw(table, separators), count)
-    if found is None:
-        # Beyond what is plain: a float that is too large for every series.
-        assert any(abs(v or 0) > 1e15 for values in table.values() for v in values)
-        return
-    constant, whole, holed, fractional, low, high = found
-    numbers = [value or 0 for values in table.values() for value in values]
-    assert low <= min(numbers)
-    assert high >= max(numbers)
-    got: dict[str, list[Any]] = {name: [value] * count for name, value in constant.items()}
-    for rows, absent in ((whole, None), (holed, -(2**63)), (fractional, "nan")):
-        for name, values in zip(rows.names, rows.values.tolist(), strict=True):
-            got[name] = [None if v == absent or (absent == "nan" and v != v) else v for v in values]
-    assert got == table
-
-
-@without_native
 @settings(max_examples=80)
 @given(tables(integers | floats | st.none()))
 def test_a_batch_is_taken_or_refused_alike_in_either_way(table: dict[str, list[Any]]) -> None:
     body = body_of(table)
     assert taken(body) == taken_value_by_value(body)
+    # And with a float of more digits than anybody writes.
+    long = body.replace(b'"series":{', b'"series":{"x":[' + b"0." + b"1" * 90 + b"],")
+    assert taken(long) == taken_value_by_value(long)
 
 
 def taken(body: bytes) -> dict[str, list[Any]]:
@@ -166,38 +146,18 @@ def test_what_has_names_that_are_none_or_is_no_object_of_lists_of_one_length_is_
 
 
 @without_native
-@pytest.mark.parametrize("name", ["}", '],{"[:', "é" * 512, "n" * 512, "eight...", "😀", "\ufeffa"])
-def test_any_other_name_is_a_name(name: str) -> None:
-    name = name.replace('"', "'")
-    found = read_series(texts({name: "[1,2]", name[1:] + "x": "[1.5,2]"}), 2)
-    assert found is not None
-    assert (found.whole.names, found.floats.names) == ([name], [name[1:] + "x"])
-
-
-@without_native
-def test_no_series_are_none() -> None:
-    found = read_series(b" { } ", 7)
-    assert found is not None
-    assert [rows.values.shape for rows in found[1:4]] == [(0, 7)] * 3  # type: ignore[union-attr]
-    assert read_series(b'{"a":[]}', 0) is None
-
-
-@without_native
-def test_what_stands_still_is_one_number() -> None:
+def test_a_constant_series_is_one_number() -> None:
     many = {"a": [5] * 48, "b": [-0] * 48, "c": [5] * 47 + [6], "d": [None] * 48, "e": [1.5] * 48}
-    found = read_series(raw(many), 48)
+    found = read_series(json.dumps(many).encode(), 48)
     assert found is not None
     assert found.constant == {"a": 5, "b": 0}
     assert (found.whole.names, found.holed.names, found.floats.names) == (["c"], ["d"], ["e"])
-    few = read_series(raw({"a": [5] * 47}), 47)
+    few = read_series(json.dumps({"a": [5] * 47}).encode(), 47)
     assert few is not None
     assert (few.constant, few.whole.names) == ({}, ["a"])
-
-
-@without_native
-def test_a_float_of_more_digits_than_anybody_writes_is_the_same_in_the_end() -> None:
-    text = body_of({"gauge.a": [0.5, 1.5]}).replace(b"0.5,1.5]}", b"0." + b"1" * 90 + b",1.5]}")
-    assert taken(text) == taken_value_by_value(text) == {"gauge.a": [float("0." + "1" * 90), 1.5]}
+    none = read_series(b" { } ", 7)
+    assert none is not None and none.whole.values.shape == none.floats.values.shape == (0, 7)
+    assert read_series(b'{"a":[]}', 0) is None
 
 
 digits = st.integers(0, 10**25 - 1).map(str)
@@ -280,7 +240,7 @@ def as_json_reads(text: bytes) -> Any:
 
 
 @without_native
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(objects())
 def test_what_is_read_is_what_json_reads_to_the_bit(made: tuple[bytes, int]) -> None:
     text, count = made
@@ -289,7 +249,7 @@ def test_what_is_read_is_what_json_reads_to_the_bit(made: tuple[bytes, int]) -> 
 
 
 @without_native
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(objects(), st.data())
 def test_a_text_with_a_wrong_byte_is_read_the_same_or_not_at_all(
     made: tuple[bytes, int], data: st.DataObject
@@ -304,16 +264,10 @@ def test_a_text_with_a_wrong_byte_is_read_the_same_or_not_at_all(
 
 
 @without_native
-def test_a_name_is_made_once() -> None:
-    first = read_series(b'{"gauge.a":[1]}', 1)
-    again = read_series(b'{"gauge.a":[1]}', 1)
-    assert first is not None
-    assert again is not None
-    assert first.whole.names[0] is again.whole.names[0]
-
-
-@without_native
 def test_a_batch_of_more_names_than_are_kept_has_each_of_them_once() -> None:
+    first, again = (read_series(b'{"gauge.a":[1]}', 1) for _ in range(2))
+    assert first is not None and again is not None
+    assert first.whole.names[0] is again.whole.names[0]
     text = texts({f"gauge.s{i}": f"[{i}]" for i in range(10_000)})
     for _ in range(2):
         found = read_series(text, 1)
@@ -327,7 +281,7 @@ def test_a_batch_of_more_names_than_are_kept_has_each_of_them_once() -> None:
 @without_native
 def test_nothing_is_left_behind_by_what_was_read_or_was_not() -> None:
     plain = texts({"a": "[1,2]", "é" * 40: "[1,null]", "f": "[1.25,0.12345678901234567]"})
-    still = raw({"a": [2**40] * 60, "b": list(range(60))})
+    still = json.dumps({"a": [2**40] * 60, "b": list(range(60))}).encode()
     broken = [plain[:-2], plain.replace(b"2]", b"2,3]"), plain.replace(b'"f"', b'"a"'), b"{"]
 
     def read_all(times: int) -> None:
@@ -341,7 +295,7 @@ def test_nothing_is_left_behind_by_what_was_read_or_was_not() -> None:
     def left_behind() -> int:
         gc.collect()
         before = sys.getallocatedblocks()
-        read_all(5_000)
+        read_all(2_000)
         gc.collect()
         return abs(sys.getallocatedblocks() - before)
 
@@ -375,6 +329,9 @@ def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) 
 @given(tables(integers | plain_floats | st.none()))
 def test_a_body_is_read_back_as_it_was_packed(table: dict[str, list[Any]]) -> None:
     columns = decode.check("r", body_of(table), 1.0).columns
+    if len(columns.time) > 9:
+        # What is packed of a part is contiguous.
+        columns = columns.slice(3, 9)
     numbered = {name: 70_000 + i for i, name in enumerate(table)}
     body = incoming_batch.unpack(incoming_batch.pack(columns, numbered), dict)
     for name, number in numbered.items():
@@ -443,11 +400,112 @@ def test_a_body_of_a_later_form_is_not_guessed_at() -> None:
         incoming_batch.unpack(compress(msgspec.msgpack.encode(form)), dict)
 
 
-def test_arrays_of_a_batch_are_contiguous() -> None:
-    """What is packed is their bytes."""
-    columns = decode.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
-    part = columns.slice(7, 20)
-    body = incoming_batch.unpack(incoming_batch.pack(part, {"gauge.a": 1}), dict)
-    column = body.series(1)
-    assert column is not None
-    np.testing.assert_array_equal(column.values, np.arange(7, 20))
+TRIES: Final = 5
+
+
+def batch(**told: Any) -> bytes:
+    wire = {"version": 1, "process": {"instance": "p1"}, "first_sequence": 0, **told}
+    return json.dumps(wire, separators=(",", ":")).encode()
+
+
+def snapshots(names_each: int) -> list[dict[str, Any]]:
+    """As many as may come, each with names of its own."""
+    return [
+        {"time": float(at), "series": {f"g{at * names_each + i}": i for i in range(names_each)}}
+        for at in range(MAX_SNAPSHOTS)
+    ]
+
+
+def in_columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    names = {name for row in rows for name in row["series"]}
+    series = {name: [row["series"].get(name) for row in rows] for name in names}
+    return {
+        "count": len(rows),
+        "columns": {"time": [row["time"] for row in rows], "series": series},
+    }
+
+
+def refused(body: bytes) -> None:
+    with pytest.raises(InvalidField, match="at most 4000 series"):
+        decode.check("r1", body, 1e9)
+
+
+def seconds(step: Callable[[bytes], object], body: bytes) -> float:
+    """CPU, of the cheapest try."""
+    took = []
+    for _ in range(TRIES):
+        began = time.process_time()
+        step(body)
+        took.append(time.process_time() - began)
+    return min(took)
+
+
+def peak_bytes(step: Callable[[bytes], object], body: bytes) -> int:
+    tracemalloc.start()
+    try:
+        step(body)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_snapshots_with_names_of_their_own_are_refused_before_they_become_columns() -> None:
+    # Measured: 1.2 times; as columns 310 times, of 20,000 names, and 20 s of as many as here.
+    body = batch(snapshots=snapshots(750))
+    assert len(body) < 2**21
+    assert seconds(refused, body) <= 10 * seconds(msgspec.json.decode, body)
+    small = batch(snapshots=snapshots(100))
+    # Measured: 1.1 times; as columns 57 times.
+    assert peak_bytes(refused, small) <= 2 * peak_bytes(msgspec.json.decode, small)
+
+
+def check(body: bytes) -> None:
+    decode.check("r1", body, 1e9)
+
+
+def test_as_many_names_as_may_be_cost_no_more_one_by_one_than_in_columns() -> None:
+    rows = snapshots(MAX_BATCH_SERIES // MAX_SNAPSHOTS)
+    one_by_one, columns = batch(snapshots=rows), batch(**in_columns(rows))
+    # Measured: 0.15 times; by way of columns of objects 1.3 times.
+    assert seconds(check, one_by_one) <= 0.6 * seconds(check, columns)
+    # Few bytes that become many numbers wait as many.
+    assert len(one_by_one) < 50_000
+    size = decode.check("r1", one_by_one, 1e9).size_bytes
+    assert size == MAX_BATCH_SERIES * MAX_SNAPSHOTS * 8
+
+
+def test_rows_are_the_columns_they_would_have_been() -> None:
+    values = [{"a": 1}, {"a": 2, "b": 1.5, "c": None}, {"a": 3, "b": 2, "d": 4}]
+    rows: list[dict[str, Any]] = [
+        {"time": float(at), "phase": "p" if at else None, "series": series}
+        for at, series in enumerate(values)
+    ]
+    found = decode.check("r1", batch(snapshots=rows), 1e9).columns
+    told = in_columns(rows)
+    told["columns"]["phase"] = [row["phase"] for row in rows]
+    other = decode.check("r1", batch(**told), 1e9).columns
+    assert sorted(found.names()) == sorted(other.names()) == ["a", "b", "c", "d"]
+    for name in found.names():
+        one, two = found.numbers(name), other.numbers(name)
+        assert one is not None and two is not None
+        assert one.values.dtype == two.values.dtype
+        np.testing.assert_array_equal(one.values, two.values)
+        np.testing.assert_array_equal(np.asarray(one.present), np.asarray(two.present))
+    assert (found.phase, found.kind) == (other.phase, other.kind)
+    np.testing.assert_array_equal(found.monotonic, other.monotonic)
+    # The snapshot with the wrong number is named.
+    rows = [{"time": 1.0, "series": {}}, {"time": 2.0, "series": {"gauge.x": 1e300}}]
+    with pytest.raises(InvalidField) as told:
+        decode.check("r1", batch(snapshots=rows), 1e9)
+    assert told.value.field == "columns.series.gauge.x[1]"
+
+
+def test_a_backslash_does_not_make_a_batch_expensive() -> None:
+    columns = {
+        "time": [1.0 + at for at in range(MAX_SNAPSHOTS)],
+        "label": [r"C:\data"] + ["b"] * (MAX_SNAPSHOTS - 1),
+        "series": {f"g{i}": [i % 9 + at % 3 for at in range(MAX_SNAPSHOTS)] for i in range(2_000)},
+    }
+    body = batch(count=MAX_SNAPSHOTS, columns=columns)
+    # Measured: 8 times; where each number was looked through for control characters 24 times.
+    assert seconds(check, body) <= 15 * seconds(msgspec.json.decode, body)

@@ -1,4 +1,4 @@
-"""A damaged chunk is found by its checksum, told, and costs only itself: every read goes on without it."""
+"""Damage is found by checksums and by the check at the start, is reported, and costs only itself: reads go on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from sqlalchemy import Column, Table, Text, and_, insert, select, update
 from starlette.testclient import TestClient
 from tests.server.stored import (
     LATER,
-    R1,
     change_file,
     compact_all,
     engine_of,
     find,
-    make_idle,
+    seal,
     seal_all,
 )
 
@@ -27,27 +26,18 @@ from leakline_server.store.alerts.alert_rows import list_alerts
 from leakline_server.store.alerts.deliveries import claim
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.maintenance import run_deletion
+from leakline_server.store.maintenance.corruption import count
+from leakline_server.store.maintenance.corruption_scan import inspect
 from leakline_server.store.maintenance.quarantine import PACKED, set_aside
 from leakline_server.store.schema import (
-    acknowledgements,
-    alerts,
-    assertion_states,
-    assertions,
-    attempts,
     batches,
     chunks,
     damaged,
-    deliveries,
     details,
-    incidents,
     metadata,
-    processes,
     runs,
     segments,
     series,
-    sizes,
-    tries,
-    webhooks,
 )
 from leakline_server.store.series import compaction, sealing
 from leakline_server.store.series.column_reader import GENERATION, LABEL, SEQUENCE, TIME
@@ -123,41 +113,35 @@ def test_a_series_misses_what_is_damaged_and_nothing_else(
         assert item["x"] == before["x"][len(before["x"]) - len(item["x"]) :]
         assert item["x"][0] in range(first, first + 3)
     assert damaged_chunks(api) == 1
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 1
-    assert "run r1" in said[0]
-    assert "float of snapshots 0 to 599" in said[0]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "run r1" in said and "float of snapshots 0 to 599" in said
+    # What is sent again is not refused because of damage.
+    assert run.send(api, 100, 50) == 0
+    wire = run.wire(100, 50)
+    wire["columns"]["series"]["process.rss_bytes"][3] += 1
+    assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 409
 
 
-@pytest.mark.parametrize("column", [TIME, GENERATION])
-def test_without_its_time_a_stretch_is_left_out_of_what_needs_it(
+def floats(api: TestClient, axis: str = "sequence") -> list[float]:
+    (item,) = read(api, f"series?name=float&x={axis}&points=20000")["items"]
+    return list(item["x"])
+
+
+@pytest.mark.parametrize("column", [TIME, GENERATION, SEQUENCE, LABEL])
+def test_without_one_of_its_columns_a_stretch_is_left_out_of_what_needs_it(
     column: int, api: TestClient, run: Any
 ) -> None:
     flip(engine_of(api), chunks, "blob", chunks.c.series_id == column)
-    rows = read(api, "snapshots?limit=200")["items"]
-    assert {row["sequence"] for row in rows} <= set(range(600, 1260))
-    (item,) = read(api, "series?name=float&x=sequence&points=20000")["items"]
-    assert item["x"] == list(range(1260))
+    assert floats(api) == list(range(1260))
+    if column in (TIME, GENERATION):
+        rows = read(api, "snapshots?limit=200")["items"]
+        assert {row["sequence"] for row in rows} <= set(range(600, 1260))
+    else:
+        assert len(floats(api, "time")) == 1260
     read_all(api)
 
 
-@pytest.mark.parametrize("column", [SEQUENCE, LABEL])
-def test_what_can_be_missed_is_not_missed(column: int, api: TestClient, run: Any) -> None:
-    flip(engine_of(api), chunks, "blob", chunks.c.series_id == column)
-    for axis in ("sequence", "time"):
-        (item,) = read(api, f"series?name=float&x={axis}&points=20000")["items"]
-        assert len(item["x"]) == 1260
-    read_all(api)
-
-
-def test_a_damaged_batch_costs_itself(api: TestClient, run: Any) -> None:
-    flip(engine_of(api), batches, "body", batches.c.first_sequence == 1220)
-    (item,) = read(api, "series?name=float&x=sequence&points=20000")["items"]
-    assert item["x"] == [*range(1220), *range(1240, 1260)]
-    read_all(api)
-
-
-@pytest.mark.parametrize("damaged", [[1200], [1220], [1200, 1220, 1240, 1260]])
+@pytest.mark.parametrize("damaged", [[1220], [1200, 1220, 1240, 1260], [*range(1200, 1460, 20)]])
 def test_a_damaged_batch_does_not_keep_others_from_being_sealed(
     damaged: list[int], api: TestClient, run: Any
 ) -> None:
@@ -165,49 +149,32 @@ def test_a_damaged_batch_does_not_keep_others_from_being_sealed(
     run.send(api, 1260, 200, size=20)
     for first in damaged:
         flip(engine, batches, "body", batches.c.first_sequence == first)
+    gone = {number for first in damaged for number in range(first, first + 20)}
+    assert floats(api) == [number for number in range(1460) if number not in gone]
     seal_all(engine)
     with engine.connect() as connection:
         left = connection.scalars(select(batches.c.first_sequence).order_by("first_sequence")).all()
     assert left == damaged
     assert sealing.due(engine, LATER) == []
-    gone = {number for first in damaged for number in range(first, first + 20)}
-    (item,) = read(api, "series?name=float&x=sequence&points=20000")["items"]
-    assert item["x"] == [number for number in range(1460) if number not in gone]
+    assert floats(api) == [number for number in range(1460) if number not in gone]
     assert damaged_chunks(api) == len(damaged)
     assert run.send(api, 1200, 280, size=20) == 20
     read_all(api)
 
 
-def test_batches_that_are_all_damaged_are_not_tried_for_ever(api: TestClient, run: Any) -> None:
-    engine = engine_of(api)
-    run.send(api, 1260, 200, size=20)
-    for first in range(1200, 1460, 20):
-        flip(engine, batches, "body", batches.c.first_sequence == first)
-    make_idle(engine)
-    assert sealing.due(engine, LATER) == [R1]
-    assert sealing.seal_one(engine, R1, LATER).snapshots == 0
-    assert sealing.due(engine, LATER) == []
-
-
 @pytest.mark.parametrize("kind", ["events", "large_objects", "holders", "census"])
-def test_a_damaged_detail_costs_itself(kind: str, api: TestClient, run: Any) -> None:
-    before = len(read(api, "events")["items"])
-    flip(engine_of(api), details, "body", details.c.kind == kind)
+def test_a_damaged_detail_costs_itself(
+    kind: str, api: TestClient, run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, newest = len(read(api, "events")["items"]), read(api, "census")["sequence"]
+    this = and_(details.c.kind == kind, details.c.sequence == newest)
+    flip(engine_of(api), details, "body", this if kind == "census" else details.c.kind == kind)
     read_all(api)
     if kind == "events":
         assert 0 < len(read(api, "events")["items"]) < before
-
-
-def test_a_damaged_newest_census_is_the_one_before(
-    api: TestClient, run: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    newest = read(api, "census")
-    this = and_(details.c.kind == "census", details.c.sequence == newest["sequence"])
-    flip(engine_of(api), details, "body", this)
-    before = read(api, "census")
-    assert before["sequence"] == newest["sequence"] - 30
-    assert f"census of snapshots {newest['sequence']} to" in caplog.text
-    assert damaged_chunks(api) == 1
+    elif kind == "census":
+        assert read(api, "census")["sequence"] == newest - 30
+        assert f"census of snapshots {newest} to" in caplog.text
 
 
 def test_damaged_log_lines_are_gone_and_new_ones_take_their_place(
@@ -242,32 +209,8 @@ def test_a_frame_that_says_it_is_huge_is_damaged_like_any_other(api: TestClient,
         flip(engine, chunks, "blob", this, at, 128)
     flip(engine, chunks, "blob", this, 8, 128)
     flip(engine, batches, "body", batches.c.first_sequence == 1220, at=4, bit=128)
-    (item,) = read(api, "series?name=float&x=sequence&points=20000")["items"]
-    assert item["x"] == [*range(600, 1220), *range(1240, 1260)]
+    assert floats(api) == [*range(600, 1220), *range(1240, 1260)]
     read_all(api)
-
-
-def test_what_is_sent_again_is_not_refused_because_of_damage(api: TestClient, run: Any) -> None:
-    flip(engine_of(api), chunks, "blob", chunks.c.series_id == number_of(engine_of(api), "float"))
-    assert run.send(api, 100, 50) == 0
-    wire = run.wire(100, 50)
-    wire["columns"]["series"]["process.rss_bytes"][3] += 1
-    assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 409
-
-
-def test_damaged_segments_stay_as_they_are_when_others_are_compacted(
-    api: TestClient, run: Any
-) -> None:
-    engine = engine_of(api)
-    flip(engine, chunks, "blob", chunks.c.series_id == number_of(engine, "float"))
-    before = read(api, READS[0])
-    for _ in range(3):
-        compaction.compact(engine, R1, LATER)
-    with engine.connect() as connection:
-        kept = connection.execute(select(segments.c.count).order_by(segments.c.first_sequence))
-        assert list(kept.scalars()) == [600, 600]
-    assert read(api, READS[0]) == before
-    assert compaction.due(engine, LATER) == []
 
 
 def test_the_neighbours_of_a_damaged_segment_are_compacted_without_it(
@@ -312,8 +255,10 @@ DAMAGES = {
     "a blob": "CAST(:secret AS BLOB)", "another shape": "'3'", "no number": ":secret",
 }  # fmt: skip
 STORED = [
-    runs, attempts, processes, incidents, alerts, deliveries, tries, sizes, assertion_states, acknowledgements,
-    assertions, webhooks,
+    metadata.tables[name] for name in (
+        "runs", "attempts", "processes", "incidents", "alerts", "deliveries", "tries", "sizes", "assertion_states",
+        "acknowledgements", "assertions", "webhooks",
+    )
 ]  # fmt: skip
 LISTS = (
     "/api/v1/runs", "/", "/api/v1/projects", "/api/v1/incidents", "/incidents", "/alerts", "/api/v1/rules",
@@ -337,36 +282,31 @@ def two_runs(standing_back: None, api: TestClient, make_run: Any) -> Engine:
         run.create(api)
         run.send(api, 0, 20)
         incident = find(engine, name, when=run.started)
-        number, said = (
-            run.id[1:],
-            '{"title": "leaks", "summary": "leaks", "when": {"generation": 3}}',
-        )
+        number, said = name[1:], '{"title": "leaks", "summary": "leaks", "when": {"generation": 3}}'
         rows = {
-            alerts: {"id": name, "incident_id": incident.incident_id, "event": "incident.confirmed", "payload": said},
-            webhooks: {"id": number, "url": "http://127.0.0.1:9/", "format": "standard", "secret": "s",
+            "alerts": {"id": name, "incident_id": incident.incident_id, "event": "incident.confirmed", "payload": said},
+            "webhooks": {"id": number, "url": "http://127.0.0.1:9/", "format": "standard", "secret": "s",
                        "source": "api"},
-            deliveries: {"id": number, "alert_id": name, "webhook_id": number, "state": "pending",
+            "deliveries": {"id": number, "alert_id": name, "webhook_id": number, "state": "pending",
                          "due_at": run.started},
-            tries: {"delivery_id": number, "started_at": run.started, "seconds": 0.5},
-            sizes: {"bytes": 10, "measured_at": run.started, "revision": 1},
-            assertions: {"id": number, "origin": "rule", "name": "a", "metric": "gauge.a", "source": "api"},
-            assertion_states: {"assertion_id": number, "firing": True, "generation": 3, "changed_at": run.started},
-            acknowledgements: {"project": "erl", "fingerprint": "f1", "kind": "acknowledged", "reason": "",
+            "tries": {"delivery_id": number, "started_at": run.started, "seconds": 0.5},
+            "sizes": {"bytes": 10, "measured_at": run.started, "revision": 1},
+            "assertions": {"id": number, "origin": "rule", "name": "a", "metric": "gauge.a", "source": "api"},
+            "assertion_states": {"assertion_id": number, "firing": True, "generation": 3, "changed_at": run.started},
+            "acknowledgements": {"project": "erl", "fingerprint": "f1", "kind": "acknowledged", "reason": "",
                                "status": "confirmed", "priority": "minor"},
         }  # fmt: skip
         own = {"run_id": name, "created_at": run.started}
         with writing(engine) as connection:
-            for table, values in rows.items():
+            for table, values in ((metadata.tables[name], row) for name, row in rows.items()):
                 known = {key: value for key, value in own.items() if key in table.c}
                 connection.execute(insert(table).values(**known | values))
-            accepted = {
-                "origin": "accepted",
-                "metric": "type.app.Env.count",
-                "low": 1.0,
-                "high": 2.0,
-            }
+            counts = {"metric": "type.app.Env.count", "low": 1.0, "high": 2.0}
+            accepted = {"origin": "accepted", **counts}
             where = {"project": "erl", "run": name, "source": "page", "created_at": run.started}
-            connection.execute(insert(assertions).values(id=f"1{number}", **accepted, **where))
+            connection.execute(
+                insert(metadata.tables["assertions"]).values(id=f"1{number}", **accepted, **where)
+            )
         ended = api.patch(f"/api/v1/runs/{name}", json={"state": "finished"})
         assert ended.status_code == 200
     return engine
@@ -377,7 +317,7 @@ def each_damage(engine: Engine, table: Table) -> Iterator[tuple[str, str]]:
     file = engine.url.database or ""
     small = [each for each in metadata.sorted_tables if each.name not in PACKED]
     with contextlib.closing(sqlite3.connect(file)) as database:
-        each_kind = " GROUP BY origin" if table is assertions else ""
+        each_kind = " GROUP BY origin" if table.name == "assertions" else ""
         row_ids = database.execute(f"SELECT min(rowid) FROM {table.name}{each_kind}").fetchall()
         database.execute("VACUUM INTO ?", (f"{file}.kept",))
     for column, (row_id,) in product(table.c, row_ids):
@@ -493,10 +433,12 @@ def test_a_damaged_run_says_so_and_can_be_exported_in_part_and_deleted(
     assert failed["state"] == "failed"
     assert failed["last_error"] == "Stored data of this alert is damaged"
 
-    for name in (
-        "its verdict", "its tags", "environment of row 1 of attempts", "lost of row 1 of processes",
+    rows = (
+        "environment of row 1 of attempts",
+        "lost of row 1 of processes",
         "payload of row 1 of alerts",
-    ):  # fmt: skip
+    )
+    for name in ("its verdict", "its tags", *rows):
         assert f"stored data of run r1 is damaged: {name} cannot be read" in caplog.text
     assert SECRET not in caplog.text
     assert damaged_chunks(api) >= 10
@@ -506,3 +448,58 @@ def test_a_damaged_run_says_so_and_can_be_exported_in_part_and_deleted(
     while run_deletion.sweep(two_runs, LATER):
         continue
     assert api.get("/api/v1/runs/r1").status_code == 404
+
+
+@pytest.fixture
+def small(api: TestClient, make_run: Any) -> Any:
+    run = make_run().begin(api, 300)
+    seal(engine_of(api))
+    run.send(api, 300, 20)
+    return run
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_each_loss_is_named_and_counted(
+    api: TestClient, small: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engine_of(api)
+    inspect(engine)
+    assert (caplog.text, count(engine)) == ("", 0)
+    losses = {
+        "DELETE FROM attempts": "run r1 is damaged: its attempts",
+        "DELETE FROM series": "run r1 is damaged: the names of its series",
+        "DELETE FROM batches": "run r1 is damaged: its newest snapshots",
+        "DELETE FROM chunks": "run r1 is damaged: all sealed snapshots",
+        "DELETE FROM segments": "run r1 is damaged: snapshots of a process",
+        "DELETE FROM runs": "run r1 is damaged: its place in the list of runs",
+    }
+    for statement, said in losses.items():
+        before = count(engine)
+        caplog.clear()
+        with sqlite3.connect(engine.url.database or "") as database:
+            database.execute(statement)
+        inspect(engine)
+        assert said in caplog.text, statement
+        assert count(engine) > before, statement
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_sqlite_finds_in_its_file_is_reported_once(
+    api: TestClient, small: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engine_of(api)
+    with sqlite3.connect(engine.url.database or "") as database:
+        database.execute("PRAGMA writable_schema = ON")
+        # As two indexes of which each has lost its entries.
+        swapped = ("ix_runs_started_at", "ix_runs_last_seen_at")
+        ask = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        pages = [database.execute(ask, (name,)).fetchone()[0] for name in swapped]
+        change = "UPDATE sqlite_master SET rootpage = ? WHERE name = ?"
+        database.executemany(change, zip(pages, swapped[::-1], strict=True))
+    engine.dispose()
+    caplog.set_level(logging.ERROR, "leakline")
+    inspect(engine)
+    inspect(engine)
+    lines = [line for line in caplog.messages if "a part of the file" in line]
+    assert lines and len(lines) == len(set(lines)) == count(engine)
+    assert all(line.startswith("stored data of the database is damaged") for line in lines)

@@ -1,8 +1,14 @@
-"""News of a run becomes a verdict, incidents and alerts; silence is noticed, and ends."""
+"""News of a run becomes a verdict, incidents and alerts, in a process of its own that may die at any moment."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +22,14 @@ from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_js
 from leakline.snapshot import ProcessIdentity, RunHeader
 from leakline_server.store import findings
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.runs import lifecycle, run_history, run_registration, runs
+from leakline_server.store.maintenance import corruption
+from leakline_server.store.runs import run_history, run_registration, runs
 from leakline_server.store.runs.run_history import NoSuchRun
-from leakline_server.store.schema import alerts, incidents
+from leakline_server.store.schema import alerts, batches, incidents
+from leakline_server.store.schema import runs as run_rows
+from leakline_server.workers import analysis_process as module
+from leakline_server.workers.analysis_process import Apart
+from leakline_server.workers.examination import CannotLook, Closed, Looking
 from leakline_server.workers.examination_worker import Examiner, Wakes
 
 NOW = 1_760_000_000.0
@@ -62,11 +73,6 @@ def save(engine: Engine, said: Verdict, at: float) -> list[tuple[str | None, str
     return [(change.before, change.after) for change in changes]
 
 
-def test_a_run_nobody_knows_is_no_verdict(examiner: Examiner) -> None:
-    with pytest.raises(NoSuchRun):
-        examiner.examine("nobody")
-
-
 def test_news_of_a_run_that_is_gone_stops_nothing(examiner: Examiner, woken: list[str]) -> None:
     examiner.news("nobody")
     examiner.news("r1")
@@ -89,9 +95,13 @@ def test_one_run_is_examined_at_most_twice_a_second(
     examiner.news("r1")
     assert 0 < examiner.once() <= 0.5
     assert woken == ["r1"]
+    # Others do not wait for it.
+    examiner.news("r2")
+    examiner.once()
+    assert woken == ["r1", "r2"]
     clock.now += 0.5
     examiner.once()
-    assert woken == ["r1", "r1"]
+    assert woken == ["r1", "r2", "r1"]
 
 
 def test_a_run_that_has_just_ended_is_examined_without_a_rest(
@@ -107,22 +117,17 @@ def test_a_run_that_has_just_ended_is_examined_without_a_rest(
     assert examiner.once() > 0
 
 
-def test_a_run_that_waits_does_not_keep_others_waiting(
-    examiner: Examiner, woken: list[str]
-) -> None:
-    examiner.news("r1")
-    examiner.once()
-    examiner.news("r1")
-    examiner.news("r2")
-    examiner.once()
-    assert woken == ["r1", "r2"]
-
-
-def test_findings_become_incidents_whose_changes_are_told_once(
+def test_findings_become_incidents_whose_changes_are_reported_once(
     examiner: Examiner, engine: Engine
 ) -> None:
     assert save(engine, verdict(finding()), NOW) == [(None, "suspected")]
+    before = runs.get_summary(engine, "r1")
     assert save(engine, verdict(finding()), NOW + 1) == []
+    # A verdict that says the same changes no revision.
+    assert runs.get_summary(engine, "r1") == before
+    (item,) = runs.list_runs(engine, runs.RunFilter(status="suspected"))["items"]
+    # The run has sent no generation: what the verdict counts then are minutes, and they are not shown.
+    assert (item["id"], item["summary"], item["generations"]) == ("r1", "it leaks", 0)
     assert save(engine, verdict(finding("confirmed")), NOW + 2) == [("suspected", "confirmed")]
     assert save(engine, verdict(), NOW + 3) == [("confirmed", None)]
     assert save(engine, verdict(), NOW + 4) == []
@@ -151,33 +156,20 @@ def test_a_leak_that_is_known_better_by_now_is_the_same_incident(
     assert save(engine, verdict(named), NOW + 1) == []
     (then,) = findings.list_incidents(engine, "r1")
     assert (then["id"], then["fingerprint"], then["kind"]) == (first["id"], "f2", "objects")
-    # And under its first name again, as when its holder is searched anew.
+    # And under its first name again, as when its holder is searched again.
     again = replace(named, fingerprint="f1", status="confirmed")
     assert save(engine, verdict(again), NOW + 2) == [("suspected", "confirmed")]
+    # Of one rank that was of several before, it is the same; of another rank, or in another phase, it is not.
+    both = replace(again, process="rank 0 main, rank 1 main")
+    assert save(engine, verdict(both), NOW + 3) == []
+    one = replace(both, process="rank 0 main", fingerprint="f3")
+    assert save(engine, verdict(one), NOW + 4) == []
     assert [one["id"] for one in findings.list_incidents(engine, "r1")] == [first["id"]]
-
-
-def test_another_leak_beside_it_is_another_incident(examiner: Examiner, engine: Engine) -> None:
-    env, agent = known_better("app.kept[*]", "f1"), known_better("app.kept[*]", "f2", "evolve")
-    save(engine, verdict(env), NOW)
-    assert save(engine, verdict(agent), NOW + 1) == [(None, "suspected"), ("suspected", None)]
-    assert len(findings.list_incidents(engine, "r1")) == 2
-
-
-def test_ranks_that_learn_a_name_one_after_the_other_are_one_incident(
-    examiner: Examiner, engine: Engine
-) -> None:
-    start = Interval(1, 1, 2)
-    unnamed = replace(finding(), kind="native", started_at_generation=start)
-    named = replace(known_better("app.kept[*]", "f2"), started_at_generation=start)
-    both, one, other = "rank 0 main, rank 1 main", "rank 0 main", "rank 1 main"
-    save(engine, verdict(replace(unnamed, process=both)), NOW)
-    assert save(engine, verdict(replace(named, process=both)), NOW + 1) == []
-    # And from a process that was alone to one of several.
-    assert save(engine, verdict(replace(named, process=one, fingerprint="f3")), NOW + 2) == []
-    assert save(engine, verdict(replace(unnamed, process=other, fingerprint="f4")), NOW + 3) == [
-        (None, "suspected"), ("suspected", None),
-    ]  # fmt: skip
+    another = [(None, "confirmed"), ("confirmed", None)]
+    other = replace(one, process="rank 1 main", fingerprint="f4")
+    assert save(engine, verdict(other), NOW + 5) == another
+    elsewhere = replace(other, phase="evolve", fingerprint="f5")
+    assert save(engine, verdict(elsewhere), NOW + 6) == another
 
 
 def test_the_name_in_common_counts_before_the_same_beginning(
@@ -213,22 +205,6 @@ def test_names_may_be_exchanged_and_taken_by_others(examiner: Examiner, engine: 
     assert len(set(listed.values())) == 3
 
 
-def test_a_verdict_that_says_the_same_changes_no_revision(
-    examiner: Examiner, engine: Engine
-) -> None:
-    save(engine, verdict(finding()), NOW)
-    before = runs.get_summary(engine, "r1")
-    save(engine, verdict(finding()), NOW + 9)
-    assert runs.get_summary(engine, "r1") == before
-
-
-def test_a_verdict_stands_in_the_list_of_runs(examiner: Examiner, engine: Engine) -> None:
-    save(engine, verdict(finding()), NOW)
-    (item,) = runs.list_runs(engine, runs.RunFilter(status="suspected"))["items"]
-    # The run has sent no generation: what the verdict counts then are minutes, and they are not shown.
-    assert (item["id"], item["summary"], item["generations"]) == ("r1", "it leaks", 0)
-
-
 def test_what_fails_half_way_leaves_neither_verdict_nor_alert(
     examiner: Examiner, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +223,7 @@ def test_what_fails_half_way_leaves_neither_verdict_nor_alert(
 def test_each_verdict_is_the_one_of_a_first_look(
     standing_back: None, api: TestClient, make_run: Any
 ) -> None:
-    """Batches come in the wrong order and twice, and the server starts anew in between."""
+    """Batches come in the wrong order and twice, and the server starts again in between."""
     run = make_run()
     run.create(api)
     engine = engine_of(api)
@@ -270,17 +246,22 @@ def test_of_few_runs_is_more_kept_than_is_stored(
         assert list(examiner._look._kept) == [run_id]
 
 
-def test_a_silent_run_is_marked_and_the_next_batch_makes_it_running_again(
+def test_a_silent_run_is_marked_and_one_that_ended_is_not(
     examiner: Examiner, engine: Engine, clock: Clock, woken: list[str]
 ) -> None:
+    runs.change_run(engine, "r2", runs.Changes(state="finished"), NOW)
+
+    def states() -> list[str]:
+        return [runs.get_summary(engine, run)["state"] for run in ("r1", "r2")]  # type: ignore[index]
+
     clock.now += 59
     examiner.once()
-    assert runs.get_summary(engine, "r1")["state"] == "running"  # type: ignore[index]
+    assert states() == ["running", "finished"]
     clock.now += 2
     examiner.once()
     # Where other servers may have heard of them, one is looked at besides.
-    assert {"r1", "r2"} == set(woken)
-    assert runs.get_summary(engine, "r1")["state"] == "silent"  # type: ignore[index]
+    assert "r1" in woken
+    assert states() == ["silent", "finished"]
 
 
 def told_of(engine: Engine, run_id: str) -> list[str]:
@@ -288,7 +269,7 @@ def told_of(engine: Engine, run_id: str) -> list[str]:
         return list(connection.scalars(select(alerts.c.event).where(alerts.c.run_id == run_id)))
 
 
-def test_a_rank_that_failed_is_told_when_the_others_have_vanished(
+def test_a_rank_that_failed_is_reported_when_the_others_have_vanished(
     examiner: Examiner, engine: Engine, clock: Clock
 ) -> None:
     header = RunHeader("r3", "p", "r3", "generation", None, NOW)
@@ -302,7 +283,7 @@ def test_a_rank_that_failed_is_told_when_the_others_have_vanished(
     assert told_of(engine, "r3") == ["run.finished"]
 
 
-def test_an_end_is_told_once_when_an_earlier_attempt_is_heard_of_late(
+def test_an_end_is_reported_once_when_an_earlier_attempt_is_heard_of_late(
     examiner: Examiner, engine: Engine
 ) -> None:
     for instance, began in (("new", NOW), ("late", NOW - 5_000)):
@@ -313,25 +294,6 @@ def test_an_end_is_told_once_when_an_earlier_attempt_is_heard_of_late(
         examiner.examine("r3")
     assert runs.get_summary(engine, "r3")["attempt"] == 2  # type: ignore[index]
     assert told_of(engine, "r3") == ["run.killed"]
-
-
-def test_a_run_that_ended_is_not_silent(examiner: Examiner, engine: Engine, clock: Clock) -> None:
-    runs.change_run(engine, "r1", runs.Changes(state="finished"), NOW)
-    clock.now += 600
-    examiner.once()
-    assert runs.get_summary(engine, "r1")["state"] == "finished"  # type: ignore[index]
-
-
-def test_a_batch_ends_the_silence(api: Any, make_run: Any) -> None:
-    run = make_run()
-    run.create(api)
-    engine = engine_of(api)
-    found = lifecycle.suspects(engine, lifecycle.Silence(4e9, 4e9))
-    with writing(engine) as connection:
-        assert lifecycle.conclude(connection, found, found.runs).runs == ("r1",)
-    assert api.get("/api/v1/runs/r1").json()["state"] == "silent"
-    run.send(api, 0, 3)
-    assert api.get("/api/v1/runs/r1").json()["state"] == "running"
 
 
 def test_a_leak_that_is_sent_becomes_a_verdict_by_itself(
@@ -350,3 +312,179 @@ def test_a_leak_that_is_sent_becomes_a_verdict_by_itself(
     assert "app.Env" in eventually(suspects)
     listed = api.get("/api/v1/runs/r1/incidents").json()["items"]
     assert listed[0]["status"] in ("watch", "suspected", "confirmed")
+
+
+ONCE = Examiner.once
+
+
+@pytest.fixture
+def apart(standing_back: None, api: Any, make_run: Any) -> Iterator[Apart]:
+    make_run().begin(api, 90)
+    apart = Apart(engine_of(api))
+    yield apart
+    apart.close()
+
+
+def is_there(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.long
+def test_its_verdict_is_that_of_the_server(apart: Apart, api: Any, make_run: Any) -> None:
+    with pytest.raises(NoSuchRun):
+        apart("nobody")
+    here = Looking(engine_of(api))
+    for first in (90, 120):
+        make_run().send(api, first, 30)
+        there, mine = apart("r1"), here("r1")
+        assert there.verdict == mine.verdict
+        assert (there.as_json, there.looks) == (mine.as_json, mine.looks)
+        assert there.cpu_seconds > 0
+    assert there.verdict.generations == 50
+
+
+@pytest.mark.long
+def test_one_that_was_killed_is_started_again(apart: Apart) -> None:
+    apart("r1")
+    first = apart.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(CannotLook, match="has ended"):
+        apart("r1")
+    assert apart.pid is None
+    assert apart("r1").verdict.run == "r1"
+    assert apart.pid not in (None, first)
+
+
+@pytest.mark.long
+def test_what_cannot_be_read_there_is_asked_again(
+    apart: Apart, api: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a kill while it looks: the examiner says so and looks again."""
+    woken: list[str] = []
+    at = [1000.0]
+    wakes = Wakes(woken.append, lambda: None)
+    examiner = Examiner(engine_of(api), 600.0, wakes, clock=lambda: at[0], look=apart)
+    apart("r1")
+    assert apart.pid is not None
+    os.kill(apart.pid, signal.SIGKILL)
+    examiner.news("r1")
+    ONCE(examiner)
+    assert "could not examine run r1: the process of the analysis has ended" in caplog.text
+    # Not at once: the others have their turns.
+    at[0] += 1.0
+    ONCE(examiner)
+    assert woken == []
+    at[0] += 5.0
+    ONCE(examiner)
+    assert woken == ["r1"]
+
+
+@pytest.mark.long
+def test_an_error_nobody_foresaw_comes_with_its_traceback(apart: Apart, api: Any) -> None:
+    with writing(engine_of(api)) as connection:
+        connection.execute(run_rows.update().values(phases="[broken"))
+    with pytest.raises(ValueError, match=r"in the process of the analysis(.|\n)*Traceback"):
+        apart("r1")
+
+
+@pytest.mark.long
+def test_it_ends_with_the_server_and_in_the_middle_of_a_look(apart: Apart, eventually: Any) -> None:
+    apart("r1")
+    pid = apart.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(0.2, apart.close).start()
+    with pytest.raises(Closed):
+        apart("r1")
+    eventually(lambda: not is_there(pid))
+    with pytest.raises(Closed):
+        apart("r1")
+
+
+@pytest.mark.long
+def test_where_no_process_can_be_started_it_looks_here(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(module.subprocess, "Popen", refuse)
+    assert apart("r1").verdict.run == "r1"
+    assert apart("r1").cpu_seconds == 0
+    assert caplog.text.count("the analysis has no process of its own") == 1
+
+
+@pytest.mark.long
+def test_one_that_dies_at_its_start_is_tried_again_later(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(module.sys, "executable", "/bin/false")
+        assert apart("r1").cpu_seconds == 0
+    assert "the analysis has no process of its own: it ended at once (1)" in caplog.text
+    assert apart("r1").cpu_seconds == 0
+    assert apart.pid is None
+    monkeypatch.setattr(module, "HERE_SECONDS", 0.0)
+    monkeypatch.setattr(apart, "_here_until", 0.0)
+    assert apart("r1").cpu_seconds > 0
+
+
+@pytest.mark.long
+def test_one_of_another_version_is_not_asked(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an upgrade under a server that runs."""
+    monkeypatch.setattr(apart, "_version", "0.0.1")
+    assert apart("r1").cpu_seconds == 0
+    assert "was installed meanwhile" in caplog.text
+    assert apart.pid is None
+
+
+@pytest.mark.long
+def test_it_imports_what_the_server_does(
+    apart: Apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what lies in the folder that the server is started in, as of a training with a module of a known name."""
+    for name in ("random", "queue", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    assert apart("r1").cpu_seconds > 0
+
+
+@pytest.mark.long
+def test_what_is_damaged_is_counted_by_the_server(
+    apart: Apart, api: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engine_of(api)
+    with writing(engine) as connection:
+        connection.execute(batches.update().values(body=b"nothing"))
+    for _ in range(2):
+        apart("r1")
+        assert corruption.count(engine) > 0
+        said = caplog.text.count("stored data of run r1 is damaged")
+        assert said == corruption.count(engine)
+
+
+@pytest.mark.long
+def test_a_server_that_is_killed_leaves_nobody_behind(
+    serve: Any, make_run: Any, eventually: Any
+) -> None:
+    server = serve()
+    run = make_run()
+    server.request("POST", "/api/v1/runs", run.header)
+    server.request("POST", "/api/v1/runs/r1/batches", run.wire(0, 90))
+    eventually(lambda: server.request("GET", "/api/v1/runs/r1/verdict")[1]["generations"] == 30)
+    metrics = server.request("GET", "/metrics")[1]
+    assert "leakline_analysis_process_cpu_seconds_total" in metrics
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(server.process.pid)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (child,) = map(int, listed.stdout.split())
+    server.kill()
+    eventually(lambda: not is_there(child))
