@@ -48,9 +48,9 @@ def test_a_gauge_that_only_one_run_has_has_no_change() -> None:
 
 def test_a_gauge_of_zero_in_both_is_no_change_and_from_zero_has_no_percent() -> None:
     nothing = with_gauge(run("a"), "gauge.lost", [0.0] * 24)
-    for value, told in ((0.0, (True, 0.0)), (3.0, (False, None))):
+    for value, expected in ((0.0, (True, 0.0)), (3.0, (False, None))):
         (change,) = compare(nothing, with_gauge(run("b"), "gauge.lost", [value] * 24)).by_gauge
-        assert (change.same, change.change_percent) == told
+        assert (change.same, change.change_percent) == expected
 
 
 def test_a_steady_frame_rate_beside_a_leak_is_not_told() -> None:
@@ -66,9 +66,9 @@ def test_a_frame_rate_that_falls_without_memory_is_not_named() -> None:
 def test_a_frame_rate_that_falls_as_memory_rises_stands_with_the_evidence() -> None:
     leaking = with_gauge(run("a", leaks=True), "js.frames_per_second", FALLING)
     finding = examine(leaking).findings[0]
-    told = [line for line in finding.evidence if line.startswith("frames per second fell from 5")]
-    assert len(told) == 1, finding.evidence
-    assert "while memory rose (rank correlation -" in told[0]
+    lines = [line for line in finding.evidence if line.startswith("frames per second fell from 5")]
+    assert len(lines) == 1, finding.evidence
+    assert "while memory rose (rank correlation -" in lines[0]
     healthy = with_gauge(run("b"), "js.frames_per_second", FALLING)
     assert not any(f.status in ("suspected", "confirmed") for f in examine(healthy).findings)
 

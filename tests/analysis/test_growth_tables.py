@@ -195,7 +195,7 @@ def test_what_a_phase_gives_back_is_taken_from_the_one_that_takes_most(
     assert without_give_and_take(amounts) == left
 
 
-def test_a_generation_stands_for_those_left_out_before_it() -> None:
+def test_a_generation_counts_for_those_left_out_before_it() -> None:
     assert _spans([0, 1, 4, 5, 9], Spans(((2, 3), (6, 8)))) == (1, 1, 3, 1, 4)
     assert _spans([3, 4], Spans(((0, 2),))) == (4, 1)
     assert _spans([0, 1], NO_SPANS) == ()
@@ -273,7 +273,7 @@ def test_the_numbers_of_several_ranks_are_sums_and_evidence_says_whose_it_is() -
     assert {line.split(":")[0] for line in both.evidence} <= {"rank 0 main", "rank 1 main"}
 
 
-def test_a_rank_that_hardly_grows_is_not_named_beside_one_that_leaks() -> None:
+def test_a_rank_that_hardly_grows_is_not_named_with_one_that_leaks() -> None:
     large = Training(
         leaks=(replace(kept_environments(), holders=()),), generations=24, instance="p1", rank=1, seed=2,
     )  # fmt: skip
