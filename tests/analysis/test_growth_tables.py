@@ -26,6 +26,7 @@ from leakline.analysis.findings.growth_tables import (
     type_growth,
 )
 from leakline.analysis.memory.memory_by_phase import (
+    _longer,
     _spans,
     without_give_and_take,
 )
@@ -34,6 +35,7 @@ from leakline.analysis.run_history import (
     LARGEST,
     NO_SPANS,
     Spans,
+    Value,
     amount_of,
     number_of,
 )
@@ -193,6 +195,13 @@ def test_what_a_phase_gives_back_is_taken_from_the_one_that_takes_most(
     amounts: dict[str, float], left: dict[str, float]
 ) -> None:
     assert without_give_and_take(amounts) == left
+
+
+@pytest.mark.parametrize(("a", "b", "longer"), [(None, None, None), (3, None, 3), (4, 3, 4)])
+def test_of_processes_next_to_each_other_the_slowest_counts(
+    a: Value, b: Value, longer: Value
+) -> None:
+    assert _longer(a, b) == longer
 
 
 def test_a_generation_counts_for_those_left_out_before_it() -> None:

@@ -10,6 +10,7 @@ from builder import MIB, history_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leakline.analysis.results import Interval
 from leakline.analysis.run_history import (
     NO_SPANS,
     LeftOut,
@@ -42,6 +43,7 @@ from leakline.analysis.window import (
     _first_position,
     _warm_up,
     _within,
+    added,
     kept_per_generation,
 )
 from leakline.analysis.window import _ended as _spans_ended
@@ -361,6 +363,11 @@ def test_a_quarter_of_a_resumed_process_is_warm_up_and_no_more_than_four(
     generations: int, first: int, warm_up: int
 ) -> None:
     assert _warm_up(_timeline(generations), first) == warm_up
+
+
+def test_processes_add_up_with_their_intervals() -> None:
+    assert added([Slope(1, 0, 3, 4), Interval(10, 5, 20)]) == Interval(11, 5, 23)
+    assert added([]) is None
 
 
 def test_what_is_booked_is_summed_by_phase() -> None:
