@@ -45,12 +45,6 @@ def test_no_leak_is_ok_or_filling(seed: int) -> None:
     assert not [f for f in verdict.findings if f.status != "ok"]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_buffer_without_a_declared_bound_is_forgiven_once_it_is_full(seed: int) -> None:
-    verdict = _examined(seed=seed, declare_buffer=False, generations=24)
-    assert verdict.status in ("ok", "recovered"), verdict.summary
-
-
 def _pool(end: int, seed: int, times: Callable[[int], float]) -> Verdict:
     """A container that nobody declared, 6 MiB and 1,000 entries in a generation, ``times`` as often."""
     counts = {"container.app.Pool.items.length": 1_000, "container.app.Pool.items.bytes": 6 * MIB}
