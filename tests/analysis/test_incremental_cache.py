@@ -187,7 +187,7 @@ def until(history: RunHistory, seconds: float) -> RunHistory:
 def test_minutes_after_seconds_have_the_same_verdict() -> None:
     whole = counted_by_seconds(52)
     kept = Kept()
-    for minute in (9, 11, 30, 47, 48, 51):
+    for minute in (9, 11, 30, 48):
         history = until(whole, 60.0 * minute)
         assert history.unit == ("second" if minute < 10 else "minute")
         assert examine(history, kept) == examine(history)
@@ -222,14 +222,16 @@ def test_a_minute_that_is_not_over_is_not_known_for_good() -> None:
         monotonic=[20.0 * i for i in range(n)],
     )  # fmt: skip
     whole = replace(history, processes=(process,))
-    assert_the_same(replace(whole, processes=(begun(process, rows),)) for rows in range(60, n + 1))
+    assert_the_same(
+        replace(whole, processes=(begun(process, rows),)) for rows in range(82, n + 1, 2)
+    )
 
 
 def test_a_reading_long_after_the_others_changes_no_earlier_moment() -> None:
     n = 80
     children = [9 * MIB * (i + 1) if i < 7 or i == 50 else None for i in range(n)]
     history = history_of(curve(lambda i: 5.0 * i, n), children__uss_bytes=children)
-    assert_the_same(growing(history, random.Random(5), most=8))
+    assert_the_same(growing(history, random.Random(5), most=14))
 
 
 def test_phases_that_run_after_the_end_of_a_generation() -> None:
@@ -252,9 +254,9 @@ def test_phases_that_run_after_the_end_of_a_generation() -> None:
         process, **columns, sequence=range(len(order)), time=times, monotonic=times, series=series
     )
     whole = replace(history, processes=(changed,))
-    assert_the_same(growing(whole, random.Random(5), most=4))
+    assert_the_same(growing(whole, random.Random(5), most=9))
     kept = Kept()
-    for rows in range(60, 110):
+    for rows in range(60, 110, 2):
         shown = replace(whole, processes=(begun(changed, rows),))
         (timeline,) = timelines_of(shown)
         study = TimelineAnalysis(shown, timeline)
@@ -299,7 +301,7 @@ def test_garbage_that_waits_longer_and_longer() -> None:
         python__garbage_bytes=[None if v is None else 6_000 * v for v in looks],
         python__garbage_is_whole=[1] * n, python__collector_enabled=[0] * n,
     )  # fmt: skip
-    assert_the_same(growing(history, random.Random(4), most=3))
+    assert_the_same(growing(history, random.Random(4), most=8))
 
 
 def test_a_process_that_takes_the_place_of_another() -> None:
