@@ -1,4 +1,4 @@
-"""How right the forecasts of a run were: made then, for a later generation, against what came."""
+"""How right the forecasts of a run were: each is compared with what came at the generation that it was made for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 from statistics import median
 
-import corpus
 import pytest
 from builder import GIB, MIB, Leak, Training, history_of, kept_environments
 from builder import TRAIN as IN_TRAINING
@@ -20,7 +19,6 @@ from leakline.analysis.forecast.forecast_score import (
     _right,
     _told,
     came_within,
-    error_of,
     grid,
 )
 from leakline.analysis.forecast.memory_outlook import Outlook
@@ -38,17 +36,13 @@ def score(history: RunHistory) -> ForecastScore:
 def test_a_steady_leak_is_forecast_to_the_hundredth() -> None:
     found = score(Training(60, leaks=(kept_environments(),)).history())
     assert len(found.past) == MAX_FORECASTS
+    assert found.forecasts == sum(lead.forecasts for lead in found.by_lead) > len(found.past)
+    assert found.within == sum(lead.within for lead in found.by_lead)
     assert found.median_error < 0.01
     assert found.within >= 0.75 * found.forecasts
     assert found.sentence.startswith(
         f"{found.forecasts} forecasts could be checked: typically off by less than 1 % of the memory that came; "
     )
-
-
-def test_the_score_is_the_sum_of_its_table() -> None:
-    found = score(Training(60, leaks=(kept_environments(),)).history())
-    assert found.forecasts == sum(lead.forecasts for lead in found.by_lead) > len(found.past)
-    assert found.within == sum(lead.within for lead in found.by_lead)
 
 
 def test_a_growth_that_stopped_shows_as_forecasts_that_were_too_high() -> None:
@@ -65,17 +59,6 @@ def test_a_growth_that_stopped_shows_as_forecasts_that_were_too_high() -> None:
     assert found.within < found.forecasts
     # Once it is flat, nothing is forecast any more.
     assert max(made) < 40
-
-
-def test_the_error_is_the_median_over_the_forecasts_as_a_share_of_what_came() -> None:
-    levels = [GIB + 2 * MIB * max(0, g - 6) ** 2 for g in range(40)]
-    found = score(history_of(levels))
-    every = [p for lead in found.by_lead for p in lead.past]
-    errors = [abs(p.forecast.estimate - p.came) / p.came for p in every]
-    assert found.median_error == pytest.approx(median(errors), abs=1e-4)
-    assert found.median_error > 0.02
-    assert all(p.came == levels[p.generation] for p in found.past)
-    assert f"off by {found.median_error:.0%}".replace("%", " %") in found.sentence
 
 
 def test_the_error_is_told_by_how_far_ahead_it_was() -> None:
@@ -97,19 +80,19 @@ def test_the_error_is_told_by_how_far_ahead_it_was() -> None:
 
 
 def test_over_finished_runs_the_error_is_small_at_every_lead() -> None:
-    """The back-test: 40 made-up leaks with noise and a start of their own, each once it has ended."""
+    """Made-up leaks with noise and a start of their own, each once it has ended."""
     errors: dict[int, list[float]] = {}
     within = forecasts = 0
-    for seed in range(40):
+    for seed in range(16):
         chance = random.Random(seed)
         leak = Leak(IN_TRAINING, chance.uniform(5, 40) * MIB, start=chance.randint(0, 6))
         run = replace(Training(48, leaks=(leak,), seed=seed).history(), ended=True)
         for lead in score(run).by_lead:
             errors.setdefault(lead.ahead_from, []).append(lead.median_error)
             within, forecasts = within + lead.within, forecasts + lead.forecasts
-    told = {ahead: median(found) for ahead, found in errors.items()}
-    assert sorted(told) == [2, 4, 8, 16]
-    assert max(told.values()) < 0.05
+    by_lead = {ahead: median(found) for ahead, found in errors.items()}
+    assert sorted(by_lead) == [2, 4, 8, 16]
+    assert max(by_lead.values()) < 0.05
     assert within >= 0.75 * forecasts
 
 
@@ -119,19 +102,12 @@ def test_of_a_buffer_that_fills_and_has_room_it_is_never_foretold_that_memory_ru
         40, buffer_full_after=30, buffer_bytes=3 * GIB, noise=0.2 * MIB, warm_up=(0,),
         limit_bytes=round(3.6 * GIB),
     )  # fmt: skip
-    for generations in range(1, 41):
+    for generations in range(1, 41, 3):
         verdict = examine(replace(filling, generations=generations).history())
         assert verdict.oom.generation is None, generations
         assert verdict.oom.risk in ("none", "low"), generations
     undeclared = replace(filling, declare_buffer=False, generations=20)
     assert examine(undeclared.history()).oom.generation is not None
-
-
-@pytest.mark.parametrize("generations", [3, 11, 40, 200])
-def test_where_nothing_was_forecast_there_is_no_score(generations: int) -> None:
-    levels = [GIB + (g % 3) * MIB for g in range(generations)]
-    assert examine(history_of(levels)).forecast_score is None
-    assert examine(RunHistory("empty")).forecast_score is None
 
 
 def test_a_forecast_whose_time_has_not_come_is_not_scored() -> None:
@@ -143,17 +119,7 @@ def test_a_forecast_whose_time_has_not_come_is_not_scored() -> None:
     assert one.sentence.startswith("2 forecasts could be checked: typically off by ")
 
 
-def test_a_forecast_once_scored_stays_as_it_is_while_the_run_goes_on() -> None:
-    case = corpus.linear(random.Random(3), 200)
-    early = score(corpus.history_of(case, 40)).past
-    later = score(corpus.history_of(case, 48)).past
-    known = {each.made_at: each for each in later}
-    shared = [each for each in early if each.made_at in known]
-    assert len(shared) >= 5
-    assert all(known[each.made_at] == each for each in shared)
-
-
-def test_what_came_later_does_not_change_what_was_foretold() -> None:
+def test_what_comes_later_does_not_change_a_forecast() -> None:
     levels = [GIB + 20 * MIB * g + (g % 3) * MIB for g in range(60)]
     other = [*levels[:24], *(2 * v for v in levels[24:])]
     one, two = ({p.made_at: p for p in score(history_of(v)).past} for v in (levels, other))
@@ -174,6 +140,12 @@ def test_a_filling_buffer_is_forecast_up_to_its_capacity() -> None:
     assert made.forecast.estimate == pytest.approx(made.came, rel=0.05)
 
 
+@pytest.mark.parametrize("generations", [3, 40])
+def test_without_a_forecast_there_is_no_score(generations: int) -> None:
+    levels = [GIB + (g % 3) * MIB for g in range(generations)]
+    assert examine(history_of(levels)).forecast_score is None
+
+
 def test_the_processes_of_a_run_are_forecast_together() -> None:
     levels = [GIB + 50 * MIB * g for g in range(30)]
     one = history_of(levels)
@@ -181,17 +153,6 @@ def test_the_processes_of_a_run_are_forecast_together() -> None:
     both = score(replace(one, processes=(first, replace(first, instance="p1", rank=1))))
     assert all(p.came == 2 * levels[p.generation] for p in both.past)
     assert both.median_error < 0.01
-
-
-def test_the_moments_are_few_fixed_and_have_come() -> None:
-    for n in (24, 100, 3000):
-        assert list(grid(n)) == [pair for pair in grid(10 * n) if pair[1] <= n]
-        assert len(list(grid(n))) <= 4 * 9
-
-
-def test_a_long_run_is_scored_by_a_handful_of_forecasts() -> None:
-    levels = [GIB + MIB * g + (g % 5) * MIB / 4 for g in range(2000)]
-    assert len(score(history_of(levels)).past) == MAX_FORECASTS
 
 
 def _made(
@@ -205,17 +166,12 @@ def _made(
 def test_forecasts_are_made_four_times_in_each_doubling_for_half_as_far_ahead() -> None:
     assert list(grid(11)) == []
     assert list(grid(12)) == [(8, 12)]
-    assert list(grid(15)) == [(8, 12), (10, 15)]
     assert list(grid(48)) == [
         (8, 12), (10, 15), (12, 18), (14, 21), (16, 24), (20, 30), (24, 36), (28, 42), (32, 48),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("estimate", "came", "error"), [(110.0, 100.0, 0.1), (90.0, 100.0, 0.1), (50.0, 200.0, 0.75)]
-)
-def test_an_error_is_a_share_of_what_came(estimate: float, came: float, error: float) -> None:
-    assert error_of(_made(8, 12, estimate, came)) == error
+    # Those of a longer run are the same and some more, and remain few.
+    assert list(grid(300)) == [pair for pair in grid(3_000) if pair[1] <= 300]
+    assert len(list(grid(3_000))) <= 4 * 9
 
 
 @pytest.mark.parametrize(
@@ -230,7 +186,7 @@ def test_how_right_several_were_is_the_middle_of_their_errors() -> None:
     assert _right(past) == (0.2, 1)
 
 
-def test_forecasts_are_told_apart_by_doublings_of_how_far_ahead_they_looked() -> None:
+def test_forecasts_are_grouped_by_doublings_of_how_far_ahead_they_looked() -> None:
     one, two, three, four = _made(8, 9), _made(8, 10), _made(8, 11), _made(8, 12, came=80.0)
     found = list(_by_lead([four, three, one, two]))
     assert [(e.ahead_from, e.ahead_to, e.forecasts) for e in found] == [
@@ -243,7 +199,7 @@ def test_forecasts_are_told_apart_by_doublings_of_how_far_ahead_they_looked() ->
 @pytest.mark.parametrize(
     ("error", "size"), [(0.009, "less than 1 %"), (0.01, "1 %"), (0.256, "26 %")]
 )
-def test_an_error_is_told_in_whole_percent(error: float, size: str) -> None:
+def test_the_sentence_gives_the_error_in_whole_percent(error: float, size: str) -> None:
     one = _told([_made(8, 12)], error, 1, "step")
     assert one == (
         "The one forecast of this run whose time has come, made at step 8 for 12, "

@@ -1,46 +1,46 @@
-"""Rows of the tables, the books and attempts, on both sides of what decides what they say."""
+"""Rows of the tables of growth: by type, by phase, by container and by process."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from builder import MIB, history_of
+from builder import EVALUATE, MIB, Leak, Training, history_of, kept_environments
 from pieces import timeline_of
 
-from leakline.analysis.assertions.expected_counts import _is_expected, replaces, steady_counts
-from leakline.analysis.comparison.comparison_results import Survival
-from leakline.analysis.comparison.run_comparison import survival_change
-from leakline.analysis.examination import _both, _together
+from leakline.analysis import RunHistory, examine, history_from_batches
 from leakline.analysis.findings.growth_tables import (
     _added,
     _fill_row,
     _full_at,
     _order,
     _state,
+    _weight,
     change_rating,
+    measured,
+    of_how_many,
+    process_growth,
     type_growth,
 )
 from leakline.analysis.memory.memory_by_phase import (
     _longer,
-    _place,
     _spans,
     without_give_and_take,
 )
-from leakline.analysis.results import GenerationSpan, Interval, SteadyCount, TypeGrowth
+from leakline.analysis.results import Interval, ProcessGrowth, TypeGrowth
 from leakline.analysis.run_history import (
     LARGEST,
     NO_SPANS,
-    Expectation,
     Spans,
     Value,
     amount_of,
-    declared_expectations,
     number_of,
 )
+from leakline.analysis.statistics.trend import Slope
 from leakline.analysis.timeline import Timeline
-from leakline.snapshot import Event
 
 
 def read(n: int, **others: Sequence[float | None]) -> Timeline:
@@ -48,39 +48,26 @@ def read(n: int, **others: Sequence[float | None]) -> Timeline:
 
 
 @pytest.mark.parametrize(
-    ("rating", "difference", "readings", "status", "change"),
+    ("rating", "difference", "readings", "status", "is_blamed", "change"),
     [
-        ("expected", 9, 1, "confirmed", "expected"), ("problem", -9, 9, "ok", "problem"),
+        ("expected", 9, 1, "confirmed", False, "expected"), ("problem", -9, 9, "ok", False, "problem"),
         # What fell or stayed is good, whatever is known.
-        ("steady", 0, 1, None, "good"),
-        ("steady", 1, 9, None, "unknown"), ("steady", 1, 9, "learning", "unknown"),
+        ("steady", 0, 1, None, False, "good"),
+        ("steady", 1, 9, None, False, "unknown"), ("steady", 1, 9, "learning", False, "unknown"),
         # Four readings tell a count that rose from one that grows.
-        ("steady", 1, 3, "ok", "unknown"), ("steady", 1, 4, "ok", "good"), ("steady", 1, 4, "confirmed", "good"),
+        ("steady", 1, 3, "ok", False, "unknown"), ("steady", 1, 4, "ok", False, "good"),
         # What explains no bytes of a finding is no problem, however it grows.
-        ("grows", 1, 9, "confirmed", "expected"), ("grows", 1, 9, "watch", "expected"),
-        ("grows", 0, 9, None, "unknown"),
-    ],
-)  # fmt: skip
-def test_a_change_is_rated_by_its_row_and_the_verdict(
-    rating: str, difference: int, readings: int, status: str | None, change: str
-) -> None:
-    assert change_rating(rating, difference, readings, status, is_blamed=False) == change
-
-
-@pytest.mark.parametrize(
-    ("rating", "difference", "status", "change"),
-    [
-        ("grows", -1, "confirmed", "problem"),
+        ("grows", 1, 9, "watch", False, "expected"), ("grows", 0, 9, None, False, "unknown"),
         # As many as before, and larger ones: a problem by its bytes.
-        ("steady", 0, "confirmed", "problem"), ("steady", 143, "suspected", "problem"),
-        ("expected", 1, "confirmed", "expected"), ("grows", 1, "recovered", "unknown"),
-        ("grows", 1, None, "unknown"),
+        ("steady", 0, 9, "confirmed", True, "problem"), ("grows", -1, 9, "suspected", True, "problem"),
+        ("expected", 1, 9, "confirmed", True, "expected"), ("grows", 1, 9, "recovered", True, "unknown"),
+        ("grows", 1, 9, None, True, "unknown"),
     ],
 )  # fmt: skip
-def test_a_type_that_explains_bytes_of_a_finding_is_a_problem(
-    rating: str, difference: int, status: str | None, change: str
+def test_a_change_is_rated_by_its_row_the_verdict_and_what_a_finding_blames(
+    rating: str, difference: int, readings: int, status: str | None, is_blamed: bool, change: str
 ) -> None:
-    assert change_rating(rating, difference, 9, status, is_blamed=True) == change
+    assert change_rating(rating, difference, readings, status, is_blamed=is_blamed) == change
 
 
 def _row(name: str = "app.A", rating: str = "steady", **others: object) -> TypeGrowth:
@@ -175,7 +162,7 @@ def test_a_container_that_holds_half_of_its_items_has_half_of_its_bytes() -> Non
     assert _fill_row(read(1, tracked__s__length=[None]), "s", {}) is None
 
 
-def test_a_row_tells_from_what_to_what_a_count_went_and_how_fast() -> None:
+def test_a_row_has_the_first_and_last_count_and_the_rate() -> None:
     (row,) = type_growth(
         history_of([500.0 * MIB] * 6, type__A__count=[1.0, 3, 5, 7, 9, 11], type__A__bytes=[0.0, 20, 40, 60, 80, 100])
     )  # fmt: skip
@@ -194,17 +181,6 @@ def test_a_count_is_judged_by_its_last_64_readings() -> None:
     assert row.count_per_generation == Interval(3, 3, 3)
 
 
-def test_lines_that_are_no_phase_come_last() -> None:
-    names = ["leakline", "between", "other_threads", "train", "evaluate"]
-    assert sorted(names, key=_place) == [
-        "evaluate",
-        "train",
-        "other_threads",
-        "between",
-        "leakline",
-    ]
-
-
 @pytest.mark.parametrize(
     ("amounts", "left"),
     [
@@ -221,36 +197,17 @@ def test_what_a_phase_gives_back_is_taken_from_the_one_that_takes_most(
     assert without_give_and_take(amounts) == left
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "longer"),
-    [
-        (None, None, None), (3, None, 3), (4, 3, 4),
-    ],
-)  # fmt: skip
-def test_of_processes_side_by_side_the_slowest_counts(a: Value, b: Value, longer: Value) -> None:
+@pytest.mark.parametrize(("a", "b", "longer"), [(None, None, None), (3, None, 3), (4, 3, 4)])
+def test_of_processes_next_to_each_other_the_slowest_counts(
+    a: Value, b: Value, longer: Value
+) -> None:
     assert _longer(a, b) == longer
 
 
-def test_a_generation_stands_for_those_left_out_before_it() -> None:
+def test_a_generation_counts_for_those_left_out_before_it() -> None:
     assert _spans([0, 1, 4, 5, 9], Spans(((2, 3), (6, 8)))) == (1, 1, 3, 1, 4)
     assert _spans([3, 4], Spans(((0, 2),))) == (4, 1)
     assert _spans([0, 1], NO_SPANS) == ()
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "both"),
-    [
-        ((0, 5), (6, 9), None), ((5, 9), (0, 5), (5, 5)), ((0, 9), (3, 5), (3, 5)),
-    ],
-)  # fmt: skip
-def test_attempts_did_again_what_is_in_both(
-    a: tuple[int, int], b: tuple[int, int], both: tuple[int, int] | None
-) -> None:
-    found = _both(GenerationSpan(*a), GenerationSpan(*b))
-    assert found == (None if both is None else GenerationSpan(*both))
-    assert _both(None, GenerationSpan(*b)) is None
-    together = _together(GenerationSpan(*a), GenerationSpan(*b))
-    assert together == GenerationSpan(min(a[0], b[0]), max(a[1], b[1]))
 
 
 @pytest.mark.parametrize(
@@ -266,72 +223,120 @@ def test_a_number_from_the_wire_is_within_what_can_be_counted(
     assert (number_of(value), amount_of(value)) == (number, amount)
 
 
-def test_the_newest_declaration_for_a_type_and_place_holds() -> None:
-    def said(low: int, **more: object) -> Event:
-        return Event(0, 0.0, "expect", "app.A", data={"low": low, "high": 9, **more})
+def ranks(*leaking: bool) -> RunHistory:
+    each = [
+        Training(
+            leaks=(kept_environments(),) if leaks else (), generations=24, instance=f"p{rank}", rank=rank, seed=rank + 1
+        )
+        for rank, leaks in enumerate(leaking)
+    ]  # fmt: skip
+    return history_from_batches(each[0].header(), [b for one in each for b in one.batches()])
 
-    watched, at_start = Event(0, 0.0, "watch", "app.A"), said(4, after="y", baseline=True)
-    declared = [said(1), said(2, after="x"), said(3), watched, at_start]
-    assert declared_expectations(declared) == (
-        Expectation("app.A", 3, 9),
-        Expectation("app.A", 2, 9, "x"),
-        Expectation("app.A", 4, 9, "y", baseline=True),
+
+def by_process(history: RunHistory) -> dict[str, ProcessGrowth]:
+    return {each.process: each for each in examine(history).processes}
+
+
+def test_growth_that_is_not_known_is_not_zero() -> None:
+    assert by_process(RunHistory("empty")) == {}
+    (one,) = by_process(Training(generations=1).history()).values()
+    assert one.growth_bytes_per_generation is None
+    # Another rank that reads no memory: it has joined, and that is all.
+    history = ranks(True)
+    blind = replace(history.processes[0], instance="p1", rank=1, series={})
+    found = by_process(replace(history, processes=(*history.processes, blind)))
+    assert found["rank 0 main"].growth_bytes_per_generation is not None
+    assert found["rank 1 main"] == ProcessGrowth("rank 1 main", "p1", None)
+
+
+def test_the_rank_that_leaks_is_named_and_the_run_grows_by_the_sum() -> None:
+    verdict = examine(ranks(False, True))
+    healthy, leaking = verdict.processes
+    named = tuple(f.fingerprint for f in verdict.findings if f.process == "rank 1 main")
+    assert (healthy.process, healthy.findings) == ("rank 0 main", ())
+    assert (leaking.process, leaking.findings) == ("rank 1 main", named)
+    for end in ("estimate", "low", "high"):
+        parts = [getattr(each.growth_bytes_per_generation, end) for each in verdict.processes]
+        assert getattr(verdict.growth_bytes_per_generation, end) == pytest.approx(sum(parts))
+    assert leaking.growth_bytes_per_generation is not None
+    assert leaking.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.3)
+
+
+def test_the_sentence_names_the_ranks_that_leak_and_of_many_the_first() -> None:
+    assert examine(ranks(False, True)).summary.endswith(" (rank 1 main)")
+    both = examine(ranks(True, True)).summary
+    assert both.endswith(" (rank 0 main and rank 1 main together)")
+    assert examine(ranks(*6 * [True])).summary.endswith("rank 3 main and 2 more together)")
+    assert "rank" not in examine(ranks(True)).summary
+
+
+def test_the_numbers_of_several_ranks_are_sums_and_evidence_says_whose_it_is() -> None:
+    alone, both = (
+        next(f for f in examine(ranks(first, True)).findings if f.status == "confirmed")
+        for first in (False, True)
     )
+    assert [f.suspects[0].count_per_generation for f in (alone, both)] == [16, 32]
+    growth = both.growth_bytes_per_generation.estimate
+    assert both.suspects[0].bytes_per_generation == pytest.approx(growth, abs=0.1)
+    assert not any("rank" in line for line in alone.evidence)
+    assert {line.split(":")[0] for line in both.evidence} <= {"rank 0 main", "rank 1 main"}
 
 
-@pytest.mark.parametrize(
-    ("new", "old", "ends"),
-    [
-        ("x", "x", True), (None, "x", True), ("x", "y", False),
-    ],
-)  # fmt: skip
-def test_a_count_for_all_places_replaces_that_for_one_and_the_other_way_round(
-    new: str | None, old: str | None, ends: bool
-) -> None:
-    assert replaces(new, old) is ends
+def test_a_rank_that_hardly_grows_is_not_named_with_one_that_leaks() -> None:
+    large = Training(
+        leaks=(replace(kept_environments(), holders=()),), generations=24, instance="p1", rank=1, seed=2,
+    )  # fmt: skip
+    leak = Leak(EVALUATE, 0.01 * MIB, {"trading.TradingEnvironment": 16})
+    small = replace(large, leaks=(leak,), instance="p0", rank=0, seed=1, noise=0.0)
+    verdict = examine(history_from_batches(small.header(), [*small.batches(), *large.batches()]))
+    (finding,) = [f for f in verdict.findings if f.status == "confirmed"]
+    assert finding.process == "rank 1 main"
+    assert finding.suspects[0].count_per_generation == 16
+    assert [each.findings for each in verdict.processes] == [(), (finding.fingerprint,)]
 
 
-@pytest.mark.parametrize(
-    ("after", "count", "expected"),
-    [
-        # 2 to 4 everywhere, and 3 to 5 after x.
-        ("x", 3, True), ("x", 5, True), ("x", 6, False), (None, 4, True), (None, 2, False), ("y", 3, False),
-    ],
-)  # fmt: skip
-def test_a_count_is_expected_where_all_that_is_accepted_for_its_place_allows_it(
-    after: str | None, count: int, expected: bool
-) -> None:
-    accepted = [Expectation("A", 2, 4, None, True), Expectation("A", 3, 5, "x", True)]
-    if after == "x":
-        accepted = accepted[1:]
-    assert _is_expected(accepted, after, count) is expected
+def test_the_attempts_of_a_rank_have_one_row_with_the_newest_process() -> None:
+    first = Training(leaks=(kept_environments(),), generations=12, instance="a")
+    second = replace(first, instance="b", attempt=2, first_generation=12)
+    history = history_from_batches(first.header(), [*first.batches(), *second.batches()])
+    (one,) = by_process(history).values()
+    assert one.instance == "b"
+    assert one.findings
 
 
-@pytest.mark.parametrize(
-    ("counts", "steady"),
-    [
-        ([3] * 7, False), ([9] + [3] * 8, True), ([3] * 8 + [4], False),
-        # Unknown in one of them is unknown.
-        ([None] + [3] * 8, True),
-    ],
-)  # fmt: skip
-def test_a_count_is_steady_when_it_was_the_same_in_each_of_eight_generations(
-    counts: list[float | None], steady: bool
-) -> None:
-    history = history_of([500.0 * MIB] * len(counts), type__app__A__count=counts)
-    assert steady_counts(history) == ((SteadyCount("app.A", 3, None, 8, None),) if steady else ())
+def of_place(growth: float | None, *findings: str) -> ProcessGrowth:
+    return ProcessGrowth("p", "i", None if growth is None else Interval(growth, 0, 0), findings)
 
 
-def test_how_far_two_runs_come_is_told_of_each() -> None:
-    out = Interval(1004.4, 989.6, 1020.4)
-    told = survival_change(
-        Survival(998, True, out), Survival(2000, False, None), "episode", "epoch"
-    ).sentence
-    assert told == (
-        "Before: memory runs out about episode 1,004 (990 to 1,020); it ended at episode 998. "
-        "After: nothing says that memory runs out; it has come to epoch 2,000."
-    )
-    nothing = Survival(None, False, None)
-    assert survival_change(nothing, nothing, "episode", "epoch").sentence == (
-        "Before: no episode was seen. After: no epoch was seen."
-    )
+def test_processes_that_a_finding_names_go_first_and_then_those_that_grow_most() -> None:
+    order = [of_place(-5, "f"), of_place(9), of_place(0), of_place(-3), of_place(None)]
+    mixed = [order[i] for i in (4, 2, 0, 3, 1)]
+    assert sorted(mixed, key=_weight) == order
+
+
+@pytest.mark.parametrize(("points", "known"), [(0, False), (1, False), (2, True)])
+def test_two_readings_make_a_rate(points: int, known: bool) -> None:
+    assert (measured(Slope(5, 4, 6, points)) == Interval(5, 4, 6)) is known
+
+
+def test_the_sentence_says_how_many_processes_were_not_read() -> None:
+    one = history_of([1.0])
+    assert of_how_many(one) == ""
+    left = replace(one, processes=one.processes * 2, processes_left_out=1_000)
+    assert of_how_many(left) == " (of the 2 largest processes; 1,000 more are not studied)"
+
+
+@pytest.mark.parametrize("places", [1_024, 1_025])
+def test_at_most_1024_processes_have_rows_in_their_order(places: int) -> None:
+    """Of more the one that grows least is left out."""
+    timelines = [SimpleNamespace(name=f"rank {i} main", instance=f"p{i}") for i in range(places)]
+    growths = [SimpleNamespace(growth=Slope(9.0 * (i != 3), 0, 9, 9)) for i in range(places)]
+    moments = [
+        (SimpleNamespace(timeline=timeline), growth, ())
+        for timeline, growth in zip(timelines, growths, strict=True)
+    ]
+    found = process_growth(cast(Any, timelines), cast(Any, moments), ())
+    names = [
+        timeline.name for timeline in timelines if places == 1_024 or timeline.name != "rank 3 main"
+    ]
+    assert [each.process for each in found] == names

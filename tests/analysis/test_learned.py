@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from leakline.analysis import RunHistory, check_counts, examine, history_from_batches
-from leakline.analysis.assertions.expected_counts import GENERATIONS, steady_counts, with_accepted
-from leakline.analysis.run_history import Expectation
+from leakline.analysis.assertions.expected_counts import (
+    GENERATIONS,
+    _is_expected,
+    steady_counts,
+    with_accepted,
+)
+from leakline.analysis.run_history import Expectation, declared_expectations
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 
 PHASES = ("evaluate", "evolve")
@@ -52,7 +59,7 @@ def both(count: int | None) -> Counts:
     return dict.fromkeys(PHASES, count)
 
 
-def told(history: RunHistory) -> list[tuple[str, int, str | None]]:
+def proposed(history: RunHistory) -> list[tuple[str, int, str | None]]:
     return [(each.type, each.count, each.after) for each in steady_counts(history)]
 
 
@@ -62,56 +69,59 @@ def accepted(history: RunHistory, *counts: Expectation) -> RunHistory:
 
 def test_a_count_is_learned_after_as_many_generations_and_not_before() -> None:
     same = {"app.Env": both(2)}
-    assert told(run_of([same] * (GENERATIONS - 1))) == []
-    assert told(run_of([same] * GENERATIONS)) == [("app.Env", 2, None)]
+    assert proposed(run_of([same] * (GENERATIONS - 1))) == []
+    assert proposed(run_of([same] * GENERATIONS)) == [("app.Env", 2, None)]
 
 
 def test_what_was_otherwise_before_is_forgotten_and_what_changes_is_not_learned() -> None:
     settled = [{"app.Env": both(1)}] * 3 + [{"app.Env": both(2)}] * GENERATIONS
-    assert told(run_of(settled)) == [("app.Env", 2, None)]
-    assert told(run_of([*settled, {"app.Env": both(3)}])) == []
+    assert proposed(run_of(settled)) == [("app.Env", 2, None)]
+    assert proposed(run_of([*settled, {"app.Env": both(3)}])) == []
     growing: list[dict[str, Counts]] = [{"app.Env": both(2 + n)} for n in range(12)]
-    assert told(run_of(growing)) == []
+    assert proposed(run_of(growing)) == []
 
 
 def test_a_count_that_moves_within_each_generation_is_learned_by_phase() -> None:
     agents: dict[str, Counts] = {"app.Agent": {"evaluate": 16, "evolve": 17}}
-    found = told(run_of([agents] * 10))
+    found = proposed(run_of([agents] * 10))
     assert found == [("app.Agent", 16, "evaluate"), ("app.Agent", 17, "evolve")]
 
 
 def test_a_generation_in_which_it_was_not_counted_leaves_it_unknown() -> None:
     seen: dict[str, Counts] = {"app.Env": both(2)}
     unseen: dict[str, Counts] = {"app.Env": both(None)}
-    assert told(run_of([*[seen] * 9, unseen])) == []
-    assert told(run_of([*[seen] * 9, unseen, *[seen] * GENERATIONS])) == [("app.Env", 2, None)]
+    assert proposed(run_of([*[seen] * 9, unseen])) == []
+    assert proposed(run_of([*[seen] * 9, unseen, *[seen] * GENERATIONS])) == [("app.Env", 2, None)]
 
 
 def test_builtins_are_left_out_and_none_at_all_is_a_count_that_comes_last() -> None:
     library = {"dict": both(9_000), "re.Pattern": both(58), "threading.Thread": both(2)}
     counts = library | {"app.Env": both(2), "plt.Figure": both(0), "app.Agent": both(17)}
-    assert told(run_of([counts] * 10)) == [
+    assert proposed(run_of([counts] * 10)) == [
         ("app.Env", 2, None), ("app.Agent", 17, None), ("plt.Figure", 0, None),
     ]  # fmt: skip
 
 
 def test_processes_have_to_agree_and_those_that_count_it_not_do_not_matter() -> None:
     two, three, other = {"app.Env": both(2)}, {"app.Env": both(3)}, {"app.Agent": both(17)}
-    assert told(run_of([two] * 10, [two] * 10)) == [("app.Env", 2, None)]
-    assert told(run_of([two] * 10, [three] * 10)) == []
-    assert told(run_of([two] * 10, [other] * 10)) == [("app.Env", 2, None), ("app.Agent", 17, None)]
+    assert proposed(run_of([two] * 10, [two] * 10)) == [("app.Env", 2, None)]
+    assert proposed(run_of([two] * 10, [three] * 10)) == []
+    assert proposed(run_of([two] * 10, [other] * 10)) == [
+        ("app.Env", 2, None),
+        ("app.Agent", 17, None),
+    ]
     # One that has been gone for long says nothing of now.
-    assert told(run_of([two] * 20, [three] * 3)) == [("app.Env", 2, None)]
+    assert proposed(run_of([two] * 20, [three] * 3)) == [("app.Env", 2, None)]
     # One that has just come has to agree as far as it has counted.
-    assert told(run_of([two] * 10, [*[{}] * 8, three, three])) == []
+    assert proposed(run_of([two] * 10, [*[{}] * 8, three, three])) == []
 
 
 def test_what_the_program_declares_is_not_proposed_wherever_it_declares_it() -> None:
     counts = [{"app.Env": both(2)}] * 10
     for name, after in (("app.Env", None), ("Env", None), ("Env", "evolve")):
-        assert told(run_of(counts, declared={name: (2, after)})) == []
+        assert proposed(run_of(counts, declared={name: (2, after)})) == []
     # Not even where it is broken: what a program says is changed there.
-    assert told(run_of(counts, declared={"Env": (1, None)})) == []
+    assert proposed(run_of(counts, declared={"Env": (1, None)})) == []
 
 
 def test_an_accepted_count_is_proposed_again_only_once_it_is_another() -> None:
@@ -148,3 +158,32 @@ def test_an_accepted_count_fires_in_the_generation_that_breaks_it_and_says_whose
     assert [f.fingerprint for f in examine(declared).findings] == [
         f.fingerprint for f in verdict.findings
     ]
+
+
+def test_the_newest_declaration_for_a_type_and_place_holds() -> None:
+    def said(low: int, **more: object) -> Event:
+        return Event(0, 0.0, "expect", "app.A", data={"low": low, "high": 9, **more})
+
+    watched, at_start = Event(0, 0.0, "watch", "app.A"), said(4, after="y", baseline=True)
+    declared = [said(1), said(2, after="x"), said(3), watched, at_start]
+    assert declared_expectations(declared) == (
+        Expectation("app.A", 3, 9),
+        Expectation("app.A", 2, 9, "x"),
+        Expectation("app.A", 4, 9, "y", baseline=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("after", "count", "expected"),
+    [
+        # 2 to 4 everywhere, and 3 to 5 after x.
+        ("x", 3, True), ("x", 5, True), ("x", 6, False), (None, 4, True), (None, 2, False), ("y", 3, False),
+    ],
+)  # fmt: skip
+def test_a_count_is_expected_where_all_that_is_accepted_for_its_place_allows_it(
+    after: str | None, count: int, expected: bool
+) -> None:
+    accepted = [Expectation("A", 2, 4, None, True), Expectation("A", 3, 5, "x", True)]
+    if after == "x":
+        accepted = accepted[1:]
+    assert _is_expected(accepted, after, count) is expected

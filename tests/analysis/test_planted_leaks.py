@@ -23,14 +23,11 @@ from builder import (
     old_population,
 )
 
-from leakline.analysis import RunHistory, examine
+from leakline.analysis import examine
 from leakline.analysis.results import SEVERITY, Verdict
-from leakline.analysis.status import walk
-from leakline.analysis.timeline import timelines_of
-from leakline.analysis.timeline_analysis import TimelineAnalysis
 from leakline.text_format import format_bytes
 
-SEEDS = range(5)
+SEEDS = range(2)
 
 
 def _examined(*leaks: Leak, seed: int = 1, **options: object) -> Verdict:
@@ -41,17 +38,11 @@ def _at_least(verdict: Verdict, status: str) -> bool:
     return SEVERITY.index(verdict.status) >= SEVERITY.index(status)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_no_leak_is_ok_or_filling(seed: int) -> None:
     verdict = _examined(seed=seed)
     assert verdict.status in ("ok", "filling"), verdict.summary
     assert not [f for f in verdict.findings if f.status != "ok"]
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_buffer_without_a_declared_bound_is_forgiven_once_it_is_full(seed: int) -> None:
-    verdict = _examined(seed=seed, declare_buffer=False, generations=24)
-    assert verdict.status in ("ok", "recovered"), verdict.summary
 
 
 def _pool(end: int, seed: int, times: Callable[[int], float]) -> Verdict:
@@ -65,11 +56,11 @@ def _pool(end: int, seed: int, times: Callable[[int], float]) -> Verdict:
 def test_a_container_nobody_declared_that_grows_on_is_suspected_and_then_confirmed(
     seed: int,
 ) -> None:
-    told = [_pool(end, seed, lambda _: 1.0) for end in (3, 6, 12, 25)]
-    assert [verdict.status for verdict in told] == [
+    verdicts = [_pool(end, seed, lambda _: 1.0) for end in (3, 6, 12, 25)]
+    assert [verdict.status for verdict in verdicts] == [
         "learning", "suspected", "suspected", "confirmed",
     ]  # fmt: skip
-    finding = told[-1].findings[0]
+    finding = verdicts[-1].findings[0]
     assert (finding.kind, finding.suspects[0].name) == ("container", "app.Pool.items")
     assert finding.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.25)
 
@@ -81,18 +72,12 @@ def test_a_container_nobody_declared_that_grows_on_is_suspected_and_then_confirm
 def test_the_same_container_that_saturates_is_never_confirmed_and_forgiven(
     times: Callable[[int], float], seed: int
 ) -> None:
-    told = [_pool(end, seed, times) for end in range(2, 26)]
-    # Until it is full, nothing tells it from one that grows on; from then on nothing is said against it.
-    assert "confirmed" not in {verdict.status for verdict in told}
-    assert {verdict.status for verdict in told[-5:]} <= {"ok", "recovered"}, told[-1].summary
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_training_whose_buffer_is_still_filling_is_filling(seed: int) -> None:
-    verdict = _examined(seed=seed, generations=12, buffer_full_after=20, buffer_bytes=200 * MIB)
-    assert verdict.status == "filling"
-    assert "replay holds" in verdict.summary
-    assert "full about generation" in verdict.summary
+    verdicts = [_pool(end, seed, times) for end in (*range(2, 21, 3), *range(21, 26))]
+    # Until it is full, nothing distinguishes it from one that grows on; from then on nothing is said against it.
+    assert "confirmed" not in {verdict.status for verdict in verdicts}
+    assert {verdict.status for verdict in verdicts[-5:]} <= {"ok", "recovered"}, verdicts[
+        -1
+    ].summary
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -148,16 +133,18 @@ def test_a_leak_is_one_finding_with_the_right_answer(
 def test_entries_are_told_per_episode_where_each_generation_has_as_many(start: int) -> None:
     """Report 001: 2,320 entries in a generation are 16 episodes with 145 each."""
     verdict = _examined(episode_history(start=start), executions={EPISODE: 16})
-    told = "grows by 2,320 per generation"
+    sentence = "grows by 2,320 per generation"
     (line,) = [line for f in verdict.findings for line in f.evidence if "episode_rewards" in line]
-    assert told in line
+    assert sentence in line
     assert f": 145 per execution of {EPISODE}, which ran 16 times in each." in line
     once = _examined(episode_history(start=start))
     assert "per execution" not in "".join(line for f in once.findings for line in f.evidence)
 
 
-@pytest.mark.parametrize("start", [3, 6, 9])
-@pytest.mark.parametrize("make", [loss_graph, kept_environments, episode_history, old_population])
+@pytest.mark.parametrize(
+    ("make", "start"),
+    [(loss_graph, 9), (kept_environments, 3), (episode_history, 6), (old_population, 9)],
+)
 def test_a_leak_that_begins_later_has_its_start(make: type, start: int) -> None:
     verdict = _examined(make(start=start))
     assert _at_least(verdict, "suspected"), verdict.summary
@@ -221,12 +208,6 @@ def test_growth_outside_python_is_native_and_needs_longer() -> None:
     assert finding.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.25)
 
 
-def test_what_the_allocator_keeps_is_told_from_a_leak() -> None:
-    leak = Leak(TRAIN, 6 * MIB, {"allocator.kept_bytes": 5.5 * MIB})
-    verdict = _examined(leak, generations=30, counts={"allocator.kept_bytes": 10 * MIB})
-    assert verdict.findings[0].kind == "allocator_retained"
-
-
 def test_a_phase_that_never_ran_is_ruled_out() -> None:
     verdict = _examined(kept_environments(), never=(TRAIN,))
     assert (TRAIN, "never ran") in {(r.phase, r.reason) for r in verdict.ruled_out}
@@ -246,34 +227,3 @@ def test_growth_after_the_buffer_is_full_is_flagged() -> None:
     assert _at_least(verdict, "suspected")
     assert verdict.findings[0].started_at_generation is not None
     assert abs(verdict.findings[0].started_at_generation.estimate - 9) <= 2
-
-
-@pytest.mark.parametrize("seed", [2, 4, 7, 8])
-def test_a_leak_is_not_called_recovered_while_its_count_still_rises(seed: int) -> None:
-    """Memory scatters by four times what a generation leaks, so now and then it shows no growth that matters."""
-    leak = Leak(EVALUATE, MIB, {"trading.TradingEnvironment": 16})
-    history = Training(70, leaks=(leak,), seed=seed, noise=4 * MIB, watch=()).history()
-    (timeline,) = timelines_of(history)
-    study, told = TimelineAnalysis(history, timeline), []
-    for end in range(1, 71):
-        _, standings = walk(study, range(max(1, end - 40), end + 1))
-        told += [s.status for s in standings if "Environment" in str(s.assessed.cause.owner)]
-    assert "suspected" in told
-    assert "recovered" not in told
-
-
-def test_a_leak_that_stopped_is_recovered_and_not_before_some_generations() -> None:
-    leak = kept_environments()
-    leak.stop = 10
-    assert _at_least(_examined(leak, generations=11), "suspected")
-    verdict = _examined(leak, generations=24)
-    assert verdict.status == "recovered"
-    assert "Recovered" in verdict.summary
-
-
-def test_too_few_generations_are_learning() -> None:
-    for generations in (1, 2, 3):
-        verdict = _examined(generations=generations, buffer_bytes=0, buffer_full_after=1)
-        assert verdict.status == "learning"
-    empty = examine(RunHistory("r"))
-    assert (empty.status, empty.generations) == ("learning", 0)

@@ -32,7 +32,7 @@ from leakline.analysis import (
     history_from_batches,
     store_fill,
 )
-from leakline.analysis.findings.verdict_summary import Priorities, priority
+from leakline.analysis.findings.verdict_summary import Priorities, one_worse, priority
 from leakline.analysis.results import SEVERITY
 from leakline.report.report_data import trend
 from leakline.snapshot import Batch, Event, Holder, ProcessIdentity, RunHeader, Snapshot
@@ -286,6 +286,9 @@ def test_the_run_after_the_fix_is_fixed_and_passes_60_episodes() -> None:
 def test_critical_major_and_minor_begin_where_report_001_says(rate: float, grade: str) -> None:
     assert priority(rate) == grade
     assert priority(rate, Priorities(major_bytes=1, critical_bytes=2)) in ("critical", "minor")
+    assert [one_worse("minor"), one_worse("major"), one_worse("critical")] == [
+        "major", "critical", "critical",
+    ]  # fmt: skip
 
 
 def test_the_trend_of_report_004_has_its_changes_and_those_to_the_same_phase() -> None:

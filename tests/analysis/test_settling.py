@@ -38,10 +38,10 @@ def test_report_002_s_run_settles_where_its_filling_ends() -> None:
 
 
 @pytest.mark.parametrize("settles", [5, 6, 7])
-@pytest.mark.parametrize("generations", [14, 25, 100])
+@pytest.mark.parametrize("generations", [14, 100])
 def test_report_004_s_run_settles_at_generations_5_to_7(settles: int, generations: int) -> None:
     found = []
-    for seed in range(5):
+    for seed in range(3):
         training = Training(
             generations, buffer_full_after=settles + 1, buffer_bytes=200 * MIB, seed=seed
         )
@@ -51,49 +51,27 @@ def test_report_004_s_run_settles_at_generations_5_to_7(settles: int, generation
     assert all(abs(each - settles) <= 1 for each in found)
 
 
-@pytest.mark.parametrize("generations", [6, 12, 25, 100])
+@pytest.mark.parametrize("generations", [6, 25])
 def test_a_run_that_keeps_growing_has_not_settled(generations: int) -> None:
     for leak in (kept_environments(), Leak(IN_TRAINING, 12 * MIB)):
         history = Training(generations, leaks=(leak,)).history()
         assert examine(history).settled_at_generation is None
 
 
-def test_no_leak_of_the_corpus_has_settled() -> None:
-    """Of a leak that memory can show: one that goes on, and matters."""
-    for family in (corpus.linear, corpus.stairs, corpus.accelerating, corpus.warm_up_and_leak):
-        for seed in range(3):
-            verdict = examine(corpus.history_of(family(random.Random(seed), 60)))
-            assert verdict.settled_at_generation is None, (family.__name__, seed)
-
-
 def test_the_interval_holds_the_truth_in_nine_of_ten_runs() -> None:
-    inside = near = told = 0
-    for seed in range(120):
+    inside = near = known = 0
+    for seed in range(60):
         rng = random.Random(seed)
         n, size, length = rng.choice((16, 25, 60, 200)), rng.uniform(0.1, 1.0), rng.randint(2, 8)
         noise = corpus._noise(rng, n)
         levels = [corpus.BASE * (1 + size * min(1.0, i / length)) + e for i, e in enumerate(noise)]
         found = of_levels(levels)
-        told += found is not None
+        known += found is not None
         inside += found is not None and found.low <= length <= found.high
         near += found is not None and abs(found.estimate - length) <= 1
-    assert told >= 0.95 * 120
-    assert inside >= 0.90 * told
-    assert near >= 0.95 * told
-
-
-def test_a_late_and_long_way_is_found_to_the_generation() -> None:
-    rng = random.Random(5)
-    levels = [GIB * min(1.0, (i + 50) / 750) + rng.gauss(0, 2 * MIB) for i in range(3000)]
-    found = of_levels(levels)
-    assert found is not None
-    assert found.low <= 700 <= found.high
-    assert abs(found.estimate - 700) <= 10
-
-
-def test_what_was_flat_from_the_beginning_settled_in_its_first_generation() -> None:
-    found = of_levels([GIB + 1.0 * (i % 3) for i in range(9)], first=13)
-    assert found == Interval(13.0, 13.0, 13.0)
+    assert known >= 0.95 * 60
+    assert inside >= 0.90 * known
+    assert near >= 0.95 * known
 
 
 @pytest.mark.parametrize(
@@ -111,34 +89,6 @@ def test_a_step_or_a_release_moves_the_beginning_of_the_level_and_a_spike_does_n
     found = of_levels([level(i) + (i % 3) * MIB for i in range(60)])
     assert found is not None
     assert found.low <= found.estimate == settled <= found.high
-
-
-def test_falling_memory_has_not_settled() -> None:
-    assert of_levels([4 * GIB - i * 100 * MIB for i in range(20)]) is None
-
-
-@pytest.mark.parametrize("flat", [3, 4, 5])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_short_run_whose_two_newest_readings_move_on_has_not_settled(
-    flat: int, sign: int
-) -> None:
-    for step, settles in ((100 * MIB, False), (0.1 * MIB, True)):
-        levels = [GIB] * flat + [GIB + sign * step, GIB + sign * 2 * step]
-        assert (of_levels(levels) is not None) == settles
-
-
-def test_too_few_readings_are_no_level() -> None:
-    assert of_levels([GIB] * 4) is None
-    assert of_levels([GIB, 2 * GIB, 3 * GIB, 3 * GIB, 3 * GIB, 3 * GIB]) is None
-    assert examine(Training(generations=2).history()).settled_at_generation is None
-
-
-def test_a_buffer_that_fills_has_not_settled_and_a_full_one_has() -> None:
-    training = Training(generations=7, buffer_full_after=12, buffer_bytes=400 * MIB)
-    assert examine(training.history()).settled_at_generation is None
-    found = examine(replace(training, generations=25).history()).settled_at_generation
-    assert found is not None
-    assert found.estimate == pytest.approx(11, abs=1)
 
 
 def test_a_buffer_whose_memory_was_there_before_it_fills_hides_no_level() -> None:
@@ -230,12 +180,6 @@ def test_those_to_come_take_as_long_as_the_newest_ones_did() -> None:
     assert found.seconds_per_generation.estimate == 300
 
 
-def test_a_generation_that_was_not_timed_took_as_long_as_usual() -> None:
-    found = examine(timed(100.0, None, 100.0, 100.0, total=10)).duration
-    assert found is not None
-    assert found.seconds.estimate == pytest.approx(1000)
-
-
 def read(n: int, **others: Sequence[float | None]) -> Timeline:
     return timeline_of(history_of([500.0 * MIB] * n, **others))
 
@@ -250,10 +194,10 @@ def test_a_run_takes_what_it_took_and_for_each_to_come_what_the_newest_take() ->
     assert _of_timeline(read(3), 10) is None
 
 
-@pytest.mark.parametrize(("each", "told"), [(0.24, False), (0.25, True)])
-def test_less_than_a_second_in_all_is_not_told(each: float, told: bool) -> None:
+@pytest.mark.parametrize(("each", "known"), [(0.24, False), (0.25, True)])
+def test_less_than_a_second_in_all_has_no_duration(each: float, known: bool) -> None:
     history = history_of([500.0 * MIB] * 3)
     process = history.processes[0]
     series = {**process.series, "generation.seconds": [each] * 3}
     timed = replace(history, total=4, processes=(replace(process, series=series),))
-    assert (duration_of(timed, timelines_of(timed)) is not None) is told
+    assert (duration_of(timed, timelines_of(timed)) is not None) is known

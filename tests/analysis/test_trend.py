@@ -1,4 +1,4 @@
-"""Slopes, blocks and hinges as scipy computes them, and what tells a leak's rise from others."""
+"""Slopes, blocks and hinges as scipy computes them, and what distinguishes a leak's rise from others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from scipy import stats
 from leakline.analysis.statistics.trend import (
     Hinge,
     Slope,
-    _at,
-    _fit_from,
     _without_steps,
     block_minima,
     breaks_new_ground,
@@ -44,20 +42,6 @@ def _squares(n: int) -> list[float]:
 
 def test_points_at_the_same_x_have_no_slope_between_them() -> None:
     assert pair_slopes([0.0, 1, 1, 3], [0.0, 2, 5, 3]) == [-1.0, 0.5, 1.0, 2.0, 5.0]
-
-
-@pytest.mark.parametrize(
-    ("y", "eighteenths"),
-    [
-        ([1.0, 2, 3, 4], 4 * 3 * 13),
-        ([1.0, 1, 2, 3], 4 * 3 * 13 - 2 * 1 * 9),
-        ([1.0, 1, 2, 2], 4 * 3 * 13 - 2 * 2 * 1 * 9),
-        ([1.0, 1, 1, 2], 4 * 3 * 13 - 3 * 2 * 11),
-        ([1.0, 1, 1, 1], 0),
-    ],
-)
-def test_ties_lower_the_variance_of_kendalls_s(y: list[float], eighteenths: int) -> None:
-    assert kendall_variance(y) == pytest.approx(eighteenths / 18)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +93,7 @@ def test_one_value_far_off_does_not_spread_the_others(values: list[float], sprea
     [
         ([0.0, 1, 2], None), ([0.0, 0, 1, 2], Hinge(1.0, 1.0, 1.0, 1.0)),
         ([0.0, 1, 2, 3], Hinge(0.0, 0.0, 0.0, 1.0)), ([0.0, 0, 0, 0, 5, 10], Hinge(3.0, 3.0, 3.0, 5.0)),
-        # What counts is the rise, not how high it stands.
+        # What counts is the rise, not how high it is.
         ([1000.0, 1000, 1000, 1000, 1001, 1002], Hinge(3.0, 3.0, 3.0, 1.0)),
     ],
 )  # fmt: skip
@@ -118,7 +102,7 @@ def test_a_line_bends_at_its_last_flat_point(y: list[float], hinge: Hinge | None
 
 
 def test_bends_that_fit_as_well_but_for_noise_bound_where_the_line_may_bend() -> None:
-    # With 10 points a loss of 10 stands for up to 11.353.
+    # With 10 points a loss of 10 counts as up to 11.353.
     fits = [(10.0, 2.0, 4.0, 6.0), (11.35, 1.0, 3.0, 4.0), (11.0, 3.0, 8.0, 9.0), (11.36, 1.0, 1.0, 12.0)]  # fmt: skip
     assert hinge_among(fits, 10, 0.0) == Hinge(5.0, 3.0, 9.0, 2.0)
 
@@ -126,11 +110,6 @@ def test_bends_that_fit_as_well_but_for_noise_bound_where_the_line_may_bend() ->
 def test_without_noise_a_thousandth_of_the_rise_is_rounding() -> None:
     fits = [(0.0, 1.0, 5.0, 5.0), (1.0, 1.0, 4.0, 4.0), (1.01, 1.0, 3.0, 3.0)]
     assert hinge_among(fits, 20, 1000.0) == Hinge(5.0, 4.0, 5.0, 1.0)
-
-
-def test_the_error_of_a_bend_is_what_both_of_its_lines_leave_over() -> None:
-    # Flat at 1 leaves 1 and 1; a slope of 2, which carries 3 of 4 in weight, leaves 2 of the third reading.
-    assert _fit_from([0.0, 1, 2, 4], [0.0, 2, 5, 7], 1) == (4.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -171,19 +150,6 @@ def test_two_readings_have_no_second_half() -> None:
     # Nor have three of which one lies far from the others: half of the way is only there at the last.
     assert not keeps_rising([0.0, 1, 9], [0.0, 5, 45])
     assert not keeps_rising([0.0, 8, 9], [0.0, 5, 3])
-
-
-def test_generations_need_not_begin_with_zero() -> None:
-    x = [float(i) for i in range(10, 17)]
-    assert keeps_rising(x, [50.0, 60, 70, 80, 90, 100, 110])
-    assert not keeps_rising(x, [0.0, 10, 20, 30, 36.9, 43.8, 50.7])
-
-
-@pytest.mark.parametrize(
-    ("where", "reading"), [(0.0, 10.0), (1.0, 15.0), (2.0, 20.0), (3.0, 60.0), (4.0, 100.0)]
-)
-def test_between_two_readings_lies_a_straight_line(where: float, reading: float) -> None:
-    assert _at([0.0, 2, 4], [10.0, 20, 100], where) == reading
 
 
 def test_three_jumps_are_no_growth_however_far_apart() -> None:
@@ -293,19 +259,17 @@ def _series(seed: int, n: int, slope: float) -> tuple[list[float], list[float]]:
 
 
 @pytest.mark.parametrize("n", [4, 8, 16, 40])
-@pytest.mark.parametrize("seed", range(5))
-def test_the_slope_is_scipys(seed: int, n: int) -> None:
-    x, y = _series(seed, n, 0.3)
-    assert theil_sen(x, y).estimate == pytest.approx(stats.theilslopes(y, x, 0.90).slope)
-
-
-@pytest.mark.parametrize("n", [8, 16, 40])
-@pytest.mark.parametrize("seed", range(5))
-def test_the_interval_is_scipys_when_neighbours_are_unrelated(seed: int, n: int) -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_the_slope_is_scipys_and_its_interval_too_when_neighbours_are_unrelated(
+    seed: int, n: int
+) -> None:
     x, y = _series(seed, n, 0.3)
     line = theil_sen(x, y)
     rest = [b - line.estimate * a for a, b in zip(x, y, strict=True)]
     theirs = stats.theilslopes(y, x, 0.90)
+    assert line.estimate == pytest.approx(theirs.slope)
+    if n == 4:
+        return
     if lag_one_correlation(rest) <= 0:
         assert (line.low, line.high) == pytest.approx((theirs.low_slope, theirs.high_slope))
     else:
@@ -313,7 +277,7 @@ def test_the_interval_is_scipys_when_neighbours_are_unrelated(seed: int, n: int)
         assert line.high >= theirs.high_slope - 1e-12
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_variance_of_kendalls_s_gives_scipys_p_value(seed: int) -> None:
     x, y = _series(seed, 30, 0.02)
     y = [round(v) for v in y]  # ties
@@ -337,27 +301,9 @@ def test_related_neighbours_widen_the_interval() -> None:
 def test_ninety_per_cent_intervals_hold_the_true_slope() -> None:
     held = sum(
         line.low <= 0.3 <= line.high
-        for line in (theil_sen(*_series(seed, 16, 0.3)) for seed in range(400))
+        for line in (theil_sen(*_series(seed, 16, 0.3)) for seed in range(200))
     )
-    assert held / 400 >= 0.87
-
-
-def test_two_readings_do_not_pretend_to_be_sure() -> None:
-    line = theil_sen([0.0, 1.0], [5.0, 7.0])
-    assert (line.low, line.estimate, line.high) == (0.0, 2.0, 4.0)
-    assert not line.rises
-
-
-@pytest.mark.parametrize("bend", [4, 10, 20])
-def test_the_hinge_finds_where_the_rise_begins(bend: int) -> None:
-    rng = random.Random(bend)
-    x = [float(i) for i in range(36)]
-    y = [10 + 2.0 * max(0, i - bend) + rng.gauss(0, 0.5) for i in range(36)]
-    hinge = fit_hinge(x, y)
-    assert hinge is not None
-    assert abs(hinge.start - bend) <= 1
-    assert hinge.low <= bend <= hinge.high
-    assert hinge.slope == pytest.approx(2.0, rel=0.05)
+    assert held / 200 >= 0.87
 
 
 def test_no_hinge_in_a_falling_line() -> None:

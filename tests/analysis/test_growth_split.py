@@ -1,4 +1,4 @@
-"""How memory is shared out among causes, and which of two findings are one leak."""
+"""How growth is split among causes, and which of two findings are one leak."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from leakline.analysis.attribution.causes import (
     fingerprint_of,
     goes_on_as,
     normalised,
-    shares_names,
 )
 from leakline.analysis.attribution.growth_split import (
     _around,
@@ -36,10 +35,8 @@ from leakline.analysis.attribution.growth_split import (
     _taking_part,
     share_out,
 )
-from leakline.analysis.findings.verdict_summary import Priorities, one_worse, priority
 from leakline.analysis.results import Finding, Interval, Kind, Suspect
 from leakline.analysis.statistics.trend import Slope
-from leakline.analysis.timeline import Known
 
 MEMORY = Memory(Slope(100.0, 80.0, 120.0, 16), {"train": 60.0, "evolve": 40.0})
 ENVS = candidate("app.Env", "object")
@@ -74,7 +71,7 @@ def test_two_measured_causes_are_together_what_memory_gained() -> None:
 def test_less_than_a_quarter_leaves_room_for_growth_outside_python(
     measured: float, rises: bool, rates: list[float], left: float
 ) -> None:
-    """In a phase that keeps little, so that its books say no more than was measured."""
+    """In a phase that keeps little, so that what is booked says no more than was measured."""
     little = Place("little", "little", 1.0)
     assert _rates([_sized(measured, little)], rises) == (rates, left)
 
@@ -132,7 +129,7 @@ def test_what_nobody_measured_takes_part_where_sizes_say_too_little(
     assert [c.measured for c in found] == part
 
 
-def test_of_guesses_the_likeliest_stands_and_those_that_hold_their_phase() -> None:
+def test_of_guesses_the_likeliest_remains_and_those_that_hold_their_phase() -> None:
     def names(phases: dict[str, float], *causes: Cause) -> list[str]:
         memory = Memory(MEMORY.total, phases)
         return [c.members[0].name for c in _taking_part(causes, memory)]
@@ -191,27 +188,23 @@ def test_tensors_and_what_a_list_keeps_one_by_one_may_be_large(
 ) -> None:
     members = [candidate("x", family)] + ([candidate("app.log", "container")] if with_list else [])
     assert _is_plausible(cause_of(*members), total) == plausible
-
-
-def test_a_list_that_grows_otherwise_keeps_none_of_them() -> None:
-    faster = candidate("app.log", "container", slope=5)
-    assert not _is_plausible(cause_of(ENVS, faster), LARGE)
-    assert not _is_plausible(cause_of(ENVS, candidate("app.log", "plain")), LARGE)
-    assert not _is_plausible(cause_of(), 1.0)
+    # A list that grows otherwise keeps none of them.
+    other = [candidate("app.log", "container", slope=5)]
+    assert not _is_plausible(cause_of(ENVS, *other), LARGE)
 
 
 @pytest.mark.parametrize(
-    ("measured", "beside", "claim"),
+    ("measured", "other", "claim"),
     [
         (29.0, None, 60.0), (29.0, 1.0, 59.0), (29.0, 2.0, 29.0), (30.0, 20.0, 30.0),
     ],
     ids=["less", "less of the rest", "half of the rest", "more of the rest"],
 )  # fmt: skip
-def test_a_walk_that_ended_early_claims_what_the_books_of_its_phase_say(
-    measured: float, beside: float | None, claim: float
+def test_a_walk_that_ended_early_claims_what_its_phase_gained(
+    measured: float, other: float | None, claim: float
 ) -> None:
     one, elsewhere = _sized(measured), _sized(99.0, EVOLVE)
-    others = [] if beside is None else [_sized(beside)]
+    others = [] if other is None else [_sized(other)]
     assert _claim(one, MEMORY, [one, *others, elsewhere]) == claim
 
 
@@ -223,22 +216,6 @@ def test_what_nobody_measured_claims_its_phase_or_its_part() -> None:
     assert _claim(lost, MEMORY, [lost, other, one, one]) == 25.0
     assert _claim(one, Memory(sure(100.0), {"train": -5.0}), [one, other]) == 0.0
     assert _claim(_sized(7.0, NOWHERE), MEMORY, [one]) == 7.0
-
-
-@pytest.mark.parametrize(
-    ("rate", "grade"),
-    [
-        (4.9e9, "major"), (5e9, "critical"), (0.9e9, "minor"),
-    ],
-)  # fmt: skip
-def test_a_gigabyte_in_each_generation_is_major_and_five_are_critical(
-    rate: float, grade: str
-) -> None:
-    assert priority(rate) == grade
-    assert priority(10.0, Priorities(5.0, 10.0)) == "critical"
-    assert [one_worse("minor"), one_worse("major"), one_worse("critical")] == [
-        "major", "critical", "critical",
-    ]  # fmt: skip
 
 
 def test_a_fingerprint_is_of_the_kind_the_phase_and_the_owner() -> None:
@@ -270,25 +247,11 @@ def _finding(
         (_finding("A", process="rank 0 main"), _finding("A", process="rank 1 main, rank 0 main"), True),
         (_finding("A", process="rank 0 main"), _finding("A"), True),
         (_finding(start=5.0), _finding("A", start=8.0), True), (_finding(start=5.0), _finding("A", start=8.1), False),
-        (_finding(), _finding("A", start=5.0), False),
+        (_finding(), _finding("A", start=5.0), False), (_finding("app.log[3]"), _finding("app.log[7]"), True),
     ],
     ids=["a name in both", "another name", "another phase", "a phase not known", "on a device", "on a device alone",
-         "another rank", "also another rank", "all ranks", "three generations apart", "more", "first not known"],
+         "another rank", "also another rank", "all ranks", "three generations apart", "more",
+         "first not known", "another number"],
 )  # fmt: skip
 def test_which_finding_goes_on_as_another(old: Finding, new: Finding, same: bool) -> None:
     assert goes_on_as(old, new) == same
-
-
-def test_names_are_the_same_but_for_numbers() -> None:
-    assert shares_names(_finding("app.log[3]"), _finding("app.log[7]"))
-    assert not shares_names(_finding(), _finding("A"))
-
-
-def test_what_is_known_is_worked_out_once() -> None:
-    known, answers = Known(), iter((7, 0))
-    assert [known.once(3, "what", lambda: next(answers)) for _ in range(2)] == [7, 7]
-    assert known.once(4, "what", lambda: 8) == 8
-    few = known.only(lambda end, what: end == 3)
-    assert few.once(4, "what", lambda: 9) == 9
-    known.learn(few)
-    assert known.once(4, "what", lambda: 0) == 9

@@ -1,4 +1,4 @@
-"""What attempts and phases of a process read is one line: which rows count, what is joined, where it bends."""
+"""What attempts and phases of a process read is one timeline: which rows count, what is joined, where it bends."""
 
 from __future__ import annotations
 
@@ -18,18 +18,13 @@ from leakline.analysis.run_history import (
     RunHistory,
     Spans,
     Value,
-    union,
 )
 from leakline.analysis.statistics.memory_evidence import (
     Piece,
-    _fit,
-    _from_its_middle,
     _hinge,
     _joined,
     _rise_before,
-    _scatter,
     _thinned,
-    _until,
     pieces_of,
 )
 from leakline.analysis.statistics.trend import Hinge, Slope
@@ -39,8 +34,6 @@ from leakline.analysis.timeline import (
     _follows,
     _left_out,
     _rows_that_count,
-    _usual_gain,
-    fill_gaps,
     timelines_of,
 )
 from leakline.analysis.timeline_analysis import TimelineAnalysis
@@ -107,12 +100,6 @@ def test_a_resume_whose_first_reading_is_missing_goes_on_with_its_next() -> None
     assert _resumed([4, 5], [None, 7]).values(MEMORY) == [10, 12, 14, 16, None, 18]
 
 
-def test_one_attempt_has_left_nothing_behind() -> None:
-    (timeline,) = timelines_of(history_of([5.0, 6, 7]))
-    assert timeline.left_behind(3) == 0
-    assert timeline.values(MEMORY) == [5, 6, 7]
-
-
 def test_a_resumed_process_is_warm_for_four_generations() -> None:
     timeline = _resumed(range(4, 14), [*range(10)])
     x, y = [float(i) for i in range(14)], [float(i) for i in range(14)]
@@ -132,7 +119,7 @@ def test_a_process_that_goes_back_by_itself_repeats_its_generations() -> None:
     assert (rows, segments) == ([(0, 0), (0, 3), (0, 4)], [0, 1, 1])
     onward, one = _rows_that_count([_process(steps[:3])])
     assert (onward, one) == ([(0, 0), (0, 1), (0, 2)], [0, 0, 0])
-    # What is not of the walk may come late: a sample of generation 0 begins nothing anew.
+    # What is not of the walk may come late: a sample of generation 0 begins nothing again.
     late: list[Row] = [*steps[:3], (0, "sample", None)]
     assert _rows_that_count([_process(late)])[1] == [0] * 4
 
@@ -266,7 +253,7 @@ def test_five_generations_are_long_enough(generations: int, enough: bool) -> Non
     assert (since.long_enough, since.generations, since.complete) == (enough, generations, generations)  # fmt: skip
 
 
-def test_the_highest_reading_is_told_with_the_first_generation_that_had_it() -> None:
+def test_the_highest_reading_has_the_first_generation_that_had_it() -> None:
     assert _since([5.0, 9, 7, 9]).highest([MEMORY, "nothing"]) == [(9, 1)]
     assert _since([5.0, 9, 7, 9], 120.0).highest([MEMORY]) == [(9, 3)]
     assert _since([5.0, 9]).highest(["nothing"]) == []
@@ -282,30 +269,6 @@ def _timeline(n: int) -> Timeline:
 
 
 @pytest.mark.parametrize(
-    ("values", "filled"),
-    [
-        ([None, 2, None, 0, None], [2.0, 2.0, 2.0, 0.0, 0.0]),
-        ([None, None], []),
-        ([], []),
-    ],
-)
-def test_a_gap_repeats_what_stood_before_it(
-    values: list[float | None], filled: list[float]
-) -> None:
-    assert fill_gaps(values) == filled
-
-
-@pytest.mark.parametrize(
-    ("values", "gain"),
-    [([], 0.0), ([5.0], 0.0), ([5.0, 7], 2.0), ([0.0, 90, 90, 92, 93, 96, 100, 105], 3.0)],
-)
-def test_what_a_generation_gains_is_told_by_six_before_a_resume(
-    values: list[float], gain: float
-) -> None:
-    assert _usual_gain(values) == gain
-
-
-@pytest.mark.parametrize(
     ("kind", "phase", "generation", "ends"),
     [
         (["generation_end", "phase_end", "generation_end"], [None, "a", None], [0, 1, 1], {0: 0, 1: 2}),
@@ -317,21 +280,13 @@ def test_what_a_generation_gains_is_told_by_six_before_a_resume(
         (["generation_end"], [None], [None], {}),
     ],
 )  # fmt: skip
-def test_a_row_stands_for_the_end_of_each_generation(
+def test_one_row_is_read_for_the_end_of_each_generation(
     kind: list[str],
     phase: list[str | None],
     generation: list[int | None],
     ends: dict[int, int],
 ) -> None:
     assert _ends(kind, phase, generation) == ends
-
-
-def test_an_attempt_is_looked_at_up_to_the_first_reading_at_or_behind_a_bend() -> None:
-    piece = Piece(_x(5, 10), _x(5))
-    assert _until(piece, 12.0) == Piece(_x(3, 10), _x(3))
-    assert _until(piece, 11.5) == Piece(_x(3, 10), _x(3))
-    assert _until(piece, 10.0) == Piece([10.0], [0.0])
-    assert _until(piece, 15.0) == piece
 
 
 def test_attempts_are_joined_where_five_readings_of_each_meet() -> None:
@@ -363,7 +318,7 @@ def test_what_rises_before_a_bend_has_a_start_of_its_own(
 
 def test_a_bend_is_looked_for_in_each_attempt_and_between_them() -> None:
     flat, rising = Piece(_x(4), [5.0] * 4), Piece(_x(4, 10), [90.0, 92, 94, 96])
-    # Within the gap: the second has a level of its own, so nothing tells where.
+    # Within the gap: the second has a level of its own, so nobody can say where.
     assert _hinge([flat, rising]) == Hinge(6.5, 3.0, 10.0, 2.0)
     bent = Piece(_x(5, 10), [90.0, 90, 90, 92, 94])
     assert _hinge([flat, bent]) == Hinge(12.0, 12.0, 12.0, 2.0)
@@ -382,20 +337,6 @@ def test_long_attempts_are_thinned_by_their_shares_and_keep_two_each() -> None:
     whole = [Piece(_x(24), _x(24)), Piece(_x(24, 30), _x(24))]
     assert _thinned(whole) == whole
     assert [len(piece) for piece in _thinned([*whole, short])] == [23, 23, 2]
-
-
-def test_the_error_of_attempts_is_what_levels_and_one_slope_leave_over() -> None:
-    before, own = Piece(_x(3), [1.0, 2, 4]), Piece(_x(4, 4), [7.0, 7, 9, 11])
-    after = Piece(_x(3, 20), [50.0, 52, 54])
-    # 3 of the first; nothing of the others, which rise by 2 from 7 at the second reading on.
-    assert _fit([before], own, 1, [after]) == (3.0, 2.0)
-    assert _fit([], Piece(_x(4, 4), [7.0, 8, 9, 11]), 1, []) == (1.0 + 0.0 + 0.25, 1.75)
-
-
-def test_readings_of_a_later_attempt_count_from_its_middle() -> None:
-    piece = Piece([1.0, 2, 4], [10.0, 20, 60])
-    assert _from_its_middle(piece) == [(10.0, 1.0), (20.0, 2.0)]
-    assert _scatter([1.0, 2, 9]) == 8
 
 
 def test_generations_count_that_ended_since_a_moment() -> None:
@@ -429,7 +370,7 @@ def test_processes_add_up_with_their_intervals() -> None:
     assert added([]) is None
 
 
-def test_a_line_of_the_books_is_summed_by_phase() -> None:
+def test_what_is_booked_is_summed_by_phase() -> None:
     line = {"a": 1.0, "a/x": 2.0, "b/x": 4.0}
     assert (_within(line, "a"), _within(line, "x"), _within(line, "c")) == (3, 6, 0)
     assert (_booked_within(line, "x"), _booked_within(line, "c")) == (6, None)
@@ -457,12 +398,6 @@ def test_it_has_what_the_set_has(numbers: set[int], asked: int) -> None:
     assert set(found.until(asked)) == {n for n in numbers if n <= asked}
     assert set(found.above(asked)) == {n for n in numbers if n > asked}
     assert found.until(asked) == Spans.of(sorted(n for n in numbers if n <= asked))
-
-
-@given(st.lists(NUMBERS, max_size=4))
-def test_several_together_are_one(several: list[set[int]]) -> None:
-    found = union(Spans.of(sorted(numbers)) for numbers in several)
-    assert found == Spans.of(sorted(set().union(*several)))
 
 
 def test_a_million_in_a_row_are_two_numbers() -> None:
