@@ -21,7 +21,6 @@ from builder import (
     Training,
     as_crashed,
     crashed_at_13,
-    kept_environments,
 )
 from pieces import assessed, cause_of, steps_history, timeline_from_rows, with_events
 
@@ -41,7 +40,6 @@ from leakline.analysis.assertions.declared_limits import (
     declared_budgets,
     kept_amounts,
     readings_of,
-    writer_of,
 )
 from leakline.analysis.assessment import _alone, _explained_by, with_budgets
 from leakline.analysis.attribution.candidates import NOWHERE, Place
@@ -209,14 +207,6 @@ def test_the_newest_forty_bands_count() -> None:
     assert [b.first for b in found] == list(range(5, 45))
 
 
-def test_eighty_checks_are_listed() -> None:
-    history = RunHistory(
-        "r", events=tuple(declared_band(first, None, 1, None) for first in range(30))
-    )
-    timelines = [read([5, 5]), read([5, 5]), read([5, 5])]
-    assert len(check_assertions(history, paired(of(*timelines)))) == 80
-
-
 @pytest.mark.parametrize(
     ("readings", "last", "history", "state"),
     [
@@ -356,11 +346,6 @@ def test_the_sentence_says_what_lies_within(
     assert band_sentence(band(3), history, len(ended), known, outside, newest) == said
 
 
-def test_sizes_are_known_by_the_end_of_the_name() -> None:
-    names = ("process.rss_bytes", "train.bytes", "gauge.bytes_read")
-    assert [writer_of(name)(2) for name in names] == ["2 B", "2 B", "2"]
-
-
 def event(name: str, normal: Any = None, leak: Any = None) -> Event:
     return Event(0, 0.0, "budget", name, data={"normal_bytes": normal, "leak_bytes": leak})
 
@@ -426,14 +411,6 @@ def test_from_a_leak_on_it_is_a_finding_too_and_one_byte_less_is_none() -> None:
     assert broken.status == "suspected"
     assert any("its budget is 4.66 GiB" in line for line in broken.findings[0].evidence)
     assert examine(of_phase([0, 5 * GB - 1], bounds)).status != "suspected"
-
-
-def test_the_generation_a_phase_first_runs_in_is_not_judged() -> None:
-    check = only_check(of_phase([9 * GB, 0, 0], event("train", GB, 5 * GB)))
-    assert (check.state, check.judged) == ("holds", 2)
-    check = only_check(of_phase([9 * GB], event("train", GB, 5 * GB)))
-    assert (check.state, check.worst) == ("not_measured", None)
-    assert check.sentence == "train ran in one generation; it is judged from the second on."
 
 
 def test_a_phase_that_never_ran_is_not_within_its_budget() -> None:
@@ -502,15 +479,6 @@ def test_a_run_over_its_budget_is_suspected_even_where_it_grows_no_more() -> Non
     assert fine.settled_at_generation is not None
     assert fine.settled_at_generation.estimate == 3
     assert fine.assertions[0].state == "above_normal"
-
-
-def test_a_leak_that_breaks_several_budgets_names_each() -> None:
-    leak = kept_environments(40 * MIB)
-    events = [event("run", None, 200 * MIB), event("generation", None, 32 * MIB)]
-    verdict = examine(with_events(Training(leaks=(leak,)).history(), *events))
-    line = verdict.findings[0].evidence[0]
-    assert "since the run began; its budget is 200.00 MiB." in line
-    assert "in one generation; its budget is 32.00 MiB." in line
 
 
 def test_a_run_may_call_its_generation_by_its_own_word() -> None:
