@@ -604,7 +604,7 @@ def test_a_handle_is_one_cause_with_its_container_and_the_memory_behind_it() -> 
     )  # fmt: skip
     assert named.start == (11, 10, 12)
     assert named.witnesses == frozenset({"counts", "steady"})
-    # What nothing stands for stays, however little it is.
+    # What nothing represents stays, however little it is.
     assert merged([idle], [file]) == [idle]
     (unsteady,) = merged([nameless(phase="evolve", kind="shared_memory")], [handle("x.mmap")])
     assert (unsteady.cause.kind, unsteady.cause.place.phase) == ("shared_memory", "evolve")

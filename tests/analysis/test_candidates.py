@@ -124,7 +124,7 @@ def test_what_a_phase_added_before_the_start_is_set_against_what_it_adds_since(
     assert tops["train"] == rates["train"] == kept
 
 
-def test_phases_are_told_from_the_newest_64_generations_and_as_many_before_the_start() -> None:
+def test_phases_are_judged_by_the_newest_64_generations_and_as_many_before_the_start() -> None:
     history = _phased(70, {"train": [100.0] * 6 + [0.0] * 64, "evolve": 1.0})
     tops, _ = _by_phases(timeline_of(history), TENSORS, 0, 70)
     assert tops == {"train": 0.0, "evolve": 1.0, "": 0.0}
@@ -164,7 +164,7 @@ def test_tensors_have_a_place_in_each_phase_that_keeps_a_quarter_of_them(
         ("torch", "type", "object"), ("app.AddmmBackward0", "type", "object"),
     ],
 )  # fmt: skip
-def test_what_kind_of_thing_a_name_stands_for(name: str, role: str, family: Family) -> None:
+def test_which_family_a_name_belongs_to(name: str, role: str, family: Family) -> None:
     assert family_of(name, role) == family
 
 

@@ -49,7 +49,7 @@ def plain() -> Finding:
 
 
 def counted(before: Any, after: Any, freed: int = 64 * MIB, **more: Any) -> Event:
-    """A registered one, that told of the environments."""
+    """A registered one, that counted the environments."""
     return cleanup(freed, counts={ENVIRONMENT: [before, after]}, because="it was asked for", **more)
 
 
@@ -117,7 +117,7 @@ def test_what_is_kept_between_looks_knows_of_it_at_once() -> None:
         (-5, 1, True, True, "1 B of GPU memory"), (2, 1, True, True, "2 B and 1 B of GPU memory"),
     ],
 )  # fmt: skip
-def test_what_was_freed_is_told_where_it_was(
+def test_what_was_freed_is_written_with_where_it_was(
     host: float | None, device: float | None, known: bool, something: bool, words: str
 ) -> None:
     freed = Freed(host, device)
@@ -194,7 +194,7 @@ def test_a_cleanup_that_freed_much_is_vain_where_no_instance_went(
     assert found is None or (found.type, found.times) == ("app.Env", 2)
 
 
-def test_instances_are_told_by_cleanups_that_were_registered() -> None:
+def test_instances_count_where_the_cleanup_was_registered() -> None:
     told = {"because": "x", "counts": {"app.Env": [7, 4], "app.Odd": [7, -4]}}
     assert _change(told, "app.Env") == -3
     assert _change({"counts": {"app.Env": [7, 4]}}, "app.Env") is None

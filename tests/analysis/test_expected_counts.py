@@ -160,12 +160,12 @@ def test_a_resumed_run_sets_its_baseline_again() -> None:
     assert (row.state, row.high) == ("broken", 567)
 
 
-def test_a_declared_name_stands_for_the_class_where_one_of_them_has_no_module() -> None:
+def test_a_declared_name_means_the_class_where_one_of_them_has_no_module() -> None:
     assert stands_for("Env", "app.Env") and stands_for("app.Env", "Env")
     assert not stands_for("Env", "app.MyEnv") and not stands_for("other.Env", "app.Env")
 
 
-def test_a_full_name_that_is_counted_stands_for_itself_alone() -> None:
+def test_a_full_name_that_is_counted_means_itself_alone() -> None:
     counted = {"type.b.Env.count": [1], "type.a.Env.count": [1]}
     assert matching_types(ends_timeline(counted), "Env") == ("a.Env", "b.Env")
     counted["type.Env.count"] = [1]

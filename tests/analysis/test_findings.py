@@ -143,7 +143,7 @@ def test_suspects_are_the_owner_its_holder_its_lists_and_then_the_others() -> No
     assert [s.name for s in found] == ["app.log", "app.Env"]
 
 
-def test_no_more_than_eight_suspects_and_three_counts_are_told() -> None:
+def test_no_more_than_eight_suspects_and_three_counts_are_listed() -> None:
     many = [candidate(f"app.C{i}", "object") for i in range(12)]
     assert [s.name for s in _suspects(study_of(), cause_of(*many))] == [m.name for m in many[:8]]
     assert len(_count_lines(study_of(), assessed(cause_of(*many)))) == 3
@@ -199,7 +199,7 @@ def _marked(*values: object) -> tuple[Event, ...]:
         ("torch.Tensor", _marked(True), {"tfjs_memory_unreliable": True}, None),
     ],
 )
-def test_bytes_that_tensorflow_calls_an_upper_bound_are_told_as_one(
+def test_bytes_that_tensorflow_calls_an_upper_bound_are_called_one(
     name: str, events: tuple[Event, ...], environment: dict[str, object], said: str | None
 ) -> None:
     history = ends_history({"tfjs.bytes": FLAT}, events=events, environment=environment)
@@ -207,7 +207,7 @@ def test_bytes_that_tensorflow_calls_an_upper_bound_are_told_as_one(
     assert [line.split(" TensorFlow")[0] for line in lines] == ([said] if said else [])
 
 
-def test_a_surplus_that_outlived_a_collection_is_told_unless_it_is_garbage() -> None:
+def test_a_surplus_outlived_a_collection_unless_it_is_garbage() -> None:
     unproven = replace(BROKEN, proven=False)
     accepted = replace(BROKEN, expectation=Expectation("Env", 2, 2, accepted=True))
 
@@ -235,12 +235,12 @@ def test_a_surplus_that_outlived_a_collection_is_told_unless_it_is_garbage() -> 
         (growing(2, pattern="noisy", rises=1), "grows by 2 per generation, through noise."),
     ],
 )  # fmt: skip
-def test_how_a_count_grows_is_told_by_its_pattern(growth: Any, said: str | None) -> None:
+def test_the_sentence_on_a_count_follows_its_pattern(growth: Any, said: str | None) -> None:
     lines = [] if said is None else [f"The number of Env {said}"]
     assert _count_lines(study_of(), assessed(cause_of(replace(ENVS, growth=growth)))) == lines
 
 
-def test_of_a_phase_that_runs_twice_the_growth_of_one_execution_is_told() -> None:
+def test_of_a_phase_that_runs_twice_the_line_has_the_growth_of_one_execution() -> None:
     once, twice = (study_of(phase__train__executions=[n] * 12).timeline for n in (1, 2))
     for path in ("train", None):
         member = candidate("E", "object", slope=12, place=Place("train", path, 1.0))
@@ -267,14 +267,14 @@ GROWS = "Memory grows by +2.00 KiB per generation (1.00 KiB to 3.00 KiB, 90 %)."
     ],
     ids=["no window", "not seen before", "twice", "two readings", "one reading", "flat", "falls"],
 )  # fmt: skip
-def test_how_memory_grows_is_told_from_two_readings_on(
+def test_the_line_on_memory_needs_two_readings(
     rate: Slope, rise: Rise, in_a_row: int, said: list[str]
 ) -> None:
     a = assessed(cause_of(ENVS, rate=rate), rise=rise)
     assert _memory_lines(a, in_a_row, "generation") == said
 
 
-def test_memory_that_swings_with_the_collector_is_told_as_that() -> None:
+def test_memory_that_swings_with_the_collector_has_a_line_of_its_own() -> None:
     (line,) = _memory_lines(assessed(cause_of(rate=RATE), garbage=5000.0), 3, "generation")
     assert line.startswith("The collector frees 5,000 objects per generation")
 
@@ -304,7 +304,7 @@ def test_measured_objects_explain_no_more_than_all() -> None:
         ("gpu", "cuda.0.outside_bytes", (), "Measured objects explain"),
     ],
 )
-def test_what_explains_a_growth_is_told_by_its_channel(
+def test_the_explanation_of_a_growth_follows_its_channel(
     kind: Kind, channel: str, members: tuple[Candidate, ...], said: str
 ) -> None:
     a = assessed(cause_of(*members, kind=kind, measured=30.0, rate=40.0), channel=channel)
@@ -341,11 +341,11 @@ def test_two_looks_at_the_heap_are_enough_where_one_lies_just_before_the_start(
     timeline = study_of(python__objects=[1 if g in at else None for g in range(12)]).timeline
     begin = None if start is None else (start, start - 3, start + 3)
     assert _counted_too_seldom(timeline, assessed(cause_of(), start=begin)) == seldom
-    # A program whose heap is never looked at is not counted too seldom.
+    # A program whose heap is never looked at is not counted too rarely.
     assert _counted_too_seldom(study_of().timeline, assessed(cause_of())) is False
 
 
-def test_where_it_stays_is_told_with_its_share() -> None:
+def test_the_line_on_the_phase_has_its_share() -> None:
     places = (Place("train", "train", 0.756), Place("train", "train", None), SPREAD)
     told = [_phase_lines(assessed(cause_of(place=place))) for place in places]
     assert told == [["76 % of it stays in train."], ["It stays in train."], []]
@@ -563,11 +563,11 @@ def gauge_with_memory(
         ([60, 57, 42, 39, 48, 45, 54, 51], None),
     ],
 )  # fmt: skip
-def test_a_gauge_that_moves_with_memory_is_told(values: list[Value], told: str | None) -> None:
+def test_a_gauge_that_moves_with_memory_has_a_line(values: list[Value], told: str | None) -> None:
     assert companions(gauge_with_memory(values)) == (() if told is None else (told,))
 
 
-def test_a_gauge_is_not_told_where_memory_does_not_rise_or_it_is_long_ago() -> None:
+def test_a_gauge_has_no_line_where_memory_does_not_rise_or_it_is_long_ago() -> None:
     falling: list[Value] = [60, 57, 54, 51, 48, 45, 42, 39]
     assert companions(gauge_with_memory(falling, [200 - i for i in range(8)])) == ()
     assert companions(gauge_with_memory(falling, [200] * 8)) == ()
@@ -576,7 +576,7 @@ def test_a_gauge_is_not_told_where_memory_does_not_rise_or_it_is_long_ago() -> N
         assert len(companions(gauge_with_memory([*range(20), *[20] * flat]))) == told
 
 
-def test_gauges_are_evidence_of_what_leaks_and_the_clearest_two_are_told() -> None:
+def test_the_clearest_two_gauges_are_evidence_of_what_leaks() -> None:
     memory = [100 + 10 * i for i in range(8)]
     falls, rises = [80, 70, 60, 50, 40, 30, 20, 10], [1, 2, 3, 4, 5, 6, 8, 7]
     told = timeline_from_rows({

@@ -401,12 +401,6 @@ def test_four_fixes_declared_at_the_start_are_told_apart_by_the_comparison() -> 
     assert "difference -16" in count.sentence
 
 
-def test_at_the_start_of_a_run_it_cannot_tell_and_says_what_can() -> None:
-    verdict = examine(with_fixes(Training(leaks=(old_population(),)).history()))
-    assert {each.outcome for each in verdict.effects} == {"undecided"}
-    assert all("a comparison with a run without it" in each.sentence for each in verdict.effects)
-
-
 def test_in_the_middle_of_a_run_each_phase_has_its_before_and_after() -> None:
     leaks = (replace(loss_graph(), stop=30), old_population())
     history = Training(leaks=leaks, generations=60).history()
@@ -623,7 +617,7 @@ def test_a_fix_is_measured_from_the_one_before_it_up_to_the_next(
     ]  # fmt: skip
 
 
-def test_only_fixes_of_the_same_moment_and_subject_cannot_be_told_apart(
+def test_only_fixes_of_the_same_moment_and_subject_are_not_distinguished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 from builder import MIB
@@ -139,34 +138,6 @@ def test_a_child_that_grows_leaves_no_phase_ruled_out() -> None:
     assert {finding.kind for finding in verdict.findings} >= {"children"}
     assert ruled_out(verdict) == {}
     assert ruled_out(examine(whole)) == {"report": SAME}
-
-
-@pytest.mark.parametrize(
-    ("made", "charged", "size", "named"),
-    [
-        ("watch", "train", None, "torch.Tensor"),
-        ("watch", "watch", 2 * MIB, "app.Recorder"),
-        ("train", "train", 64, "torch.Tensor"),
-    ],
-    ids=["filled in another phase", "filled before that", "made and filled in one phase"],
-)
-def test_objects_that_are_filled_in_another_phase_keep_what_that_gains(
-    made: str, charged: str, size: int | None, named: str
-) -> None:
-    """A recorder keeps eight tensors of a quarter of a MiB. ``size``: bytes of one, where a search has measured it."""
-    counts = {"type.app.Recorder.count": {made: 1.0}, TENSORS: {"train": 8.0}}
-    holders = [
-        Holder(sequence, "torch.Tensor", "app.Recorder.gradients[*]", sequence, bytes_each=MIB // 4)
-        for sequence in (9, 40)
-    ]
-    if size is not None:
-        holders.append(Holder(40, "app.Recorder", "app.recorders[*]", 12, bytes_each=size))
-    run = replace(history(("watch", "train"), {charged: 2 * MIB}, counts), holders=tuple(holders))
-    finding = examine(run).findings[0]
-    assert (finding.status, finding.phase, finding.suspects[0].name) == (
-        "confirmed", charged, named,
-    )  # fmt: skip
-    assert finding.growth_bytes_per_generation.estimate == pytest.approx(2 * MIB, rel=0.1)
 
 
 @pytest.mark.parametrize("read", [4, 5])

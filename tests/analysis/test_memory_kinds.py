@@ -208,7 +208,7 @@ def test_a_thousand_freed_in_each_generation_matter_where_memory_swings_by_a_ten
     assert garbage_per_generation(timeline, n) == garbage
 
 
-def test_garbage_and_what_the_allocator_keeps_are_told_as_they_grow_now() -> None:
+def test_garbage_and_what_the_allocator_keeps_have_their_newest_rates() -> None:
     """By the newest 16 looks at garbage, and the newest 64 at the allocator."""
     slow: list[Value] = [g * 100 for g in range(40)]
     freed = [*slow, *[4000 + 2000 * g for g in range(1, 17)]]
@@ -423,7 +423,7 @@ def test_the_rest_grows_from_the_generation_before_its_start() -> None:
     told = ends_timeline({child("other"): [*[500] * 4, 1_000, 1_010, 1_020, 1_030]})
     # From generation 4 on it grows by 10.
     assert growing_children(told, 5, 50).rest == 10
-    # Of two in a row nothing is told, of three it is.
+    # Two readings in a row are too few, three are enough.
     assert growing_children(told, 6, 50).rest == 10
     assert growing_children(told, 7, 50).rest == 0
 

@@ -152,7 +152,7 @@ def test_the_classes_of_the_program_come_before_the_dicts_and_lists_that_grow_wi
     found = compare(_run(kept_environments(), noise), _run(seed=51)).by_type
     names = [row.type for row in found]
     assert names[0] == "trading.TradingEnvironment"
-    # Among themselves by their growth; and what does not move stands behind all of them.
+    # Among themselves by their growth; and what does not move comes after all of them.
     moving = [name for name in names if name in {"app.Agent", *plain}]
     assert moving == ["app.Agent", *plain]
     assert names.index("agents.Actor") > names.index("collections.OrderedDict")

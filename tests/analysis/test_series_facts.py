@@ -180,7 +180,7 @@ def test_of_two_broken_counts_of_a_class_a_proven_one_counts(order: int) -> None
     series: dict[str, list[Value]] = {COUNT: [3, 3, 3, 3, 3, 3, 3, 6], COLLECTIONS: [0] * 8}
     found = _facts(series, expectations=expectations).violations(7)
     assert [(v.proven, v.expectation.high) for v in found.values()] == [(True, 2)]
-    # Of two proven ones the first is told.
+    # Of two proven ones the first counts.
     both = (Expectation("app.Env", 0, 2), Expectation("app.Env", 0, 1))[::order]
     found = _facts({COUNT: [3] * 8}, expectations=both).violations(7)
     assert found["app.Env"].expectation == both[0]
