@@ -1,4 +1,4 @@
-"""A made-up training as the client would record it: readings with noise, sparse censuses, books, a filling buffer.
+"""A made-up training as the client would record it: readings with noise, sparse censuses, phases, a filling buffer.
 
 A leak is planted as (phase, bytes, counts) per generation; what comes out are batches, as they travel.
 """

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from leakline.analysis.run_history import ProcessHistory, RunHistory
+import builder
+
+from leakline.analysis.run_history import RunHistory
 
 BASE = 4 * 2**30
 
@@ -24,19 +26,14 @@ class Case:
 
 
 def history_of(case: Case, end: int | None = None) -> RunHistory:
-    values = case.values[:end]
-    n = len(values)
-    series: dict[str, list[float | int | None]] = {"process.anon_bytes": [round(v) for v in values]}
-    capacities: dict[str, int | None] = {}
-    if case.length is not None and case.sizes is not None:
-        series["tracked.buffer.length"] = [round(v) for v in case.length[:n]]
-        series["tracked.buffer.bytes"] = [round(v) for v in case.sizes[:n]]
-        capacities["buffer"] = case.capacity
-    process = ProcessHistory(
-        "p", 0, "main", 1, range(n), [60.0 * i for i in range(n)], [60.0 * i for i in range(n)],
-        range(n), [None] * n, [""] * n, ["generation_end"] * n, series,
-    )  # fmt: skip
-    return RunHistory("r", processes=(process,), capacities=capacities)
+    if case.length is None or case.sizes is None:
+        return builder.history_of(case.values[:end])
+    series = {
+        "tracked__buffer__length": case.length[:end],
+        "tracked__buffer__bytes": case.sizes[:end],
+    }
+    history = builder.history_of(case.values[:end], **series)
+    return replace(history, capacities={"buffer": case.capacity})
 
 
 def _noise(rng: random.Random, n: int) -> list[float]:
@@ -181,26 +178,8 @@ def warm_up_and_leak(rng: random.Random, n: int) -> Case:
 
 
 BENIGN = (
-    flat,
-    fill,
-    saturation,
-    logarithm,
-    steps,
-    sawtooth,
-    wandering,
-    season,
-    arenas,
-    warm_up,
-    peaks,
-    release,
-)
+    flat, fill, saturation, logarithm, steps, sawtooth, wandering, season, arenas, warm_up, peaks, release,
+)  # fmt: skip
 LEAKS = (
-    linear,
-    late,
-    rising_sawtooth,
-    stairs,
-    accelerating,
-    fill_and_leak,
-    intermittent,
-    warm_up_and_leak,
-)
+    linear, late, rising_sawtooth, stairs, accelerating, fill_and_leak, intermittent, warm_up_and_leak,
+)  # fmt: skip

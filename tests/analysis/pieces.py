@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from leakline.analysis.assertions.expected_counts import Violation
-from leakline.analysis.attribution.candidates import NOWHERE, Candidate, Family, Place
+from leakline.analysis.attribution.candidates import NOWHERE as NOWHERE
+from leakline.analysis.attribution.candidates import Candidate, Family, Place
 from leakline.analysis.attribution.causes import Cause
 from leakline.analysis.results import Finding, Interval, Kind, Status, Suspect
 from leakline.analysis.run_history import Expectation, ProcessHistory, RunHistory, Value
@@ -15,6 +17,7 @@ from leakline.analysis.statistics.memory_evidence import Rise, Scale
 from leakline.analysis.statistics.trend import NO_GROWTH, Slope
 from leakline.analysis.timeline import Timeline, timelines_of
 from leakline.analysis.timeline_analysis import Assessed, TimelineAnalysis
+from leakline.snapshot import Event
 
 TRAIN = Place("train", "train", 1.0)
 EVOLVE = Place("evolve", "evolve", 1.0)
@@ -22,7 +25,7 @@ EVOLVE = Place("evolve", "evolve", 1.0)
 SPREAD = Place(None, None, 0.8)
 # A declared count that is broken.
 BROKEN = Violation(Expectation("Env", 0, 1), "Env", 3, 3, 1, 5, 4, True, True)
-# Memory that stands still.
+# Memory that does not change.
 FLAT: list[Value] = [1000] * 12
 
 
@@ -115,6 +118,40 @@ def timeline_of(history: RunHistory) -> Timeline:
     return timeline
 
 
+def with_events(history: RunHistory, *events: Event) -> RunHistory:
+    return replace(history, events=(*history.events, *events))
+
+
+def with_series(
+    history: RunHistory, series: Mapping[str, Callable[[int], Value] | Value]
+) -> RunHistory:
+    """With more series in each process: one value, or one of each generation, where -1 is before the first."""
+    processes = []
+    for process in history.processes:
+        generations = [-1 if g is None else g for g in process.generation]
+        more = {
+            name: [of(g) if callable(of) else of for g in generations]
+            for name, of in series.items()
+        }
+        processes.append(replace(process, series={**process.series, **more}))
+    return replace(history, processes=tuple(processes))
+
+
+def timeline_from_rows(
+    series: Mapping[str, Sequence[Value]], generation: Sequence[int | None] | None = None, *, name: str = "rank 0 main",
+    ends: Sequence[int] | None = None, segment: Sequence[int] | None = None, baseline: int | None = None,
+) -> Timeline:  # fmt: skip
+    """A timeline without a history. ``ends``: the rows that end a generation; each row does where none are named."""
+    generation = range(len(next(iter(series.values())))) if generation is None else generation
+    n = len(generation)
+    rows = tuple(range(n) if ends is None else ends)
+    generations = tuple(g for row in rows if (g := generation[row]) is not None)
+    return Timeline(
+        name, "p", ["generation_end"] * n, [None] * n, [60.0 * i for i in range(n)], generation, series,
+        segment or [0] * n, generations, rows, baseline, {g: i for i, g in enumerate(generations)},
+    )  # fmt: skip
+
+
 def ends_timeline(series: Mapping[str, Sequence[Value]]) -> Timeline:
     return timeline_of(ends_history(series))
 
@@ -131,28 +168,7 @@ def finding(
 
 
 def study_of(history: RunHistory | None = None, **series: Sequence[Value]) -> TimelineAnalysis:
-    """Of one process; without a history, of these series beside memory that stands still, ``__`` for a dot."""
+    """Of one process; without a history, of these series and of memory that stays the same, ``__`` for a dot."""
     named = {name.replace("__", "."): values for name, values in series.items()}
     history = history or ends_history({"process.anon_bytes": FLAT, **named})
     return TimelineAnalysis(history, timeline_of(history))
-
-
-__all__ = [
-    "BROKEN",
-    "EVOLVE",
-    "FLAT",
-    "NOWHERE",
-    "SPREAD",
-    "TRAIN",
-    "assessed",
-    "candidate",
-    "cause_of",
-    "ends_history",
-    "ends_timeline",
-    "finding",
-    "growing",
-    "steps_history",
-    "study_of",
-    "sure",
-    "timeline_of",
-]

@@ -1,23 +1,30 @@
-"""What each kind of memory is read from, how gaps in it are bridged, and what a device keeps for no tensor."""
+"""What each kind of memory is read from, how gaps in it are bridged, and which of several child processes grows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+from builder import MIB, curve, history_of
 from pieces import ends_timeline
 
+from leakline.analysis import RunHistory, examine
 from leakline.analysis.memory.memory_kinds import (
     Channel,
+    GrowingChildren,
     IdleCache,
     _swing,
     allocator_rate,
     bridged_for_good,
     channels_of,
     garbage_per_generation,
+    growing_children,
+    growing_lines,
     idle_in_cache,
 )
+from leakline.analysis.results import Finding, Suspect
 from leakline.analysis.run_history import Value
 from leakline.analysis.statistics.memory_evidence import Scale
 from leakline.analysis.timeline import bridge_gaps
@@ -32,7 +39,7 @@ ANON = {"process.anon_bytes": [1000] * 4}
     ],
     ids=["all", "33 ago", "twice the longest", "longer", "before"],
 )  # fmt: skip
-def test_what_was_told_last_stands_for_32_generations_or_twice_the_longest_gap(
+def test_the_last_reading_is_good_for_32_generations_or_twice_the_longest_gap(
     told: int, longest_gap: int, end: int, stands: int
 ) -> None:
     channel = Channel("js.kept", "objects", (), told=told, longest_gap=longest_gap)
@@ -55,10 +62,10 @@ def test_gaps_are_straight_lines_where_they_are_short_enough(
 
 
 def test_growth_of_a_channel_is_held_against_all_that_lies_in_the_same_memory() -> None:
-    private, values, beside = (100.0, 100.0, 100.0), (10.0, 20.0, 90.0), (5.0, 6.0, 7.0)
+    private, values, others = (100.0, 100.0, 100.0), (10.0, 20.0, 90.0), (5.0, 6.0, 7.0)
     own = Channel("c", "gpu", values, 500.0)
     assert own.scale(private, 3, 9.0) == Scale(20.0, 500.0, 90.0, 9.0)
-    shared = Channel("c", "gpu", values, 500.0, beside=beside)
+    shared = Channel("c", "gpu", values, 500.0, beside=others)
     assert shared.scale(private, 3, None) == Scale(26.0, 500.0, 97.0, None)
     children = Channel("c", "children", values, own_baseline=False)
     assert children.scale(private, 3, None) == Scale(120.0, None, 90.0, None)
@@ -96,8 +103,6 @@ def test_ranks_that_one_has_started_are_no_children_of_it() -> None:
     (apart,) = channels_of(timeline, ranks_until=math.inf)
     assert (apart.values, apart.own_baseline) == ((5, 0, 0, 9), False)
     assert channels_of(timeline)[0].values == (9, 9, 9, 9)
-    timeline = ends_timeline({**ANON, "children.uss_bytes": [9, 9, 9, 9]})
-    assert channels_of(timeline, ranks_until=math.inf)[0].values == (9, 9, 9, 9)
 
 
 def test_a_device_is_read_as_its_tensors_what_is_spare_and_what_lies_outside() -> None:
@@ -133,7 +138,7 @@ def test_a_device_without_torch_is_read_as_the_driver_sees_it() -> None:
     assert list(_channels(cuda__0__allocated_bytes=[7] * 4)) == ["cuda.0.allocated_bytes"]
 
 
-def test_beside_the_tensors_a_page_has_its_heap_and_node_what_is_resident() -> None:
+def test_besides_tensors_a_page_has_its_heap_and_node_what_is_resident() -> None:
     tensors, heap, resident = [10] * 4, [5] * 4, [50] * 4
     assert _channels(tfjs__bytes=tensors, js__heap_bytes=heap) == {"js.heap_bytes": (5.0,) * 4}
     assert _channels(
@@ -167,9 +172,10 @@ def test_a_gap_that_may_still_be_bridged_is_not_settled(
 
 
 def test_a_gap_in_what_is_no_channel_keeps_nothing_open() -> None:
-    assert bridged_for_good(ends_timeline({**ANON, "js.heap_bytes": [1, 1, None, None]}), 4) == 4
     page: dict[str, Sequence[Value]] = {"tfjs.bytes": [1] * 4, "js.heap_bytes": [1, 1, None, None]}
-    assert bridged_for_good(ends_timeline(page), 4) == 2
+    assert bridged_for_good(ends_timeline({**ANON, **page}), 4) == 2
+    del page["tfjs.bytes"]
+    assert bridged_for_good(ends_timeline({**ANON, **page}), 4) == 4
 
 
 @pytest.mark.parametrize(
@@ -186,15 +192,6 @@ def test_memory_swings_where_a_quarter_of_its_steps_are_falls(
     assert _swing(ends_timeline({"process.anon_bytes": private}), end) == swing
 
 
-def _garbage(rate: int, fall: int, n: int = 8, looks: int | None = None) -> float | None:
-    private: list[Value] = [1000 + fall * (g % 2) for g in range(n)]
-    freed: list[Value] = [
-        rate * g if g < (n if looks is None else looks) else None for g in range(n)
-    ]
-    timeline = ends_timeline({"process.anon_bytes": private, "python.garbage_freed": freed})
-    return garbage_per_generation(timeline, n)
-
-
 @pytest.mark.parametrize(
     ("rate", "fall", "n", "looks", "garbage"),
     [
@@ -205,10 +202,13 @@ def _garbage(rate: int, fall: int, n: int = 8, looks: int | None = None) -> floa
 def test_a_thousand_freed_in_each_generation_matter_where_memory_swings_by_a_tenth(
     rate: int, fall: int, n: int, looks: int | None, garbage: float | None
 ) -> None:
-    assert _garbage(rate, fall, n, looks) == garbage
+    private: list[Value] = [1000 + fall * (g % 2) for g in range(n)]
+    freed: list[Value] = [rate * g if looks is None or g < looks else None for g in range(n)]
+    timeline = ends_timeline({"process.anon_bytes": private, "python.garbage_freed": freed})
+    assert garbage_per_generation(timeline, n) == garbage
 
 
-def test_garbage_and_what_the_allocator_keeps_are_told_as_they_grow_now() -> None:
+def test_garbage_and_what_the_allocator_keeps_have_their_newest_rates() -> None:
     """By the newest 16 looks at garbage, and the newest 64 at the allocator."""
     slow: list[Value] = [g * 100 for g in range(40)]
     freed = [*slow, *[4000 + 2000 * g for g in range(1, 17)]]
@@ -269,3 +269,179 @@ def test_what_the_allocator_keeps_has_a_rate_from_four_readings_since_the_start_
     kept: list[Value] = [0, 70, 70, 90, 100, 110, 120, 130]
     assert allocator_rate(ends_timeline({"allocator.kept_bytes": kept}), start, 8) == rate
     assert allocator_rate(ends_timeline(ANON), start, 4) is None
+
+
+GENERATIONS = 40
+ACTOR = "Of 1 child told one by one, this grows: actor by 8.00 MiB per generation."
+REST = "The children that have no series of their own grow by"
+
+
+def children_of(history: RunHistory) -> Finding | None:
+    findings = [f for f in examine(history).findings if f.kind == "children" and f.status != "ok"]
+    return next(iter(findings), None)
+
+
+def finding_of(**gained: float) -> Finding | None:
+    """Each child takes 40 MiB and gains so many MiB in each generation from the tenth on."""
+    sizes = {
+        name: [MIB * (40 + rate * max(0, i - 10)) for i in range(GENERATIONS)]
+        for name, rate in gained.items()
+    }
+    both = [sum(each) for each in zip(*sizes.values(), strict=True)]
+    series = {f"children__process__{name}__uss_bytes": size for name, size in sizes.items()}
+    flat = curve(lambda _: 0.0, GENERATIONS)
+    return children_of(history_of(flat, children__uss_bytes=both, **series))
+
+
+def names(finding: Finding) -> list[tuple[str, str]]:
+    return [(s.role, s.name) for s in finding.suspects]
+
+
+def test_the_one_that_grows_is_named_with_its_rate() -> None:
+    assert finding_of(actor=0, learner=0) is None
+    finding = finding_of(actor=0, learner=8, reader=0)
+    assert finding is not None
+    assert names(finding) == [("process", "learner")]
+    assert finding.suspects[0].bytes_per_generation == 8 * MIB
+    line = "Of 3 children told one by one, this grows: learner by 8.00 MiB per generation."
+    assert line in finding.evidence
+
+
+def test_of_two_that_grow_the_larger_comes_first_and_one_that_hardly_does_is_not_named() -> None:
+    finding = finding_of(actor=6, learner=12, reader=0.5)
+    assert finding is not None
+    assert names(finding) == [("process", "learner"), ("process", "actor")]
+
+
+@pytest.mark.parametrize(
+    ("gained", "named", "lines"),
+    [
+        ({"actor": 0, "other": 8}, [], [f"{REST} 8.00 MiB per generation."]),
+        ({"actor": 8, "other": 0.5}, ["actor"], [ACTOR]),
+        ({"actor": 8, "other": 4}, ["actor"], [ACTOR, f"{REST} 4.00 MiB per generation."]),
+    ],
+    ids=["the rest", "hardly the rest", "both"],
+)  # fmt: skip
+def test_children_without_a_series_of_their_own_are_nobody_and_grow_as_the_rest(
+    gained: dict[str, float], named: list[str], lines: list[str]
+) -> None:
+    finding = finding_of(**gained)
+    assert finding is not None
+    assert [s.name for s in finding.suspects] == named
+    assert [
+        line for line in finding.evidence if "children" in line or "told one by one" in line
+    ] == lines
+
+
+def with_moves(rest: float) -> Finding | None:
+    """``actor`` gains 8 MiB per generation. The rest gains ``rest`` MiB in each and is joined, one after the other, by
+    three that had series of their own until then, with their 40 MiB each."""
+    readers = {
+        f"reader-{i}": [MIB * 40.0 if g < 15 + 6 * i else None for g in range(GENERATIONS)]
+        for i in range(3)
+    }
+    actor = [MIB * (40 + 8.0 * max(0, g - 10)) for g in range(GENERATIONS)]
+    joined = [sum(row[g] is None for row in readers.values()) for g in range(GENERATIONS)]
+    other = [MIB * (40 + 40.0 * joined[g] + rest * max(0, g - 10)) for g in range(GENERATIONS)]
+    all_of_them = [actor[g] + other[g] + MIB * 40.0 * (3 - joined[g]) for g in range(GENERATIONS)]
+    series = {
+        f"children__process__{name}__uss_bytes": row
+        for name, row in {**readers, "actor": actor, "other": other}.items()
+    }
+    flat = curve(lambda _: 0.0, GENERATIONS)
+    return children_of(history_of(flat, children__uss_bytes=all_of_them, **series))
+
+
+@pytest.mark.parametrize(("rest", "lines"), [(0, []), (4, [f"{REST} 4.00 MiB per generation."])])
+def test_who_loses_its_own_series_is_no_growth_of_the_rest(rest: float, lines: list[str]) -> None:
+    finding = with_moves(rest)
+    assert finding is not None
+    assert names(finding) == [("process", "actor")]
+    assert [line for line in finding.evidence if REST in line] == lines
+
+
+@pytest.mark.parametrize("mib", [0.2, 8.0])
+def test_a_child_that_starts_late_and_warms_up_is_no_leak_and_one_that_grows_is(mib: float) -> None:
+    """A worker of 55 MiB from generation 3 on gains so much per generation, as a cache does while it fills."""
+    sizes = [0.0, 0.0, 15 * MIB, *[MIB * (54 + mib * i) for i in range(13)]]
+    baseline = [80.0 * MIB] * len(sizes)
+    found = examine(history_of(baseline, children__uss_bytes=sizes)).findings
+    assert any(f.kind == "children" for f in found) == (mib == 8.0)
+
+
+@pytest.mark.parametrize(("name", "who"), [("actor-3", " (actor-3)"), ("other", "")])
+def test_the_sentence_of_the_run_says_who_and_names_nobody_where_the_rest_grows(
+    name: str, who: str
+) -> None:
+    grows = [MIB * (40 + 8.0 * i) for i in range(GENERATIONS)]
+    series = {f"children__process__{name}__uss_bytes": grows}
+    history = history_of(curve(lambda _: 0.0, GENERATIONS), children__uss_bytes=grows, **series)
+    assert f"memory of child processes{who}: 8.00 MiB per generation" in examine(history).summary
+
+
+def with_children(ranks_mib: float, others_mib: float, *, alone: bool) -> RunHistory:
+    """The children of rank 0 gain so much in each generation; ``alone``: no other process reports."""
+    flat = curve(lambda _: 0.0, GENERATIONS)
+    ranks = [MIB * (50 + ranks_mib * i) for i in range(GENERATIONS)]
+    others = [MIB * (20 + others_mib * i) for i in range(GENERATIONS)]
+    both = [a + b for a, b in zip(ranks, others, strict=True)]
+    history = history_of(flat, children__uss_bytes=both, children__ranks__uss_bytes=ranks)
+    if alone:
+        return history
+    (rank,) = history_of(flat).processes
+    return replace(history, processes=(*history.processes, replace(rank, instance="q", rank=1)))
+
+
+@pytest.mark.parametrize(
+    ("others", "alone", "found"), [(0, False, None), (0, True, 9), (9, False, 9), (9, True, 18)]
+)
+def test_ranks_that_a_launcher_started_count_only_where_they_report_nothing_themselves(
+    others: float, alone: bool, found: float | None
+) -> None:
+    finding = children_of(with_children(9, others, alone=alone))
+    rate = finding and round(finding.growth_bytes_per_generation.estimate / MIB)
+    assert rate == found
+
+
+def child(name: str, kind: str = "uss") -> str:
+    return f"children.process.{name}.{kind}_bytes"
+
+
+def line(slope: float, n: int = 10) -> list[Value]:
+    return [1_000 + slope * i for i in range(n)]
+
+
+def test_eight_children_are_named_and_one_that_was_read_twice_is_not() -> None:
+    many = ends_timeline({child(f"c{i}"): line(10.0 + i) for i in range(10)})
+    found = growing_children(many, None, 50).suspects
+    assert [s.name for s in found] == [f"c{i}" for i in range(9, 1, -1)]
+    rarely = ends_timeline({child("a"): [1, 50, None, None], child("b"): [1, 50, 99, None]})
+    assert [s.name for s in growing_children(rarely, None, 50).suspects] == ["b"]
+
+
+def test_the_rest_grows_from_the_generation_before_its_start() -> None:
+    told = ends_timeline({child("other"): [*[500] * 4, 1_000, 1_010, 1_020, 1_030]})
+    # From generation 4 on it grows by 10.
+    assert growing_children(told, 5, 50).rest == 10
+    # Two readings in a row are too few, three are enough.
+    assert growing_children(told, 6, 50).rest == 10
+    assert growing_children(told, 7, 50).rest == 0
+
+
+@pytest.mark.parametrize(
+    ("growing", "lines"),
+    [
+        (GrowingChildren(), []),
+        (
+            GrowingChildren((Suspect("a", "process", None, 5), Suspect("b", "process")), 3, 7),
+            [
+                "Of 3 children told one by one, these grow: a by 5 B, b by 0 B per generation.",
+                "The children that have no series of their own grow by 7 B per generation.",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_children_that_grow_are_written_in_lines(
+    growing: GrowingChildren, lines: list[str]
+) -> None:
+    assert growing_lines(growing, "generation") == lines

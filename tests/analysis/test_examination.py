@@ -1,4 +1,4 @@
-"""The corpus: false alarms and recall of memory alone, beside Mann-Kendall, at every generation of every run.
+"""What is found in a corpus of made-up runs next to Mann-Kendall, at every generation, and what it costs to examine.
 
 Run with ``-s`` to see the table. Sizes of declared buffers are known to 10 %, as in real runs.
 """
@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
-from corpus import BENIGN, LEAKS, Case, history_of
+from builder import MIB
+from corpus import BENIGN, LEAKS, Case
+from corpus import history_of as corpus_history
+from pieces import steps_history
 from scipy import stats
 
+from leakline.analysis import RunHistory, examine
 from leakline.analysis.assessment import assess
+from leakline.analysis.run_history import Expectation
 from leakline.analysis.status import ACTIVE, step
 from leakline.analysis.timeline import timelines_of
 from leakline.analysis.timeline_analysis import TimelineAnalysis
 
-pytestmark = pytest.mark.long
 GENERATIONS = 90
 RUNS_PER_FAMILY = 20
 LEAKS_PER_FAMILY = 12
@@ -27,7 +32,7 @@ SEED = 20
 
 def statuses(case: Case) -> list[str]:
     """The worst status at every generation, as a run watched live would have shown it."""
-    history = history_of(case)
+    history = corpus_history(case)
     study = TimelineAnalysis(history, timelines_of(history)[0])
     remembered: dict = {}
     shown = []
@@ -60,6 +65,7 @@ def _share(found: Sequence[bool]) -> float:
     return sum(found) / len(found)
 
 
+@pytest.mark.long
 def test_benign_runs_are_seldom_suspected_and_hardly_ever_confirmed() -> None:
     suspected: dict[str, list[bool]] = {}
     confirmed: list[bool] = []
@@ -81,6 +87,7 @@ def test_benign_runs_are_seldom_suspected_and_hardly_ever_confirmed() -> None:
     assert _share(baseline) >= 10 * _share(alarms)
 
 
+@pytest.mark.long
 def test_leaks_are_found_after_their_start_and_soon() -> None:
     delays: dict[str, list[int]] = {}
     found: list[bool] = []
@@ -104,3 +111,52 @@ def test_leaks_are_found_after_their_start_and_soon() -> None:
     assert _share(found) >= 0.98
     assert _share(found) >= _share(baseline) - 0.02
     assert _share(confirmed) >= 0.95
+
+
+PHASES = ("evaluate", "train", "evolve", None)
+
+
+def _history(generations: int, types: int = 60) -> RunHistory:
+    """Four snapshots in each generation, 60 series: steady, noisy, growing and sparse counts, memory that leaks."""
+    rng = random.Random(1)
+    n = 4 * generations
+    generation = [i // 4 for i in range(n)]
+    rows = [
+        ("phase_end" if (phase := PHASES[i % 4]) else "generation_end", i // 4, phase)
+        for i in range(n)
+    ]
+    series: dict[str, list[float | int | None]] = {
+        "process.anon_bytes": [
+            round(500 * MIB + i * MIB / 4 + rng.gauss(0, MIB)) for i in range(n)
+        ],
+    }
+    for t in range(types - 1):
+        name = f"type.app.Class{t}.count"
+        if t % 4 == 0:
+            series[name] = [100 + t] * n
+        elif t % 4 == 1:
+            series[name] = [100 + round(rng.gauss(0, 5)) for _ in range(n)]
+        elif t % 4 == 2:
+            series[name] = [100 + 3 * g for g in generation]
+        else:
+            series[name] = [50 + i if i % 40 == 0 else None for i in range(n)]
+    return steps_history(rows, series, expectations=(Expectation("Class0", 100, 100),))
+
+
+def _seconds(history: RunHistory) -> float:
+    """The best of three, since the machine may be busy; the bounds leave a factor of three."""
+    best = 1e9
+    for _ in range(3):
+        began = time.process_time()
+        examine(history)
+        best = min(best, time.process_time() - began)
+    return best
+
+
+@pytest.mark.long
+@pytest.mark.alone
+def test_a_thousand_generations_are_examined_in_about_a_second() -> None:
+    short, long = _seconds(_history(250)), _seconds(_history(1000))
+    sys.stdout.write(f"\nexamine: 250 generations {short:.2f} s, 1,000 generations {long:.2f} s\n")
+    assert long < 3.0
+    assert long < 6 * short + 0.5

@@ -1,17 +1,16 @@
-"""Phases of what grows: where living objects were made goes before the books; a thread has a line of its own."""
+"""Phases of what grows: where living objects were made comes before where memory was taken; threads have a line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 from builder import MIB
+from pieces import steps_history, with_series
 
 from leakline.analysis import RunHistory, books, examine, history_from_batches
 from leakline.analysis.memory.memory_by_phase import live_bytes_by_phase
 from leakline.analysis.results import Verdict
-from leakline.analysis.run_history import ProcessHistory
 from leakline.analysis.timeline import timelines_of
 from leakline.snapshot import Batch, Holder, ProcessIdentity, RunHeader, Snapshot
 
@@ -30,7 +29,7 @@ def history(
     columns: dict[str, list[int | float | None]] = {
         "process.anon_bytes": [], "allocator.in_use_bytes": [], **{name: [] for name in made},
     }  # fmt: skip
-    rows: list[tuple[int, str | None]] = []
+    rows: list[tuple[str, int | None, str | None]] = []
     for generation in range(GENERATIONS):
         for phase in (*phases, None):
             # The number of pages that a process takes is never as even as its objects.
@@ -41,15 +40,9 @@ def history(
                 columns[name].append(round(counts[name]))
             columns["process.anon_bytes"].append(round(total))
             columns["allocator.in_use_bytes"].append(round(live) if in_use is not None else None)
-            rows.append((generation, phase))
-    n = len(rows)
-    times = [10.0 * i for i in range(n)]
-    process = ProcessHistory(
-        "p", 0, "main", 1, range(n), times, times, [g for g, _ in rows], [phase for _, phase in rows], [""] * n,
-        ["phase_end" if phase else "generation_end" for _, phase in rows], columns,
-    )  # fmt: skip
+            rows.append(("phase_end" if phase else "generation_end", generation, phase))
     found = tuple(Holder(sequence, name, path, count) for sequence, name, path, count in holders)
-    return RunHistory("r", phases=tuple(phases), processes=(process,), holders=found)
+    return steps_history(rows, columns, phases=tuple(phases), holders=found)
 
 
 def ruled_out(verdict: Verdict) -> dict[str, str]:
@@ -86,19 +79,18 @@ def test_two_phases_that_keep_tensors_of_one_type_are_two_findings() -> None:
     }
     assert found["eval"][1] > 5 * found["train"][1]
     assert verdict.ruled_out == ()
+    # Of a type that another phase makes as well, the phase that is charged nothing says why.
+    line = "Created in eval; memory is charged to train because freed memory was reused."
+    assert [line in f.evidence for f in verdict.findings] == [
+        f.phase == "eval" for f in verdict.findings
+    ]
 
 
 def test_a_phase_that_keeps_few_objects_and_most_of_the_memory_is_named_as_well() -> None:
     assert {finding.phase for finding in two_phases(evaluate=2).findings} == {"train", "eval"}
 
 
-def test_a_phase_without_births_is_ruled_out_in_words_that_read_right() -> None:
-    verdict = two_phases(evaluate=0, train=20, eval=0.0)
-    assert [finding.phase for finding in verdict.findings] == ["train"]
-    assert ruled_out(verdict) == {"eval": SAME}
-
-
-def test_where_the_books_charge_another_phase_one_line_says_why() -> None:
+def test_where_memory_is_charged_to_another_phase_one_line_says_why() -> None:
     environments = {"type.app.Env.count": {"evaluate": 3.0}}
     charged = {"train": 2 * MIB, "evaluate": 0.1 * MIB}
     verdict = examine(history(("train", "evaluate"), charged, environments))
@@ -108,13 +100,6 @@ def test_where_the_books_charge_another_phase_one_line_says_why() -> None:
     assert line in finding.evidence
     right = examine(history(("train", "evaluate"), {"evaluate": 2 * MIB}, environments))
     assert not any("charged" in line for line in right.findings[0].evidence)
-
-
-def test_a_phase_charged_nothing_says_why_though_the_other_makes_the_same_type() -> None:
-    of_eval, of_train = two_phases().findings
-    line = "Created in eval; memory is charged to train because freed memory was reused."
-    assert line in of_eval.evidence
-    assert not any("charged" in line for line in of_train.evidence)
 
 
 def test_a_phase_that_frees_is_not_called_flat() -> None:
@@ -127,30 +112,15 @@ def test_a_phase_that_frees_is_not_called_flat() -> None:
     }
 
 
-def test_of_three_phases_the_two_that_keep_something_are_not_ruled_out() -> None:
-    made = {
-        "type.app.Frame.count": {"collect": 4.0},
-        "type.app.Report.count": {"report": 1.0},
-    }
-    charged = {"collect": 4 * MIB}
-    verdict = examine(history(("collect", "train", "report"), charged, made))
-    assert ruled_out(verdict) == {"train": SAME}
-
-
 def test_a_phase_that_takes_items_out_of_what_grows_is_not_ruled_out() -> None:
     """A thread decodes 30 samples while train runs, of which fetch takes eight."""
-    pending = {"container.app.Decoder.pending.length": {"fetch": -8.0, "train": 30.0}}
-    verdict = examine(history(("fetch", "train", "report"), {"train": 2 * MIB}, pending))
-    assert [finding.phase for finding in verdict.findings] == ["train"]
-    assert ruled_out(verdict) == {"report": SAME}
-
-
-def test_items_that_a_part_of_a_phase_takes_out_are_taken_out_in_it() -> None:
-    phases = ("start", "fetch/take", "fetch", "train", "report")
-    pending = {"container.app.Decoder.pending.length": {"fetch/take": -8.0, "train": 30.0}}
-    verdict = examine(history(phases, {"train": 2 * MIB}, pending))
-    assert "fetch" not in ruled_out(verdict)
-    assert ruled_out(verdict)["report"] == SAME
+    for taker in ("fetch", "fetch/take"):
+        pending = {"container.app.Decoder.pending.length": {taker: -8.0, "train": 30.0}}
+        phases = dict.fromkeys((taker, "fetch", "train", "report"))
+        verdict = examine(history(tuple(phases), {"train": 2 * MIB}, pending))
+        assert [finding.phase for finding in verdict.findings] == ["train"]
+        assert "fetch" not in ruled_out(verdict)
+        assert ruled_out(verdict)["report"] == SAME
 
 
 def test_growth_between_phases_leaves_flat_phases_ruled_out() -> None:
@@ -163,50 +133,20 @@ def test_growth_between_phases_leaves_flat_phases_ruled_out() -> None:
 
 def test_a_child_that_grows_leaves_no_phase_ruled_out() -> None:
     whole = history(("train", "report"), {"train": 2 * MIB}, {"type.app.Env.count": {"train": 3.0}})
-    (process,) = whole.processes
-    children = {"children.uss_bytes": [100 * MIB + 3 * MIB * (g or 0) for g in process.generation]}
-    grows = replace(process, series={**process.series, **children})
-    verdict = examine(replace(whole, processes=(grows,)))
+    children = {"children.uss_bytes": lambda g: 100 * MIB + 3 * MIB * max(0, g)}
+    verdict = examine(with_series(whole, children))
     assert {finding.kind for finding in verdict.findings} >= {"children"}
     assert ruled_out(verdict) == {}
     assert ruled_out(examine(whole)) == {"report": SAME}
 
 
-@pytest.mark.parametrize(
-    ("made", "charged", "size", "named"),
-    [
-        ("watch", "train", None, "torch.Tensor"),
-        ("watch", "watch", 2 * MIB, "app.Recorder"),
-        ("train", "train", 64, "torch.Tensor"),
-    ],
-    ids=["filled in another phase", "filled before that", "made and filled in one phase"],
-)
-def test_objects_that_are_filled_in_another_phase_keep_what_that_gains(
-    made: str, charged: str, size: int | None, named: str
-) -> None:
-    """A recorder keeps eight tensors of a quarter of a MiB. ``size``: bytes of one, where a search has measured it."""
-    counts = {"type.app.Recorder.count": {made: 1.0}, TENSORS: {"train": 8.0}}
-    holders = [
-        Holder(sequence, "torch.Tensor", "app.Recorder.gradients[*]", sequence, bytes_each=MIB // 4)
-        for sequence in (9, 40)
-    ]
-    if size is not None:
-        holders.append(Holder(40, "app.Recorder", "app.recorders[*]", 12, bytes_each=size))
-    told = replace(history(("watch", "train"), {charged: 2 * MIB}, counts), holders=tuple(holders))
-    finding = examine(told).findings[0]
-    assert (finding.status, finding.phase, finding.suspects[0].name) == (
-        "confirmed", charged, named,
-    )  # fmt: skip
-    assert finding.growth_bytes_per_generation.estimate == pytest.approx(2 * MIB, rel=0.1)
-
-
 @pytest.mark.parametrize("read", [4, 5])
 def test_live_bytes_by_phase_need_readings_of_four_whole_generations(read: int) -> None:
-    told = history(("a", "b"), {"a": MIB}, {}, in_use={"a": 100.0, "b": 900.0})
-    column = told.processes[0].series["allocator.in_use_bytes"]
+    run = history(("a", "b"), {"a": MIB}, {}, in_use={"a": 100.0, "b": 900.0})
+    column = run.processes[0].series["allocator.in_use_bytes"]
     assert isinstance(column, list)
     column[3 * read :] = [None] * (len(column) - 3 * read)
-    (timeline,) = timelines_of(told)
+    (timeline,) = timelines_of(run)
     live = live_bytes_by_phase(timeline, 1, GENERATIONS)
     if read == 4:
         assert live is None
@@ -225,10 +165,10 @@ def recorded(*, counted: bool) -> RunHistory:
     private, records = 300 * MIB, 100
     rows: list[Snapshot] = []
 
-    def take(kind: str, generation: int | None, phase: str | None, **books: float) -> None:
+    def take(kind: str, generation: int | None, phase: str | None, **kept: float) -> None:
         samples: dict[str, int | float] = {
             "process.anon_bytes": private, "process.rss_bytes": private + 90 * MIB,
-            "process.swap_bytes": 0, **books,
+            "process.swap_bytes": 0, **kept,
         }  # fmt: skip
         if counted:
             samples[RECORDS] = records
@@ -253,30 +193,23 @@ def recorded(*, counted: bool) -> RunHistory:
     return history_from_batches(header, [Batch(ProcessIdentity("i"), tuple(rows))])
 
 
-def verdict(*, counted: bool) -> Verdict:
-    return examine(recorded(counted=counted))
-
-
-def test_the_line_stands_after_the_phases_and_the_parts_add_up() -> None:
+def test_the_line_of_other_threads_comes_after_the_phases_and_the_parts_add_up() -> None:
     found = books(recorded(counted=False))
     assert [line.name for line in found.lines] == ["train", "other_threads", "between", "leakline"]
     assert set(found.total) == {GROWTH}
 
 
-def test_what_grows_in_another_threads_phase_is_named_with_its_growth() -> None:
-    (finding,) = verdict(counted=True).findings
+@pytest.mark.parametrize(
+    ("counted", "phase"), [(True, "load"), (False, None)], ids=["with objects", "memory alone"]
+)
+def test_what_grows_in_another_thread_is_named_with_its_growth(
+    counted: bool, phase: str | None
+) -> None:
+    verdict = examine(recorded(counted=counted))
+    (finding,) = verdict.findings
     assert finding.status in ("suspected", "confirmed")
-    assert finding.phase == "load"
-    assert finding.suspects[0].name == "app.Record"
+    assert (finding.phase, [s.name for s in finding.suspects]) == (
+        phase, ["app.Record"] if counted else [],
+    )  # fmt: skip
     assert finding.growth_bytes_per_generation.estimate == pytest.approx(GROWTH, rel=0.05)
-
-
-def test_without_objects_to_name_the_line_is_not_called_a_phase() -> None:
-    (finding,) = verdict(counted=False).findings
-    assert finding.phase is None
-    assert finding.growth_bytes_per_generation.estimate == pytest.approx(GROWTH, rel=0.05)
-
-
-def test_the_line_is_never_ruled_out_as_a_phase() -> None:
-    for counted in (True, False):
-        assert {each.phase for each in verdict(counted=counted).ruled_out} <= {"train"}
+    assert {each.phase for each in verdict.ruled_out} <= {"train"}

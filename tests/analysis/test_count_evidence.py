@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import accumulate
 
 import pytest
@@ -57,7 +56,7 @@ def test_a_count_may_grow_when_one_of_its_last_64_readings_was_lower(
 
 
 @pytest.mark.parametrize(
-    ("inside", "beside", "together"),
+    ("inside", "outside", "together"),
     [
         ([7.0, 7, 7], [3.0, 3, 3], True),
         # Less than 7 tenths of all that memory gained.
@@ -71,10 +70,10 @@ def test_a_count_may_grow_when_one_of_its_last_64_readings_was_lower(
     ],
 )  # fmt: skip
 def test_memory_rises_with_a_count_by_most_of_its_gain_and_out_of_its_noise(
-    inside: list[float], beside: list[float], together: bool
+    inside: list[float], outside: list[float], together: bool
 ) -> None:
-    x, memory = _after([*inside, *beside])
-    counts = list(accumulate([1.0] * len(inside) + [0.0] * len(beside), initial=0.0))
+    x, memory = _after([*inside, *outside])
+    counts = list(accumulate([1.0] * len(inside) + [0.0] * len(outside), initial=0.0))
     assert come_together(x, memory, x, counts) is together
 
 
@@ -210,11 +209,6 @@ def test_four_rises_over_six_generations_are_growth_while_no_wait_is_too_long(
     assert (_irregular(*_risen_at(at, readings)) is not None) is grows
 
 
-def test_the_span_of_irregular_growth_is_counted_from_its_own_first_generation() -> None:
-    _, counts = _risen_at({1, 2, 4, 5}, 6)
-    assert _irregular(_x(6, 10), counts) is None
-
-
 @pytest.mark.parametrize(("last", "grows"), [(1.0, True), (0.9, False)])
 def test_a_quarter_of_irregular_growth_comes_in_its_second_half(last: float, grows: bool) -> None:
     # The last of four rises falls in the middle itself.
@@ -277,10 +271,6 @@ def test_a_floor_that_only_seems_to_rise_is_no_growth(counts: list[float]) -> No
     assert _noisy(_x(len(counts)), counts) is None
 
 
-def _from_baseline(n: int, first: int = -1) -> list[float]:
-    return [float(first + i) for i in range(n)]
-
-
 @pytest.mark.parametrize(
     "counts",
     [
@@ -290,67 +280,38 @@ def _from_baseline(n: int, first: int = -1) -> list[float]:
     ids=["steady", "up and down", "three rises", "stopped", "ever more slowly"],
 )  # fmt: skip
 def test_a_count_that_does_not_go_on_rising_does_not_grow(counts: list[float]) -> None:
-    assert count_growth(_from_baseline(len(counts)), counts) is None
+    assert count_growth(_x(len(counts), -1), counts) is None
 
 
 def test_every_fifth_generation_is_a_period() -> None:
     counts = [0.0] + [float(g // 5 + 1) for g in range(16)]
-    growth = count_growth(_from_baseline(17), counts, 0)
+    growth = count_growth(_x(17, -1), counts, 0)
     assert growth is not None
     assert (growth.pattern, growth.period, growth.each, growth.start) == ("periodic", 5, 1, 0)
     assert growth.slope == pytest.approx(0.2)
 
 
-def test_a_period_that_missed_its_beat_is_over() -> None:
-    counts = [0.0, 1, 1, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]
-    assert count_growth(_from_baseline(16), counts, 0) is None
-
-
-def test_irregular_rises_that_are_never_taken_back() -> None:
-    rises = {0, 1, 2, 4, 5, 7, 10, 11, 13, 15}
-    counts, total = [17.0], 17.0
-    for g in range(16):
-        total += g in rises
-        counts.append(total)
-    growth = count_growth(_from_baseline(17), counts, 0)
-    assert growth is not None
-    assert growth.pattern == "irregular"
-    assert growth.slope == pytest.approx(10 / 16)
-    assert growth.start == 0
-
-
 def test_a_rising_floor_is_found_through_noise() -> None:
     rng = random.Random(1)
     counts = [1000 + 40 * i + rng.choice([0, 0, 40, 80]) for i in range(24)]
-    growth = count_growth(_from_baseline(24), [float(c) for c in counts], 0)
+    growth = count_growth(_x(24, -1), [float(c) for c in counts], 0)
     assert growth is not None
     assert growth.slope == pytest.approx(40, rel=0.25)
 
 
-def test_sparse_readings_give_the_rate_per_generation() -> None:
-    x = [0.0, 3, 6, 9, 12, 15]
-    growth = count_growth(x, [100 + 64 * g for g in x], 0)
-    assert growth is not None
-    assert growth.slope == pytest.approx(64)
-
-
 def test_rises_that_became_steady_began_with_the_first_of_them() -> None:
-    rises = {1, 2, 4, 6, *range(8, 16)}
-    counts, total = [17.0], 17.0
-    for g in range(16):
-        total += g in rises
-        counts.append(total)
-    growth = count_growth(_from_baseline(17), counts, 0)
+    _, counts = _risen_at({2, 3, 5, 7, *range(9, 17)}, 17)
+    growth = count_growth(_x(17, -1), counts, 0)
     assert growth is not None
     assert growth.start == 1
 
 
-def test_the_cheap_look_before_the_dear_one_refuses_nothing_that_grows(
+def test_the_quick_check_before_the_slow_one_refuses_nothing_that_grows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = random.Random(5)
     with_look, without = [], []
-    for _ in range(300):
+    for _ in range(80):
         n, slope = rng.randint(8, 120), rng.choice((0.0, 0.02, 0.1, 0.5))
         start, noise = rng.randint(0, n), rng.uniform(0.2, 3)
         counts = [
@@ -362,27 +323,24 @@ def test_the_cheap_look_before_the_dear_one_refuses_nothing_that_grows(
             patched.setattr(counts_of, "_may_break_new_ground", lambda counts: True)
             without.append(counts_of._noisy(x, counts))
     assert with_look == without
-    assert sum(growth is not None for growth in without) > 20
-
-
-ENVS = "type__app.Env__count"
-SIZES = "type__app.Env__bytes"
+    assert sum(growth is not None for growth in without) > 5
 
 
 def counted(last_read: int, private: list[float]) -> dict[str, list[float | None]]:
     """Ten more environments of a MiB each in every generation, counted up to one of them."""
     counts = [10.0 * i if i <= last_read else None for i in range(len(private))]
-    return {ENVS: counts, SIZES: [None if c is None else c * MIB for c in counts]}
+    sizes = [None if c is None else c * MIB for c in counts]
+    return {"type__app.Env__count": counts, "type__app.Env__bytes": sizes}
 
 
-def test_a_count_of_long_ago_accuses_nobody_when_memory_stands_still_since() -> None:
+def test_a_count_of_long_ago_is_no_evidence_when_memory_is_flat_since() -> None:
     stops = curve(lambda i: 10.0 * min(i, 12), 40)
     assert examine(history_of(stops, **counted(12, stops))).status == "recovered"
     # It was suspected while it rose, as it had to be.
     assert examine(history_of(stops[:12], **counted(11, stops[:12]))).status == "suspected"
 
 
-def test_a_count_of_long_ago_stands_while_memory_rises_on() -> None:
+def test_a_count_of_long_ago_is_evidence_while_memory_still_rises() -> None:
     rises = curve(lambda i: 10.0 * i, 40)
     verdict = examine(history_of(rises, **counted(12, rises)))
     assert verdict.status == "confirmed"
@@ -401,25 +359,7 @@ def test_the_teeth_of_a_saw_rise_once() -> None:
     assert count_growth(x[:12], loaded) is not None
 
 
-def test_what_a_declared_store_keeps_its_items_in_is_the_store() -> None:
-    length = [float(min(3_000, 100 * (i + 1))) for i in range(20)]
-    memory = curve(lambda i: 0.02 * length[i], 20, noise=0.5)
-    series = {
-        "tracked__replay__length": length, "tracked__replay__bytes": [0.02 * MIB * n for n in length],
-        "container__app.Replay.items__length": length, "type__bytearray__count": [2 * n for n in length],
-        "type__bytearray__bytes": [0.02 * MIB * n for n in length],
-    }  # fmt: skip
-    history = replace(history_of(memory, **series), capacities={"replay": 3_000})
-    verdict = examine(history)
-    assert verdict.status == "filling", verdict.summary
-    assert verdict.findings == ()
-    # A list beside it that grows otherwise is told.
-    beside = {**series, "container__app.Log.lines__length": [37.0 * i for i in range(20)]}
-    told = examine(replace(history_of(memory, **beside), capacities={"replay": 3_000}))
-    assert [f.suspects[0].name for f in told.findings] == ["app.Log.lines"]
-
-
-def test_children_that_nobody_read_have_not_stood_still() -> None:
+def test_children_that_nobody_read_are_not_taken_for_flat() -> None:
     flat, grown = curve(lambda i: 0.0, 30), curve(lambda i: 8.0 * i, 30)
     read = [value if i < 12 or i % 9 == 0 else None for i, value in enumerate(grown)]
     verdict = examine(history_of(flat, 100 * BASELINE, children__uss_bytes=read))

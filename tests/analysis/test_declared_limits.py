@@ -1,0 +1,757 @@
+"""Declared limits of bytes: bands and gauges are for each generation, budgets for a phase, a generation or the run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Literal, cast
+
+import pytest
+from builder import (
+    EPISODE,
+    EVALUATE,
+    GB,
+    GIB,
+    MIB,
+    TRAIN,
+    Leak,
+    Training,
+    as_crashed,
+    crashed_at_13,
+)
+from pieces import assessed, cause_of, steps_history, timeline_from_rows, with_events
+
+from leakline.analysis import RunHistory, examine, verdict_json
+from leakline.analysis.assertions.checks import Readings, band_readings, check, check_assertions
+from leakline.analysis.assertions.declared_limits import (
+    GENERATION_GROWTH,
+    Amounts,
+    _against,
+    _ranges,
+    _rest,
+    added,
+    assertion_title,
+    band_sentence,
+    budget_sentence,
+    declared_assertions,
+    declared_budgets,
+    kept_amounts,
+    readings_of,
+)
+from leakline.analysis.assessment import _alone, _explained_by, with_budgets
+from leakline.analysis.attribution.candidates import NOWHERE, Place
+from leakline.analysis.results import Assertion, AssertionCheck, AssertionState, Deviation, Interval
+from leakline.analysis.run_history import Value
+from leakline.analysis.statistics.memory_evidence import Scale
+from leakline.analysis.statistics.trend import Slope
+from leakline.analysis.timeline import Timeline
+from leakline.analysis.timeline_analysis import Assessed, TimelineAnalysis
+from leakline.snapshot import Event
+
+RSS = "process.rss_bytes"
+# Report 002: generations 1 to 5 at 30-40 GB, 6 to 10 at 40-50, from 11 on flat at 40-50.
+OF_REPORT_002 = ((1, 5, 30 * GB, 40 * GB), (6, 10, 40 * GB, 50 * GB), (11, None, 40 * GB, 50 * GB))
+
+
+def declared_band(first: Any, last: Any, low: Any, high: Any, series: str = RSS) -> Event:
+    data = {"first": first, "last": last, "low_bytes": low, "high_bytes": high}
+    return Event(0, 0.0, "band", series, data=data)
+
+
+def run_of(
+    readings: dict[int, float | None], *events: Event, series: str = RSS, ended: bool = False
+) -> RunHistory:
+    """A run of one reading per generation."""
+    rows = [("generation_end", g, None) for g in readings]
+    return steps_history(rows, {series: list(readings.values())}, events=events, ended=ended)
+
+
+def checked(history: RunHistory) -> list[AssertionCheck]:
+    return list(examine(history).assertions)
+
+
+def counts(check: AssertionCheck) -> tuple[int, int, int]:
+    """Return the generations below the band, within it and above it."""
+    below = sum(each.off_by < 0 for each in check.deviations)
+    return below, check.judged - check.outside, check.outside - below
+
+
+def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
+    """As the crash says: 175 GB after 13 generations. The first one is still within."""
+    found = checked(
+        with_events(crashed_at_13(as_crashed()), *(declared_band(*each) for each in OF_REPORT_002))
+    )
+    assert [(c.first, counts(c)) for c in found] == [
+        (1, (0, 1, 4)), (6, (0, 0, 5)), (11, (0, 0, 2)),
+    ]  # fmt: skip
+    assert {c.state for c in found} == {"broken"}
+    worst = found[-1].deviations[-1]
+    assert worst.generation == 12
+    assert worst.off_by == pytest.approx(125 * GB, rel=0.01)
+    assert found[0].sentence.startswith("Above in generations 2 to 5 by up to 42.")
+    assert found[0].sentence.endswith("GiB (generation 5); 1 of 5 within.")
+
+
+def test_a_run_as_report_002_expected_it_lies_within_but_for_how_fast_it_fills() -> None:
+    training = Training(
+        generations=25, total=25, resident=31 * GB, noise=50 * MIB, warm_up=(0.5 * GB,),
+        buffer_bytes=13 * GB, buffer_full_after=13,
+    )  # fmt: skip
+    history = replace(training.history(), ended=True)
+    found = checked(with_events(history, *(declared_band(*each) for each in OF_REPORT_002)))
+    assert [c.state for c in found] == ["holds", "broken", "holds"]
+    assert [counts(c) for c in found] == [(0, 5, 0), (2, 3, 0), (0, 14, 0)]
+    assert found[0].sentence == "Within in all 5 generations."
+    assert "; 3 of 5 within." in found[1].sentence
+
+
+@pytest.mark.parametrize(("low", "high", "below", "above"), [(5, None, 2, 0), (None, 6, 0, 1)])
+def test_a_band_may_have_one_bound(low: Any, high: Any, below: int, above: int) -> None:
+    history = run_of({1: 3, 2: 4, 3: 5, 4: 6, 5: 7}, declared_band(1, 5, low, high))
+    (check,) = checked(history)
+    assert counts(check)[::2] == (below, above)
+
+
+def limited(warn_above: Any, name: str = "queue") -> Event:
+    return Event(0, 0.0, "gauge", name, data={"warn_above": warn_above})
+
+
+def test_the_limit_of_a_gauge_holds_for_its_highest_reading_of_each_generation() -> None:
+    rows = [(kind, g, None) for g in (1, 2) for kind in ("phase_end", "generation_end")]
+    series = {"gauge.queue": [51.0, 3.0, 50.0, 3.0]}
+    history = steps_history(rows, series, events=(limited(40), limited(50)), ended=False)
+    (row,) = verdict_json(examine(history))["assertions"]
+    assert (row["name"], row["metric"], row["state"]) == ("queue", "gauge.queue", "broken")
+    assert row["sentence"] == "Above in generation 1 by 1; 1 of 2 within so far."
+    assert assertion_title(row, "epoch") == "gauge.queue: up to 50"
+    (check,) = checked(replace(history, events=(limited(51),)))
+    assert (check.state, check.sentence) == ("holds", "Within in all 2 generations so far.")
+    (check,) = checked(replace(history, events=(limited(5, "other"),)))
+    assert check.state == "not_measured"
+    assert checked(replace(history, events=(limited("50"), limited(None)))) == []
+
+
+def test_readings_of_a_resume_are_those_that_were_read() -> None:
+    """A new process begins low; the band is about memory in use, not about growth."""
+    (before,) = run_of({1: 9, 2: 9, 3: 9}).processes
+    (after,) = run_of({4: 4, 5: 4, 6: 4}).processes
+    later = [1_000.0 + at for at in after.time]
+    after = replace(after, instance="p2", attempt=2, time=later, monotonic=later)
+    history = RunHistory("r", processes=(before, after), events=(declared_band(1, 6, 0, 5),))
+    (check,) = checked(history)
+    assert [d.generation for d in check.deviations] == [1, 2, 3]
+
+
+def test_what_is_no_band_breaks_no_verdict() -> None:
+    wrong = [
+        (None, 5, 0, 1), ("1", 5, 0, 1), (1, "5", 0, 1), (1, 5, None, None), (1, 5, "a", None), (True, 5, 0, 1),
+        (1, 5, None, 10**400), (1, 5, float("nan"), None), (3.0, 5, 0, 1), (2**64, None, 0, 1),
+    ]  # fmt: skip
+    events = [declared_band(*each) for each in wrong]
+    assert checked(run_of({1: 5}, *events, Event(0, 0.0, "band", RSS))) == []
+
+
+def test_a_long_plan_stays_small() -> None:
+    events = [declared_band(g, g, 0, 1) for g in range(500)]
+    verdict = examine(run_of(dict.fromkeys(range(500), 5), *events, declared_band(0, 499, 0, 1)))
+    assert len(verdict.assertions) <= 40
+    whole = next(c for c in verdict.assertions if c.last == 499 and c.first == 0)
+    assert (whole.outside, len(whole.deviations)) == (500, 50)
+    assert json.loads(json.dumps(verdict_json(verdict))) == verdict_json(verdict)
+
+
+RUN, ENDED = RunHistory("r"), RunHistory("r", ended=True)
+
+
+def read(readings: Sequence[Value], *, name: str = "rank 0 main") -> Timeline:
+    return timeline_from_rows({RSS: readings}, name=name)
+
+
+def of(*timelines: Timeline) -> list[TimelineAnalysis]:
+    """Studies of which a band needs nothing but the readings."""
+    return [cast(TimelineAnalysis, SimpleNamespace(timeline=timeline)) for timeline in timelines]
+
+
+def paired(studies: Sequence[TimelineAnalysis]) -> list[tuple[TimelineAnalysis, None]]:
+    return [(study, None) for study in studies]
+
+
+def checked_band(band: Assertion, timeline: Timeline, history: RunHistory = RUN) -> AssertionCheck:
+    (readings,) = band_readings(band, of(timeline))
+    return check(history, band, readings)
+
+
+def band(
+    first: int = 0, last: int | None = None, low: float | None = 10, high: float | None = 20
+) -> Assertion:
+    return Assertion("band", RSS, RSS, None, low, high, None, first, last)
+
+
+def test_bands_come_by_series_and_generation_with_those_without_an_end_behind() -> None:
+    events = (
+        declared_band(1, None, 1, None, "b"), declared_band(1, 5, 1, None, "b"), declared_band(6, 9, 1, None, "a"),
+        declared_band(1, 9, 1, None, "a"), declared_band(1, 5, 7, None, "b"),
+    )  # fmt: skip
+    found = declared_assertions(RunHistory("r", events=events))
+    assert [(b.name, b.first, b.last, b.low) for b in found] == [
+        ("a", 1, 9, 1), ("a", 6, 9, 1), ("b", 1, 5, 7), ("b", 1, None, 1),
+    ]  # fmt: skip
+
+
+def test_the_newest_forty_bands_count() -> None:
+    events = tuple(declared_band(first, None, 1, None) for first in range(45))
+    found = declared_assertions(RunHistory("r", events=events))
+    assert [b.first for b in found] == list(range(5, 45))
+
+
+@pytest.mark.parametrize(
+    ("readings", "last", "history", "state"),
+    [
+        ([15, 15], 1, RUN, "holds"), ([15, 15], 2, RUN, "open"),
+        ([15, 15], 2, ENDED, "holds"), ([15, 15], None, RUN, "open"),
+        ([15, 15], None, ENDED, "holds"),
+        # One reading outside decides, whatever is to come.
+        ([15, 21], 2, RUN, "broken"), ([None, None], 1, RUN, "not_measured"),
+        ([None, 15], 1, RUN, "holds"), ([], 1, RUN, "open"),
+    ],
+)  # fmt: skip
+def test_a_band_is_within_once_all_of_it_has_ended(
+    readings: list[Value],
+    last: int | None,
+    history: RunHistory,
+    state: AssertionState,
+) -> None:
+    ends = range(1, len(readings) + 1)
+    # Read once before the first generation: the series is measured, whatever the ends say.
+    timeline = timeline_from_rows({RSS: [1, *readings]}, [None, *range(len(readings))], ends=ends)
+    found = checked_band(band(0, last), timeline, history)
+    assert (found.state, found.process) == (state, None)
+
+
+def test_generations_are_counted_below_within_above_and_unread() -> None:
+    found = checked_band(band(1, 7), read([99, 9, 10, 20, 25, None, 8, 30, 99]))
+    assert counts(found) == (2, 2, 2)
+    assert found.measured == Interval(30, 30, 30)
+    assert (found.worst, found.worst_generation) == (30, 7)
+    assert found.deviations == (
+        Deviation(1, 9, -1), Deviation(4, 25, 5), Deviation(6, 8, -2), Deviation(7, 30, 10),
+    )  # fmt: skip
+
+
+def test_only_processes_that_measure_the_series_are_checked() -> None:
+    history = RunHistory(
+        "r", events=(declared_band(0, None, 1, None), declared_band(0, None, 1, None, "gauge.x"))
+    )
+    for second, expected in (
+        ([None, None], [(None, "open")]), ([5, 0], [("rank 0 main", "open"), ("rank 1 main", "broken")]),
+    ):  # fmt: skip
+        other = read(second, name="rank 1 main")
+        unmeasured, *checks = check_assertions(history, paired(of(read([5, None]), other)))
+        assert [(c.process, c.state) for c in checks] == expected
+        assert unmeasured.state == "not_measured"
+        assert counts(unmeasured) == (0, 0, 0)
+        assert unmeasured.sentence == "gauge.x is not measured in this run."
+
+
+def test_growth_is_from_the_end_before_and_of_the_first_from_the_baseline() -> None:
+    for baseline, first in ((0, 7), (None, None)):
+        timeline = timeline_from_rows(
+            {RSS: [100, 107, 120, 118]}, [None, 0, 1, 2], ends=[1, 2, 3], baseline=baseline
+        )
+        assert list(readings_of(timeline, GENERATION_GROWTH)) == [first, 13, -2]
+
+
+def test_growth_over_what_was_not_read_or_a_resume_is_unknown() -> None:
+    assert list(readings_of(read([10, None, 14, 15]), GENERATION_GROWTH)) == [None, None, None, 1]
+    # Nor where a generation is lost between two.
+    lost = timeline_from_rows({RSS: [10, 11, 15, 17]}, [0, 1, 3, 4])
+    assert list(readings_of(lost, GENERATION_GROWTH)) == [None, 1, None, 2]
+    resumed = timeline_from_rows({RSS: [10, 11, 5, 7]}, segment=[0, 0, 1, 1])
+    assert list(readings_of(resumed, GENERATION_GROWTH)) == [None, 1, None, 2]
+
+
+def test_growth_is_checked_where_resident_memory_is_read() -> None:
+    history = RunHistory("r", events=(declared_band(0, 1, 5, None, GENERATION_GROWTH),))
+    (check,) = check_assertions(history, paired(of(read([10, 15]))))
+    assert (check.state, check.judged) == ("holds", 1)
+    assert (
+        check_assertions(history, paired(of(timeline_from_rows({"x": [1, 1]}))))[0].state
+        == "not_measured"
+    )
+
+
+def test_a_peak_is_the_highest_of_all_snapshots_of_its_generation() -> None:
+    peaks = [90, 5, 7, 6, 3, None, 2]
+    timeline = timeline_from_rows(
+        {"process.peak_bytes": peaks}, [None, 0, 0, 0, 1, 2, 1], ends=[3, 6, 5]
+    )
+    assert list(readings_of(timeline, "process.peak_bytes")) == [7, 3, None]
+
+
+def deviations(*off_by: tuple[int, float]) -> list[Deviation]:
+    return [Deviation(generation, 0, off) for generation, off in off_by]
+
+
+@pytest.mark.parametrize(
+    ("outside", "said"),
+    [
+        (deviations((4, -3)), "below in generation 4 by 3 B"),
+        (deviations((4, 0.5)), "above in generation 4 by 1 B"),
+        (deviations((4, 3)), "above in generation 4 by 3 B"),
+        (deviations((1, -3), (2, -5)), "below in generations 1 to 2 by up to 5 B (generation 2)"),
+        # Of those that are as far off the first.
+        (deviations((1, 5), (2, 3), (4, 5)), "above in 3 generations between 1 and 4 by up to 5 B (generation 1)"),
+        (deviations((1, 5), (2, -3)), "below in generation 2 by 3 B, above in generation 1 by 5 B"),
+    ],
+)  # fmt: skip
+def test_deviations_are_listed_with_the_farthest(outside: list[Deviation], said: str) -> None:
+    assert _ranges(band(), outside, "generation") == said
+
+
+@pytest.mark.parametrize(
+    ("last", "newest", "history", "said"),
+    [
+        (5, 4, RUN, "; 1 generation still to come"), (5, 5, RUN, ""),
+        (5, 4, ENDED, "; the run ended 1 generation before its end"), (None, 4, RUN, " so far"),
+        (None, 4, ENDED, ""),
+    ],
+)  # fmt: skip
+def test_the_sentence_says_what_is_still_to_come(
+    last: int | None, newest: int, history: RunHistory, said: str
+) -> None:
+    assert _rest(band(0, last), history, newest) == said
+
+
+@pytest.mark.parametrize(
+    ("ended", "known", "outside", "newest", "history", "said"),
+    [
+        ([], 0, [], 2, RUN, "Not reached yet."),
+        ([], 0, [], 2, ENDED, "The run ended at generation 2."),
+        ([], 0, [], -math.inf, RUN, "Not reached yet."),
+        # The band begins at generation 3.
+        ([], 0, [], 3, RUN, "None of them was recorded."),
+        ([3], 1, [], 3, ENDED, "Within in its one generation."),
+        ([3, 4], 2, [], 4, ENDED, "Within in all 2 generations."),
+        ([3, 4], 0, [], 4, ENDED, "No reading in 2 generations."),
+        ([3, 4, 5], 2, [], 5, ENDED, "Within in all 2 generations, 1 generation without a reading."),
+        ([3, 4, 5], 3, deviations((4, 2)), 5, ENDED, "Above in generation 4 by 2 B; 2 of 3 within."),
+    ],
+)  # fmt: skip
+def test_the_sentence_says_what_lies_within(
+    ended: list[int], known: int, outside: list[Deviation], newest: float, history: RunHistory, said: str
+) -> None:  # fmt: skip
+    assert band_sentence(band(3), history, len(ended), known, outside, newest) == said
+
+
+def event(name: str, normal: Any = None, leak: Any = None) -> Event:
+    return Event(0, 0.0, "budget", name, data={"normal_bytes": normal, "leak_bytes": leak})
+
+
+def levels_of(
+    levels: list[int], *events: Event, baseline: int | None = None, **more: Any
+) -> RunHistory:
+    """Private memory at the end of each generation, exact to the byte, with a reading before the first."""
+    rows: list[tuple[str, int | None, str | None]] = (
+        [] if baseline is None else [("baseline", None, None)]
+    )
+    rows += [("generation_end", g, None) for g in range(len(levels))]
+    readings = levels if baseline is None else [baseline, *levels]
+    return steps_history(rows, {"process.anon_bytes": readings}, events=events, **more)
+
+
+def of_phase(kept: list[int], *events: Event, path: str = "train") -> RunHistory:
+    """What one phase keeps in each generation, exact to the byte, where nothing else moves."""
+    level, levels = GIB, [GIB]
+    rows: list[tuple[str, int | None, str | None]] = [("baseline", None, None)]
+    for generation, amount in enumerate(kept):
+        level += amount
+        rows += [("phase_end", generation, path), ("generation_end", generation, None)]
+        levels += [level, level]
+    return steps_history(rows, {"process.anon_bytes": levels}, events=events)
+
+
+def only_check(history: RunHistory) -> AssertionCheck:
+    (check,) = examine(history).assertions
+    return check
+
+
+@pytest.mark.parametrize(
+    ("kept", "state"),
+    [
+        (GB, "holds"), (GB + 1, "above_normal"), (5 * GB - 1, "above_normal"), (5 * GB, "broken"),
+        (-GB, "holds"),
+    ],
+)  # fmt: skip
+def test_report_004_s_bounds_of_a_phase_are_exact(kept: int, state: str) -> None:
+    """After training up to 1 GB is normal and from 5 GB on it is a leak."""
+    check = only_check(of_phase([0, kept], event("train", GB, 5 * GB)))
+    assert (check.metric, check.state, check.worst, check.worst_generation) == (
+        "phase.kept_bytes", state, kept, 1,
+    )  # fmt: skip
+    assert check.outside == int(state != "holds")
+
+
+def test_more_than_normal_is_shown_and_is_no_leak() -> None:
+    verdict = examine(of_phase([0, 2 * GB, 0, 0, 0, 0, 0, 0], event("train", GB, 5 * GB)))
+    (check,) = verdict.assertions
+    assert check.state == "above_normal"
+    assert check.sentence == (
+        "train kept at most 1.86 GiB in one generation (generation 1): more than the 953.67 MiB that are fine, "
+        "less than the 4.66 GiB of a leak; beyond in 1 of 7 generations."
+    )
+    assert not any(f.status in ("suspected", "confirmed") for f in verdict.findings)
+
+
+def test_from_a_leak_on_it_is_a_finding_too_and_one_byte_less_is_none() -> None:
+    bounds = event("train", GB, 5 * GB)
+    broken = examine(of_phase([0, 5 * GB], bounds))
+    assert broken.status == "suspected"
+    assert any("its budget is 4.66 GiB" in line for line in broken.findings[0].evidence)
+    assert examine(of_phase([0, 5 * GB - 1], bounds)).status != "suspected"
+
+
+def test_a_phase_that_never_ran_is_not_within_its_budget() -> None:
+    check = only_check(of_phase([0, 0], event("evolve", GB)))
+    assert (check.state, check.sentence) == ("not_measured", "evolve never ran.")
+    # A nested one ran, if only once; and no run is judged that has not begun.
+    nested = only_check(of_phase([0], event("train", GB), path="evaluate/train"))
+    assert nested.sentence == "train ran in one generation; it is judged from the second on."
+    (run,) = check_assertions(RunHistory("r", events=(event("run", GB),)), [])
+    assert (run.state, run.sentence) == ("not_measured", "No generation to judge yet.")
+
+
+@pytest.mark.parametrize("name", ["evaluate/run_episode", "run_episode", "evaluate"])
+def test_a_nested_phase_has_a_budget_by_its_path_or_its_name(name: str) -> None:
+    history = of_phase([0, 6 * GB], event(name, GB, 5 * GB), path="evaluate/run_episode")
+    verdict = examine(history)
+    assert (verdict.assertions[0].state, verdict.status) == ("broken", "suspected")
+
+
+@pytest.mark.parametrize(
+    ("growth", "state"),
+    [
+        (35 * GB, "holds"), (35 * GB + 1, "above_normal"), (100 * GB - 1, "above_normal"), (100 * GB, "broken"),
+    ],
+)  # fmt: skip
+def test_report_004_s_bounds_of_the_whole_run_are_exact(growth: int, state: str) -> None:
+    """25 to 35 GB in all are fine, 100 GB or more are a leak, from the reading before the first generation on."""
+    levels = [4 * GB + growth * g // 10 for g in range(1, 11)]
+    check = only_check(levels_of(levels, event("run", 35 * GB, 100 * GB), baseline=4 * GB))
+    assert (check.metric, check.state, check.worst_generation) == ("run.kept_bytes", state, 9)
+    assert check.measured is not None and check.measured.estimate == growth
+
+
+@pytest.mark.parametrize(
+    ("step", "state"),
+    [
+        (3 * GB // 2, "holds"), (3 * GB // 2 + 1, "above_normal"), (5 * GB - 1, "above_normal"), (5 * GB, "broken"),
+    ],
+)  # fmt: skip
+def test_report_004_s_bounds_of_each_generation_are_exact(step: int, state: str) -> None:
+    """0.5 to 1.5 GB per generation are normal, 5 GB and more are a leak; the first generation is not judged."""
+    levels = [20 * GB, 20 * GB, 20 * GB, 20 * GB + step]
+    bounds = event("generation", 3 * GB // 2, 5 * GB)
+    verdict = examine(levels_of(levels, bounds, baseline=4 * GB))
+    (check,) = verdict.assertions
+    assert (check.metric, check.state, check.worst) == ("generation.kept_bytes", state, step)
+    assert (check.worst_generation, verdict.status == "suspected") == (3, state == "broken")
+
+
+def test_a_run_over_its_budget_is_suspected_even_where_it_grows_no_more() -> None:
+    """One step of 100 GB and level from there: no trend would call that a leak, the budget does."""
+    bounds = event("run", 35 * GB, 100 * GB)
+    levels = [4 * GB] * 3 + [104 * GB] * 20
+    broken = examine(levels_of(levels, bounds, baseline=4 * GB))
+    assert broken.status == "suspected"
+    (finding,) = [f for f in broken.findings if f.status == "suspected"]
+    assert finding.evidence[0] == (
+        "Memory has grown by 93.13 GiB since the run began; its budget is 93.13 GiB."
+    )
+    assert finding.started_at_generation is not None
+    assert finding.started_at_generation.estimate == 3
+    fine = examine(levels_of([v - 1 for v in levels], bounds, baseline=4 * GB))
+    assert fine.status == "ok"
+    # As flat as the other, of which a finding says that it leaks.
+    assert broken.settled_at_generation is None
+    assert fine.settled_at_generation is not None
+    assert fine.settled_at_generation.estimate == 3
+    assert fine.assertions[0].state == "above_normal"
+
+
+def test_a_run_may_call_its_generation_by_its_own_word() -> None:
+    history = levels_of([GIB, GIB, 3 * GIB], event("epoch", GIB), unit="epoch")
+    check = only_check(history)
+    assert (check.metric, check.state) == ("generation.kept_bytes", "above_normal")
+    assert check.sentence == (
+        "The run kept at most 2.00 GiB in one epoch (epoch 2): more than the 1.00 GiB that are fine; "
+        "beyond in 1 of 2 epochs."
+    )
+
+
+def test_budgets_of_a_healthy_training_are_kept() -> None:
+    events = [
+        event(EVALUATE, 16 * MIB, 64 * MIB), event(EPISODE, 16 * MIB), event(TRAIN, 16 * MIB),
+        event("generation", 16 * MIB, 64 * MIB), event("run", 128 * MIB, GIB),
+    ]  # fmt: skip
+    verdict = examine(with_events(Training(seed=3).history(), *events))
+    assert {c.state for c in verdict.assertions} == {"holds"}
+    assert verdict.status == "ok"
+
+
+def test_what_is_no_budget_breaks_no_verdict() -> None:
+    wrong = [
+        event("train"), event("train", "1 GiB", None), event("train", -1, None), event("train", True, None),
+        event("train", None, float("inf")), event("train", 10**400), Event(0, 0.0, "budget", "train"),
+    ]  # fmt: skip
+    assert examine(of_phase([0, 0], *wrong)).assertions == ()
+
+
+def test_a_broken_budget_does_not_keep_a_leak_from_being_confirmed() -> None:
+    history = Training(generations=45, leaks=(Leak(TRAIN, 20 * MIB),)).history()
+    assert examine(history).status == "confirmed"
+    assert examine(with_events(history, event("run", leak=GIB // 2))).status == "confirmed"
+
+
+def budget(
+    scope: str = "phase", *, normal: float | None = 100, leak: float | None = 200, name: str = "train"
+) -> Assertion:  # fmt: skip
+    phase = name if scope == "phase" else None
+    return Assertion("budget", name, f"{scope}.kept_bytes", phase, None, normal, leak)
+
+
+def assessed_in(phase: str | None, rate: float, note: str | None = None) -> Assessed:
+    place = NOWHERE if phase is None else Place(phase, phase, 1.0)
+    cause = cause_of(kind="native", place=place, rate=Slope(rate, 0.0, rate, 9))
+    return assessed(cause, "counts", start=None, window=10, note=note)
+
+
+class _WithLength(SimpleNamespace):
+    """As long as its generations are many."""
+
+    def __len__(self) -> int:
+        return len(self.generations)
+
+
+def study(
+    levels: Sequence[float] = (), *, booked: Sequence[Mapping[str, float]] = (), baseline: Sequence[float | None] = (),
+    generations: Sequence[int] = (), history: RunHistory = RUN, name: str = "rank 0 main",
+) -> TimelineAnalysis:  # fmt: skip
+    """Private memory at the end of each generation, and what its phases kept; ``baseline``: read before the first."""
+    timeline = _WithLength(
+        generations=tuple(generations or range(max(len(levels), len(booked)))), private=list(levels),
+        private_rows=[*baseline, *levels], baseline_row=0 if baseline else None, name=name,
+    )  # fmt: skip
+    told = SimpleNamespace(
+        timeline=timeline, booked=booked, history=history, scale=lambda end: Scale(1_000)
+    )
+    return cast(TimelineAnalysis, told)
+
+
+@pytest.mark.parametrize(
+    ("normal", "leak", "amount", "state"),
+    [
+        (None, 200, 199, "holds"), (100, None, 9_999, "above_normal"), (0, None, 0, "holds"), (None, 0, 0, "broken"),
+        # Where both bounds are one, that is a leak.
+        (100, 100, 100, "broken"),
+    ],
+)  # fmt: skip
+def test_up_to_normal_is_fine_and_from_leak_on_is_a_leak(
+    normal: float | None, leak: float | None, amount: float, state: str
+) -> None:
+    assert budget(normal=normal, leak=leak).state_of(amount) == state
+
+
+def test_a_budget_has_at_least_one_bound_that_is_an_amount() -> None:
+    bounds = [(0, None), (None, 0), (None, None), (-1, "2")]
+    histories = [RunHistory("r", events=(event("train", *each),)) for each in bounds]
+    assert [bool(declared_budgets(each)) for each in histories] == [True, True, False, False]
+
+
+def test_the_newest_forty_names_count_each_with_its_newest_bounds() -> None:
+    events = (*(event(f"p{i}", i) for i in range(45)), event("p44", 7))
+    found = declared_budgets(RunHistory("r", events=events))
+    newest = [(f"p{i}", i) for i in range(5, 44)]
+    assert [(b.name, b.high) for b in found] == [*newest, ("p44", 7)]
+
+
+@pytest.mark.parametrize(
+    ("name", "phases", "scope"),
+    [
+        ("run", (), "run"), ("generation", (), "generation"), ("episode", (), "generation"), ("train", (), "phase"),
+        # A phase that is called so goes first, wherever it lies.
+        ("run", ("run",), "phase"), ("generation", ("train/generation",), "phase"),
+        ("run", ("train/run_episode",), "run"),
+    ],
+)  # fmt: skip
+def test_the_run_and_its_generations_have_their_names(
+    name: str, phases: tuple[str, ...], scope: str
+) -> None:
+    history = RunHistory("r", unit="episode", phases=phases, events=(event(name, 5),))
+    assert declared_budgets(history)[0].metric == f"{scope}.kept_bytes"
+
+
+def test_a_phase_is_judged_from_the_second_generation_that_it_ran_in() -> None:
+    booked: list[dict[str, float]] = [
+        {"evolve": 1}, {"train": 90}, {"evolve": 2}, {"train": 5, "train/fit": 6}, {"train/fit": 7}, {"train": 8},
+    ]  # fmt: skip
+    assert kept_amounts(study(booked=booked), budget(), 6) == [(3, 11), (4, 7), (5, 8)]
+    assert kept_amounts(study(booked=booked), budget(), 5) == [(3, 11), (4, 7)]
+    assert kept_amounts(study(booked=booked), budget(name="fit"), 6) == [(4, 7)]
+    assert kept_amounts(study(booked=booked), budget(name="add"), 6) == []
+
+
+def test_the_run_has_grown_since_its_baseline_or_the_end_of_its_first_generation() -> None:
+    levels = [110.0, 150.0, 130.0]
+    with_baseline = study(levels, baseline=[100])
+    assert kept_amounts(with_baseline, budget("run"), 3) == [(0, 10), (1, 50), (2, 30)]
+    assert kept_amounts(with_baseline, budget("run"), 2) == [(0, 10), (1, 50)]
+    for baseline in ([], [None]):
+        without = study(levels, baseline=baseline)
+        assert kept_amounts(without, budget("run"), 3) == [(0, 0), (1, 40), (2, 20)]
+    assert kept_amounts(study(generations=[0, 1]), budget("run"), 2) == []
+
+
+def test_a_rise_over_a_lost_generation_is_no_amount_of_one() -> None:
+    levels = [100.0, 103.0, 110.0, 150.0, 151.0]
+    lost = study(levels, generations=[0, 1, 2, 4, 5])
+    assert kept_amounts(lost, budget("generation"), 5) == [(1, 3), (2, 7), (5, 1)]
+    # Where all are a thousand apart, that is one.
+    apart = study(levels, generations=[0, 1000, 2000, 3000, 4000])
+    assert kept_amounts(apart, budget("generation"), 4) == [(1000, 3), (2000, 7), (3000, 40)]
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        # A process that has ended keeps what it had grown by,
+        ("run", [(0, 1), (1, 12), (2, 23), (3, 24)]),
+        # and gains nothing more.
+        ("generation", [(0, 1), (1, 12), (2, 23), (3, 4)]),
+    ],
+)
+def test_processes_are_added_up_by_generation(scope: str, expected: Amounts) -> None:
+    assert (
+        added([[(0, 1), (1, 2), (2, 3), (3, 4)], [(1, 10), (2, 20)]], f"{scope}.kept_bytes")
+        == expected
+    )
+
+
+def test_the_worst_of_those_that_are_alike_is_the_first() -> None:
+    assert _against(budget(normal=None), 50) == "below the 200 B of a leak"
+    amounts: Amounts = [(2, 50), (3, 200), (4, 200), (5, 101), (6, 100)]
+    found = check(RUN, budget(), Readings(amounts, 5))
+    assert (found.worst, found.worst_generation, found.state) == (200, 3, "broken")
+    assert (found.measured, found.outside, found.judged) == (Interval(100, 100, 100), 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("scope", "amounts", "beyond", "said"),
+    [
+        ("phase", [(1, 50)], 0, "train kept at most 50 B in one generation (generation 1): fine up to 100 B."),
+        ("generation", [(1, 250), (2, 50)], 1, "The run kept at most 250 B in one generation (generation 1): "
+            "a leak from 200 B on; beyond in 1 of 2 generations."),
+        ("run", [(1, 250), (2, 70), (3, 60)], 1, "Memory has grown by 60 B since the run began, and by 250 B "
+            "at generation 1: a leak from 200 B on."),
+        ("run", [(1, 50), (2, 60)], 0, "Memory has grown by 60 B since the run began: fine up to 100 B."),
+    ],
+)  # fmt: skip
+def test_the_sentence_has_the_worst_and_how_often_it_was_beyond(
+    scope: str, amounts: Amounts, beyond: int, said: str
+) -> None:
+    assert budget_sentence(budget(scope), RUN, amounts, beyond) == said
+
+
+@pytest.mark.parametrize(
+    ("scope", "found", "index"),
+    [
+        # Twenty generations ahead, a twentieth of 1,000 bytes: 2.5 a generation matter.
+        ("phase", [assessed_in("train", 2.5)], 0), ("phase", [assessed_in("train", 2.4)], None),
+        ("phase", [assessed_in("evolve", 9), assessed_in("train", 3), assessed_in("train", 9)], 1),
+        ("generation", [assessed_in("evolve", 2.4), assessed_in(None, 3)], 1), ("run", [assessed_in("evolve", 9)], 0),
+        ("phase", [assessed_in(None, 9)], None),
+    ],
+)  # fmt: skip
+def test_a_budget_is_broken_by_the_first_cause_that_matters_in_its_phase(
+    scope: str, found: list[Assessed], index: int | None
+) -> None:
+    assert _explained_by(budget(scope), found) == index
+
+
+def test_a_broken_budget_that_nothing_explains_is_a_finding_of_its_own() -> None:
+    amounts: Amounts = [(3, 100), (4, 200), (5, 300), (6, 400)]
+    of_phase = _alone(study([1.0] * 7), 7, budget(name="train/fit"), amounts, "told")
+    assert of_phase.cause.place == Place("train", "train/fit", 1.0)
+    assert of_phase.cause.rate == Slope(400, 0.0, 400, 1)
+    assert (of_phase.start, of_phase.window, of_phase.witnesses) == (
+        (6, 6, 6), 1.0, frozenset({"budget"}),
+    )  # fmt: skip
+    of_run = _alone(study([1.0] * 7), 7, budget("run"), amounts, "told")
+    # On average over the generations judged, since it first was beyond.
+    assert (of_run.cause.rate.estimate, of_run.start) == (100, (4, 4, 4))
+    assert (of_run.cause.place, of_run.note) == (NOWHERE, "told")
+    of_each = _alone(study([1.0] * 7), 7, budget("generation"), amounts, "told")
+    assert (of_each.cause.rate.estimate, of_each.start) == (400, (6, 6, 6))
+
+
+def judged(
+    levels: Sequence[float], found: Sequence[Assessed], end: int, **bounds: Any
+) -> list[Assessed]:
+    history = RunHistory("r", events=(event("generation", **bounds),))
+    return with_budgets(study(levels, history=history), end, found)
+
+
+def test_only_the_newest_generation_breaks_a_budget_now() -> None:
+    levels = [1_000.0, 1_300.0, 1_305.0]
+    assert judged(levels, [], 3, leak=200) == []
+    assert len(judged(levels, [], 2, leak=200)) == 1
+    # The newest one was lost with the one before it: nothing is known of it alone.
+    history = RunHistory("r", events=(event("generation", leak=200),))
+    lost = study([1_000, 1_005, 1_300, 1_900], generations=[0, 1, 2, 4], history=history)
+    assert with_budgets(lost, 4, []) == []
+
+
+def test_a_cause_that_explains_a_broken_budget_has_it_as_a_witness() -> None:
+    said = "The run kept 300 B in one generation; its budget is 200 B."
+    levels = [1_000.0, 1_005.0, 1_305.0]
+    for note, told in ((None, said), ("Seen before.", f"Seen before. {said}")):
+        (alone,) = judged(levels, [assessed_in("train", 9, note)], 3, leak=200)
+        assert (alone.note, alone.witnesses) == (told, frozenset({"counts", "budget"}))
+
+
+def processes_of(
+    scope: Literal["train", "run"], *kept: Sequence[float]
+) -> list[tuple[str | None, float | None]]:
+    history = RunHistory("r", events=(event(scope, 1, 2),))
+    studies = [
+        study(row, booked=[{"train": v} for v in row], name=f"rank {i} main") for i, row in enumerate(kept)
+    ]  # fmt: skip
+    checks = check_assertions(history, [(each, None) for each in studies])
+    return [(check.process, check.measured and check.measured.estimate) for check in checks]
+
+
+def test_a_phase_is_checked_in_each_process_it_ran_in_and_the_run_once() -> None:
+    assert processes_of("train", [1, 2], [3, 4]) == [("rank 0 main", 2), ("rank 1 main", 4)]
+    # Its second generation is the first that is judged.
+    assert processes_of("train", [1, 2], [3]) == [(None, 2)]
+    assert processes_of("train", [1], [3]) == [(None, None)]
+    assert processes_of("run", [1, 2], [3, 7]) == [(None, 5)]
+
+
+@pytest.mark.parametrize(
+    ("check", "title"),
+    [
+        ({"first": 1, "last": 1, "low": 3, "high": 4}, "process.rss_bytes, generation 1: 3 B to 4 B"),
+        ({"first": 1, "last": None, "high": 4}, "process.rss_bytes, from generation 1 on: up to 4 B"),
+        ({"first": 1, "last": 2, "low": 3, "process": "rank 1 main"},
+         "process.rss_bytes (rank 1 main), generations 1 to 2: from 3 B"),
+        ({"origin": "budget", "name": "train", "metric": "generation.kept_bytes"}, "budget of each generation"),
+        ({"origin": "budget", "name": "train", "metric": "run.kept_bytes"}, "budget of the whole run"),
+        ({"origin": "budget", "name": "train", "metric": "phase.kept_bytes"}, "budget of train"),
+    ],
+)  # fmt: skip
+def test_a_limit_is_titled_by_what_it_is_of(check: dict[str, Any], title: str) -> None:
+    band_of_rss = {"origin": "band", "metric": RSS, "low": None, "high": None, "process": None}
+    assert assertion_title({**band_of_rss, **check}, "generation") == title
