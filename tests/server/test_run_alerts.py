@@ -126,21 +126,6 @@ def test_an_acknowledged_leak_is_told_when_it_gets_worse(server: Server) -> None
     assert server.told() == [SUSPECTED, CONFIRMED, RESOLVED]
 
 
-def test_an_end_while_acknowledged_is_told_on_expiry(
-    server: Server,
-) -> None:
-    server.see(finding())
-    server.say("acknowledged", expires_at=server.clock.now + 2 * TO_BELIEVE)
-    server.see()
-    server.see(after=TO_BELIEVE)
-    assert server.told() == [SUSPECTED]
-    server.see(after=TO_BELIEVE)
-    # Nothing has changed since; but it has never been told that it is over.
-    assert server.told() == [SUSPECTED, RESOLVED]
-    server.see()
-    assert server.told() == [SUSPECTED, RESOLVED]
-
-
 def test_a_leak_is_told_again_when_its_acknowledgement_expires(
     server: Server,
 ) -> None:
@@ -261,19 +246,6 @@ def test_a_closed_leak_is_back_in_the_next_attempt(
     server.begin()
     server.see(finding("confirmed"))
     assert server.told()[-1] == CONFIRMED and server.told().count(CONFIRMED) == 2
-
-
-def test_an_end_is_told_once_it_lasts_or_the_run_ends(server: Server) -> None:
-    for _ in range(20):
-        server.see(finding())
-        server.see()
-    assert server.told() == [SUSPECTED]
-    server.see(after=TO_BELIEVE)
-    assert server.told() == [SUSPECTED, RESOLVED]
-    server.see(finding())
-    server.change("finished")
-    server.see()
-    assert server.told()[2:] == [SUSPECTED, RESOLVED, "run.finished"]
 
 
 def test_a_flapping_leak_has_a_digest_and_one_end(server: Server) -> None:
