@@ -24,7 +24,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, MetaData, Table, event, insert, inspect, select, update
+from sqlalchemy import Connection, MetaData, Table, event, insert, inspect, select
 from starlette.testclient import TestClient
 from tests.server.stored import damage_all_of, engine_of, put_run, serving
 
@@ -43,7 +43,6 @@ from leakline_server.store.schema import (
     alerts,
     deliveries,
     metadata,
-    processes,
     segments,
     webhooks,
 )
@@ -122,7 +121,6 @@ def test_every_constraint_has_a_name() -> None:
         assert all(constraint.name for constraint in table.constraints), table.name
 
 
-CLOCKS = "0014_clocks_not_known"
 KNOWN = revisions(MIGRATIONS)
 # Those from which there is a way back to; older ones are recorded.
 STEPS = KNOWN[KNOWN.index(KEYS) : -1]
@@ -224,35 +222,6 @@ def test_the_upgrade_sets_damaged_values_aside(
         assert said["short"].startswith("Stored data of this run is damaged ("), step
         assert "stored data of run short is damaged" in caplog.text, step
         assert "sk-secret" not in caplog.text and "Traceback" not in caplog.text, step
-
-
-@pytest.mark.long
-# The first and the last step that servers of before wrote it at.
-@pytest.mark.parametrize("step", [KEYS, KNOWN[KNOWN.index(CLOCKS) - 1]])
-def test_an_old_age_is_no_clock_that_is_behind(step: str, database_url: str, make_run: Any) -> None:
-    """Servers of before wrote it of every process that they had heard of by what it had measured days ago."""
-    of_before = {"uploaded": 35_000_000.5, "late": 300.5, "in time": 300.0, "ahead": -86_000.0}
-    with serving(database_url) as api:
-        for rank, instance in enumerate((*of_before, "unknown")):
-            run = make_run(instance=instance, rank=rank)
-            run.create(api)
-            run.send(api, 0, 3)
-    engine = open_engine(database_url)
-    downgrade(engine, MIGRATIONS, step)
-    of = processes.c.instance
-    with writing(engine) as connection:
-        for name, skew in of_before.items():
-            stored = update(processes).where(of == name).values(clock_skew_seconds=skew)
-            connection.execute(stored)
-    engine.dispose()
-    api = serving(database_url)
-    found = api.get("/api/v1/runs/r1").json()["processes"]
-    assert {each["instance"]: each["clock_skew_seconds"] for each in found} == {
-        "uploaded": None, "late": None, "in time": 300.0, "ahead": -86_000.0, "unknown": None,
-    }  # fmt: skip
-    page = api.get("/runs/r1").text
-    assert "ahead of the server" in page and "behind the server" not in page
-    engine_of(api).dispose()
 
 
 DISCORD, AZURE = "https://discord.com/api/webhooks", "https://a.logic.azure.com:443/workflows"
@@ -587,37 +556,6 @@ def test_an_impossible_accepted_count_is_set_aside(tmp_path: Path, damage: str) 
         connection.exec_driver_sql(f"UPDATE assertions SET {damage}")
     assert (set_aside(engine), assertions.accepted_in(engine, "p")) == (1, [])
     engine.dispose()
-
-
-@pytest.mark.long
-def test_an_upgrade_that_is_cut_off_leaves_the_database_as_it_was(
-    database_url: str, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serving(database_url) as api:
-        run = make_run()
-        run.create(api)
-        run.send(api, 0, 40)
-    engine = open_engine(database_url)
-    downgrade(engine, MIGRATIONS, KEYS)
-
-    whole = command.upgrade
-
-    def cut_off(*given: Any) -> None:
-        whole(*given)
-        raise OSError("power cut")
-
-    with monkeypatch.context() as patched:
-        # After the last step, in the same transaction.
-        patched.setattr(command, "upgrade", cut_off)
-        with pytest.raises(OSError, match="power cut"):
-            upgrade(engine, MIGRATIONS)
-    assert current(engine) == KEYS
-    upgrade(engine, MIGRATIONS)
-    assert current(engine) == KNOWN[-1]
-    engine.dispose()
-    api = serving(database_url)
-    (item,) = api.get("/api/v1/runs/r1/series?name=process.rss_bytes&x=sequence").json()["items"]
-    assert item["x"] == list(range(40))
 
 
 DATA = Path(__file__).resolve().parents[1] / "data"

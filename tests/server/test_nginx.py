@@ -21,7 +21,6 @@ from urllib.parse import urlencode
 
 import pytest
 from tests.server import nginx
-from tests.server.alerts.conftest import receiver  # noqa: F401
 from tests.server.conftest import StartServer, copies_of
 from tests.server.server_kills import SIZES, Figures, Sender, check, forward
 from tests.server.test_live_updates import Stream
@@ -60,17 +59,11 @@ class Site:
 
 @pytest.fixture(params=[pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.flow])])
 def site(
-    request: pytest.FixtureRequest, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    receiver: Any,  # noqa: F811
-) -> Iterator[Site]:  # fmt: skip
-    settings = {
-        "WEBHOOK_URL": receiver.url, "WEBHOOK_ALLOW": "127.0.0.0/8", "WEBHOOK_SECRET": "whsec_" + "QUJD" * 8,
-        "LOG_FORMAT": "json",
-        # As docker-compose.yml has it for the network that the proxy is on.
-        "TRUSTED_PROXIES": "127.0.0.1",
-    }  # fmt: skip
-    for name, value in settings.items():
-        monkeypatch.setenv(f"LEAKLINE_{name}", value)
+    request: pytest.FixtureRequest, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    monkeypatch.setenv("LEAKLINE_LOG_FORMAT", "json")
+    # As docker-compose.yml has it for the network that the proxy is on.
+    monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", "127.0.0.1")
     with copies_of(request).new(tmp_path) as url:
         arguments = ["--database-url", url]
         servers = [serve(arguments=arguments), serve(arguments=arguments)]
@@ -104,34 +97,6 @@ def test_a_run_is_live_on_the_other_server(site: Site, make_run: Any) -> None:
     stream.close()
     page = site.call("GET", "/runs/r1")
     assert page[0] == 200 and b"before-fix" in page[1]
-
-
-def test_each_alert_is_sent_once(site: Site, make_run: Any, receiver: Any) -> None:  # noqa: F811
-    run = make_run(leak_bytes=300 * 2**20)
-    assert site.call("POST", "/api/v1/runs", run.header)[0] == 201
-    for first in range(0, 90, 3):
-        # By turns, so that both look at the run.
-        server, path = site.servers[first % 2], "/api/v1/runs/r1/batches"
-        assert server.request("POST", path, run.wire(first, 3))[0] == 200
-    receiver.wait_for(1, 30)
-    assert site.call("PATCH", "/api/v1/runs/r1", {"state": "finished"})[0] == 200
-    seen = 1
-    while not any(event(each)["type"] == "run.finished" for each in receiver.received):
-        seen = len(receiver.wait_for(seen + 1, 30))
-    told = [event(each) for each in receiver.received]
-    ids = [each.headers["webhook-id"] for each in receiver.received]
-    assert len(set(ids)) == len(ids)
-    findings = [
-        (each["type"], each["data"].get("fingerprint"))
-        for each in told
-        if each["type"].startswith("incident.")
-    ]
-    assert findings and len(set(findings)) == len(findings), findings
-    assert [each["type"] for each in told].count("run.finished") == 1
-
-
-def event(received: Any) -> dict[str, Any]:
-    return dict(json.loads(received.body))
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])

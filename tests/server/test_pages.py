@@ -361,29 +361,15 @@ def test_a_page_of_lists_loads_no_charts(scripted_api: TestClient) -> None:
     assert not AHEAD.findall(scripted_api.get("/").text)
 
 
-def page_with_devices(api: TestClient, make_run: Any, machine: str) -> str:
-    told = json.loads((DATA / f"gpu_{machine}.json").read_text(encoding="utf-8"))["expected"]
-    run = make_run(
-        extra={name: lambda _, value=value: value for name, value in told.items()}
-    ).begin(api, 12)
-    answer = api.get(f"/runs/{run.id}")
-    assert answer.status_code == 200
-    return answer.text
-
-
 def test_memory_of_each_device_is_shown(api: TestClient, make_run: Any) -> None:
-    page = page_with_devices(api, make_run, "two_h200")
+    told = json.loads((DATA / "gpu_two_h200.json").read_text(encoding="utf-8"))["expected"]
+    make_run(extra={name: lambda _, value=told[name]: value for name in told}).begin(api, 12)
+    page = page_of(api, "/runs/r1")
     for device in (0, 1):
         for what in ("allocated", "reserved", "active", "outside torch", "this process, driver"):
             assert f"GPU {device} {what}" in DEVICE_LINE.findall(page)
     assert "torch emptied its cache and tried again twice and ran out of memory once." in page
     assert "None of them sees memory outside torch" in page
-
-
-def test_unknown_memory_of_a_device_has_no_line(api: TestClient, make_run: Any) -> None:
-    lines = DEVICE_LINE.findall(page_with_devices(api, make_run, "rtx4090_in_a_container"))
-    assert "GPU 0 in use, driver" in lines
-    assert not any("outside torch" in line or "this process" in line for line in lines)
 
 
 COMMIT = "1f0c9a2b" * 5

@@ -67,13 +67,6 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / ".leakline-server").exists()
 
 
-@pytest.mark.long
-@pytest.mark.flow
-def test_a_wrong_argument_is_one_line(tmp_path: Path) -> None:
-    said_in_one_line(start(tmp_path, "--host", "0.0.0.0"), 2, "0.0.0.0", "LEAKLINE_INSECURE")
-    said_in_one_line(start(tmp_path, "--port", "http"), 2, "--port", "http")
-
-
 @pytest.mark.flow
 def test_a_public_address_where_nobody_is_asked_is_told_at_the_start(tmp_path: Path) -> None:
     told = told_at_the_start(tmp_path, LEAKLINE_PUBLIC_URL="https://leakline.example")
