@@ -266,7 +266,7 @@ def test_answers_of_the_proxy_have_the_form_of_the_servers(site: Site, eventuall
     status, headers, text = asked(port, "GET", "/api/v1/runs")
     assert status == 502 and int(headers["retry-after"]) >= 1
     check(status, headers, text, "server_unreachable")
-    site.start(site.servers[0].port)
+    site.servers[0] = site.start(site.servers[0].port)
     eventually(lambda: asked(port, "GET", "/api/v1/runs")[0] == 200)
 
 
