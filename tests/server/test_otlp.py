@@ -407,7 +407,7 @@ def test_the_same_instance_in_two_projects_is_two_runs(each_api: TestClient) -> 
     assert len({run["id"] for run in runs}) == 2
 
 
-MUTATIONS = 400
+MUTATIONS = 150
 _numbers = itertools.count()
 
 

@@ -113,28 +113,20 @@ def test_a_silent_run_tells_since_when_and_promises_no_seconds() -> None:
     )
 
 
-def test_of_several_processes_the_one_that_ended_worst_is_told() -> None:
-    processes = [
-        process(instance="p1", end_state="failed", end_reason="RuntimeError"),
-        process(instance="p2", rank=1),
-        process(instance="p0", rank=1, attempt=0),
-    ]
-    rows = [snapshot(process=name) for name in ("p1", "p2", "p0")]
-    section = process_sections.end(a_run(processes=processes), rows)
-    assert "Last reading of rank 1" in note_of(section)
-    assert len(texts_of(section)) == 2
-
-
-def test_of_killed_processes_the_one_out_of_memory_is_shown() -> None:
-    processes = [
-        process(instance="p0", end_reason="SIGTERM"),
-        process(instance="p1", rank=1),
-        process(instance="p2", rank=2, role="child"),
-    ]
+@pytest.mark.parametrize(
+    "processes",
+    [
+        (process(end_state="failed", end_reason="RuntimeError"), process(instance="p2", rank=1),
+         process(instance="p0", rank=1, attempt=0)),
+        # Of those that were killed, the one that ran out of memory.
+        (process(instance="p0", end_reason="SIGTERM"), process(rank=1), process(instance="p2", rank=2, role="child")),
+    ],
+)  # fmt: skip
+def test_the_process_that_ended_worst_is_shown(processes: tuple[dict[str, Any], ...]) -> None:
     rows = [snapshot(process=name) for name in ("p2", "p1", "p0")]
-    assert "Last reading of rank 1" in note_of(
-        process_sections.end(a_run(processes=processes), rows)
-    )
+    section = process_sections.end(a_run(processes=list(processes)), rows)
+    assert "Last reading of rank 1" in note_of(section)
+    assert len(texts_of(section)) == 2 + (processes[0]["instance"] == "p0")
 
 
 def test_an_attempt_ended_as_the_worst_of_its_main_processes() -> None:

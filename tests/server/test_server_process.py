@@ -32,7 +32,7 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Compl
     """A server that is not expected to stay."""
     return subprocess.run(
         [*SERVE, *arguments], cwd=folder, env={**os.environ, **environment}, capture_output=True,
-        text=True, timeout=30, check=False,
+        text=True, timeout=120, check=False,
     )  # fmt: skip
 
 
