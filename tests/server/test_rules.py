@@ -118,6 +118,19 @@ def test_a_rule_fires_once_and_ends_once_over_many_looks(engine: Engine) -> None
     assert len({alert.id for alert in told}) == 3
 
 
+def test_a_rule_over_between_two_looks_is_one_alert(engine: Engine) -> None:
+    add(engine, QUEUE)
+    assert look(engine, [1.0]) == []
+    (alert,) = look(engine, [1.0, 60, 1, 1, 1])
+    assert alert.payload["title"] == "Rule over: Queue in erl/fix"
+    assert alert.payload["summary"] == (
+        "gauge.queue is 60 at generation 1: above 50; over by now: "
+        "gauge.queue is 1 at generation 4: no longer above 50"
+    )
+    assert alert.urgent
+    assert look(engine, [1.0, 60, 1, 1, 1, 1]) == []
+
+
 def test_the_alert_of_a_forecast_expires_with_it(engine: Engine) -> None:
     add(engine, Terms("Soon", "", "forecast", below=5.0))
     oom = OomForecast(

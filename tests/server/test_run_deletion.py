@@ -186,6 +186,16 @@ def test_a_run_removed_twice_leaves_nothing(api: TestClient, run: Any, make_run:
     assert rows(engine, "r1", (*OF_A_RUN, removals)) == {}
 
 
+def test_a_run_removed_elsewhere_is_not_remembered(
+    api: TestClient, run: Any, others: list[Engine]
+) -> None:
+    run_deletion.remove(others[0], "r1", time.time())
+    answer = api.post("/api/v1/runs/r1/batches", json=run.wire(500, 3))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found")
+    run.create(api)
+    assert run.send(api, 0, 10) == 10
+
+
 def test_several_servers_sweep_at_once(api: TestClient, run: Any, others: list[Engine]) -> None:
     engine = engine_of(api)
     run_deletion.remove(engine, "r1", 1_000.0)

@@ -46,7 +46,7 @@ def told_at_the_start(folder: Path, **environment: str) -> str:
         assert process.stdout is not None and process.stdout.readline()
     finally:
         process.terminate()
-        _, told = process.communicate(timeout=20)
+        _, told = process.communicate(timeout=60)
     return told
 
 
@@ -68,9 +68,14 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.flow
-def test_a_public_address_where_nobody_is_asked_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_start_warns_of_the_former_place_and_of_a_public_address(tmp_path: Path) -> None:
+    (tmp_path / ".leakline").mkdir()
+    (tmp_path / ".leakline" / "leakline.db").touch()
     told = told_at_the_start(tmp_path, LEAKLINE_PUBLIC_URL="https://leakline.example")
-    assert len(told.splitlines()) == 1 and "set LEAKLINE_LOGIN=1" in told
+    to_move, public = told.splitlines()
+    assert "move leakline.db* to .leakline-server" in to_move
+    assert "set LEAKLINE_LOGIN=1" in public
+    assert not (tmp_path / ".leakline-server").exists()
 
 
 @pytest.mark.flow
