@@ -19,8 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = json.loads((ROOT / "static" / "grafana-dashboard.json").read_text())
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
 NAME = re.compile(r"\b(?:leakline|process)_[a-z_]+")
-# Of the process that the analysis computes in, which starts when there is something to look at
-# (test_looks_happen_apart.py), and of the server itself.
+# Of the process that the analysis computes in, which starts when there is something to look at, and of the server.
 APART = ("leakline_analysis_", "process_")
 # The package, and the fixture of pytest.
 NO_NUMBERS = {"leakline_server", "leakline_run"}
@@ -45,20 +44,20 @@ def verdict_of(client: TestClient, run: str, generations: int) -> dict[str, Any]
         assert time.monotonic() < deadline, found
 
 
-def leaking(api: TestClient, make_run: Any) -> tuple[Any, dict[str, Any]]:
-    """A run with a plan and a limit that leaks 64 MiB a generation, and its verdict."""
+@pytest.fixture(scope="module")
+def leaking(shared_api: TestClient, make_run: Any) -> Any:
+    """A run with a plan and a limit that leaks 64 MiB a generation, examined."""
     run = make_run(leak_bytes=64 * 2**20, extra={"cgroup.limit_bytes": lambda sequence: LIMIT})
-    api.post("/api/v1/runs", json={**run.header, "total": 500})
-    run.send(api, 0, 90)
-    return run, verdict_of(api, run.id, 30)
+    shared_api.post("/api/v1/runs", json={**run.header, "total": 500})
+    run.send(shared_api, 0, 90)
+    verdict_of(shared_api, run.id, 30)
+    return run
 
 
 LIMIT = 4 * 2**30
 
 
-def test_what_is_unknown_has_no_sample_and_what_has_ended_none_at_all(
-    api: TestClient, make_run: Any
-) -> None:
+def test_unknown_numbers_and_ended_runs_have_no_sample(api: TestClient) -> None:
     api.post("/api/v1/runs", json={"id": "empty", "project": "p", "name": "n"})
     found = of_run(api, "empty")
     unknown = {
@@ -74,19 +73,19 @@ def test_what_is_unknown_has_no_sample_and_what_has_ended_none_at_all(
 @pytest.mark.parametrize(
     ("unit", "is_told"), [("minute", False), ("second", False), ("epoch", True)]
 )
-def test_a_program_that_counts_no_generations_has_no_number_of_them(
-    api: TestClient, unit: str, is_told: bool
+def test_only_counted_generations_have_a_number(
+    shared_api: TestClient, unit: str, is_told: bool
 ) -> None:
-    api.post("/api/v1/runs", json={"id": "timed", "project": "p", "name": "n", "unit": unit})
-    found = of_run(api, "timed")
+    shared_api.post("/api/v1/runs", json={"id": unit, "project": "p", "name": "n", "unit": unit})
+    found = of_run(shared_api, unit)
     assert found["leakline_run_severity"] == 0.0
     assert ("leakline_run_generations" in found) is is_told
 
 
-def test_a_leaking_run_has_its_headline_numbers(api: TestClient, make_run: Any) -> None:
-    run, verdict = leaking(api, make_run)
-    found = of_run(api, run.id)
-    assert found["leakline_run_rss_bytes"] == run.snapshot(89).samples["process.rss_bytes"]
+def test_a_leaking_run_has_its_headline_numbers(shared_api: TestClient, leaking: Any) -> None:
+    verdict = verdict_of(shared_api, leaking.id, 30)
+    found = of_run(shared_api, leaking.id)
+    assert found["leakline_run_rss_bytes"] == leaking.snapshot(89).samples["process.rss_bytes"]
     assert found["leakline_run_generations"] == verdict["generations"]
     growth = verdict["growth_bytes_per_generation"]
     for suffix, end in (("", "estimate"), ("_low", "low"), ("_high", "high")):
@@ -96,8 +95,11 @@ def test_a_leaking_run_has_its_headline_numbers(api: TestClient, make_run: Any) 
     assert found["leakline_run_oom_limit_bytes"] == LIMIT
     assert found["leakline_run_oom_risk"] == metrics.RISKS.index(verdict["oom"]["risk"])
     assert found["leakline_run_oom_generation"] == verdict["oom"]["generation"]["estimate"]
-    (status,) = [s for s in exported(api) if s[0] == "leakline_run_status"]
-    assert (status[1]["status"], status[1]["unit"]) == ("confirmed", "generation")
+    (status,) = [
+        labels for name, labels, _ in exported(shared_api)
+        if name == "leakline_run_status" and labels["run"] == leaking.id
+    ]  # fmt: skip
+    assert (status["status"], status["unit"]) == ("confirmed", "generation")
 
 
 def test_a_name_cannot_add_a_line(api: TestClient) -> None:
@@ -108,8 +110,8 @@ def test_a_name_cannot_add_a_line(api: TestClient) -> None:
     assert {(labels["run"], labels["name"]) for labels in of_status} == {("r", name)}
 
 
-def test_the_number_of_runs_is_bounded(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MAX_RUNS", 3)
+def test_the_number_of_runs_is_bounded(api: TestClient, patch: Any) -> None:
+    patch("web.metrics.MAX_RUNS", 3)
     for i in range(5):
         api.post("/api/v1/runs", json={"id": f"r{i}"})
     found = list(exported(api))
@@ -118,26 +120,22 @@ def test_the_number_of_runs_is_bounded(api: TestClient, monkeypatch: pytest.Monk
     assert counts == {"leakline_live_runs": 5.0, "leakline_live_runs_left_out": 2.0}
 
 
-def test_what_a_newer_version_wrote_costs_its_own_numbers_alone(
-    api: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To a version that knows none of its values, each of this one is such a value."""
-    monkeypatch.setattr(metrics, "SEVERITY", ())
-    monkeypatch.setattr(metrics, "RISKS", ())
+def test_values_of_a_newer_version_cost_only_their_own_numbers(api: TestClient, patch: Any) -> None:
+    patch("web.metrics.SEVERITY", ())
+    patch("web.metrics.RISKS", ())
     api.post("/api/v1/runs", json={"id": "r"})
     found = {name for name, *_ in exported(api)}
     assert "leakline_run_last_seen_timestamp_seconds" in found
     assert not {"leakline_run_severity", "leakline_run_oom_risk"} & found
 
 
-@pytest.fixture
-def names(api: TestClient, make_run: Any) -> dict[str, set[str]]:
+@pytest.fixture(scope="module")
+def names(shared_api: TestClient, leaking: Any) -> dict[str, set[str]]:
     """Every name that a server with a leaking run exports -> its labels."""
-    leaking(api, make_run)
-    api.post("/api/v1/runs/nobody/batches", json={})
-    api.post("/api/v1/runs", json={"id": "planned", "total": 25})
+    shared_api.post("/api/v1/runs/nobody/batches", json={})
+    shared_api.post("/api/v1/runs", json={"id": "planned", "total": 25})
     found: dict[str, set[str]] = {}
-    for name, labels, _ in exported(api):
+    for name, labels, _ in exported(shared_api):
         found.setdefault(name, set()).update(labels)
     return found
 
@@ -149,7 +147,7 @@ def queries() -> Sequence[str]:
     return [*panels, *(v["query"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query")]
 
 
-def test_every_query_of_the_dashboard_asks_for_what_is_there(names: dict[str, set[str]]) -> None:
+def test_the_dashboard_asks_for_exported_numbers(names: dict[str, set[str]]) -> None:
     asked = queries()
     assert len(asked) > 20
     for query in asked:
@@ -162,13 +160,9 @@ def test_every_query_of_the_dashboard_asks_for_what_is_there(names: dict[str, se
             assert set(re.findall(r"(\w+)\s*=", selector)) <= names[name] | {"job"}, query
         for label in re.findall(r"by \((\w+)\)", query):
             assert label in names[used[0]], query
-
-
-def test_legends_of_the_dashboard_are_labels(names: dict[str, set[str]]) -> None:
-    for panel in DASHBOARD["panels"]:
-        for target in panel.get("targets", ()):
-            (name, *_) = NAME.findall(target["expr"])
-            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= names[name]
+    for target in (target for panel in DASHBOARD["panels"] for target in panel.get("targets", ())):
+        (name, *_) = NAME.findall(target["expr"])
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= names[name]
 
 
 def test_the_dashboard_is_whole_and_served(api: TestClient) -> None:
@@ -182,17 +176,15 @@ def test_the_dashboard_is_whole_and_served(api: TestClient) -> None:
             assert panel["description"] and panel["datasource"]["uid"] == "${datasource}"
 
 
-def test_the_page_names_every_number_and_none_that_is_not(names: dict[str, set[str]]) -> None:
+def test_the_document_names_every_number_and_no_other(names: dict[str, set[str]]) -> None:
     named = {name for name in NAME.findall(PAGE) if not name.startswith(APART)}
-    ours = {
-        name for name in names if name.startswith("leakline_") and not name.endswith("_created")
-    }
-    ours = {name for name in ours if not name.startswith(APART)}
+    ours = {name for name in names if name.startswith("leakline_") and not name.startswith(APART)}
+    ours = {name for name in ours if not name.endswith("_created")}
     short = {f"leakline_run_growth_bytes_per_generation{end}" for end in ("_low", "_high")}
     assert named == ours - short
 
 
-def test_other_pages_name_numbers_that_are_there(names: dict[str, set[str]]) -> None:
+def test_other_documents_name_exported_numbers(names: dict[str, set[str]]) -> None:
     named = {
         (page.name, name)
         for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))

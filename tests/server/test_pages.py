@@ -1,10 +1,13 @@
-"""The pages as HTML: templates and contexts agree, and what the page of a run shows."""
+"""The pages as HTML: templates and contexts agree; what the pages of a run and of the settings show; links."""
 
 from __future__ import annotations
 
+import html
 import json
 import re
-from dataclasses import fields
+import time
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,12 @@ from jinja2 import nodes
 from starlette.testclient import TestClient
 from tests.browser.patterns import page as patterns
 
+from leakline_server.app import create_app
+from leakline_server.config import VARIABLES, Config, from_arguments, from_environment
 from leakline_server.paths import STATIC, TEMPLATES
+from leakline_server.store.engine import open_engine
+from leakline_server.store.maintenance import disk_space, storage_sizes
+from leakline_server.store.maintenance.storage_sizes import Overview, ProjectSize, overview
 from leakline_server.web import compare as compare_view
 from leakline_server.web import overlay as overlay_view
 from leakline_server.web import settings as settings_view
@@ -22,11 +30,13 @@ from leakline_server.web.alerts import view as alerts_view
 from leakline_server.web.auth import pages as sign_in_pages
 from leakline_server.web.incidents import view as incidents_view
 from leakline_server.web.rendering import evidence_sections, number_formats, page_contexts
-from leakline_server.web.rendering.table_cells import sparkline
-from leakline_server.web.rendering.templating import VIEWER, breakable, environment
+from leakline_server.web.rendering.table_cells import code_link, commit_link, sparkline, web_link
+from leakline_server.web.rendering.templating import VIEWER, breakable, environment, zoned
 from leakline_server.web.run_page import inventory_tables
 from leakline_server.web.runs import pages
 from leakline_server.web.search_query import parse_query
+from leakline_server.web.settings import Found, settings_page
+from leakline_server.worker_thread import RetainerFigures, WriterFigures
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 DEVICE_LINE = re.compile(r"(?:GPU \d+|Metal) [a-z][a-z, ]+")
@@ -146,71 +156,52 @@ def test_a_run_with_one_reading_has_no_sparkline_and_a_steady_one_is_flat() -> N
     assert max(heights) - min(heights) < 1
 
 
-@pytest.fixture
-def read_page(api: TestClient) -> Any:
-    def read(path: str, status: int = 200) -> str:
-        answer = api.get(path)
-        assert answer.status_code == status, answer.text
-        assert answer.headers["content-type"].startswith("text/html")
-        assert "default-src 'self'" in answer.headers["content-security-policy"]
-        return answer.text
-
-    return read
+def page_of(api: TestClient, path: str, status: int = 200) -> str:
+    answer = api.get(path)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    return answer.text
 
 
-def test_an_empty_server_shows_the_lines_to_add_with_its_address(read_page: Any) -> None:
-    text = read_page("/")
+def test_an_empty_server_shows_the_lines_to_add_with_its_address(api: TestClient) -> None:
+    text = page_of(api, "/")
     assert "leakline.init(" in text
     assert "http://127.0.0.1" in text
 
 
-def test_a_page_that_is_not_there_says_so_in_html(read_page: Any) -> None:
-    assert "No such run" in read_page("/runs/nobody", 404)
-    assert "No such run" in read_page("/runs/nobody/fragments", 404)
-    assert "No such run" in read_page("/compare?before=a&after=b", 404)
-    assert "Not found" in read_page("/nothing/here", 404)
+def test_a_missing_page_is_html(api: TestClient) -> None:
+    assert "No such run" in page_of(api, "/runs/nobody", 404)
+    assert "No such run" in page_of(api, "/runs/nobody/fragments", 404)
+    assert "No such run" in page_of(api, "/compare?before=a&after=b", 404)
+    assert "Not found" in page_of(api, "/nothing/here", 404)
 
 
-def test_a_cursor_from_nowhere_leads_back_to_the_list(read_page: Any) -> None:
-    read_page("/?cursor=nonsense")
+def test_a_cursor_from_nowhere_leads_back_to_the_list(api: TestClient) -> None:
+    page_of(api, "/?cursor=nonsense")
 
 
-def test_a_run_that_only_joined_is_a_page_without_numbers(
-    api: TestClient, make_run: Any, read_page: Any
-) -> None:
+def test_a_run_without_snapshots_shows_no_numbers(api: TestClient, make_run: Any) -> None:
     make_run().create(api)
-    text = read_page("/runs/r1")
+    text = page_of(api, "/runs/r1")
     assert "Not known yet" in text and "0.00 GiB" not in text and "nan" not in text.lower()
     # What has ended is not being measured any more.
     assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
-    text = read_page("/runs/r1")
+    text = page_of(api, "/runs/r1")
     assert re.search(r"needs \d+ whole (generations|minutes)", text)
     assert "being measured" not in text and "Not known yet" not in text
 
 
-def test_a_run_shows_its_evidence(api: TestClient, make_run: Any, read_page: Any) -> None:
-    make_run().begin(api, 36)
-    text = read_page("/runs/r1")
-    names = "trend memory types holders large-objects events processes"
-    for section in names.split():
-        assert f'id="{section}"' in text, section
-    assert "app.<wbr>Env" in text and "mark 0" in text and "GiB" in text
-
-
-def test_the_page_tells_the_highest_peak_of_a_phase_and_who_saw_it(
-    api: TestClient, make_run: Any, read_page: Any
-) -> None:
+def test_the_highest_peak_inside_a_phase_is_shown(api: TestClient, make_run: Any) -> None:
     peaks: dict[str, Any] = {
         "process.phase_peak_bytes": lambda n: {0: 3 * 2**30, 1: 4 * 2**30}.get(n % 3)
     }
     make_run(extra=peaks).begin(api, 36)
-    text = read_page("/runs/r1")
+    text = page_of(api, "/runs/r1")
     assert "Highest inside a phase: 4.00 GiB in train (as seen by background readings" in text
 
 
-def test_what_other_threads_took_is_told_after_the_phases_and_has_no_colour_of_theirs(
-    api: TestClient, make_run: Any, read_page: Any
-) -> None:
+def test_memory_of_other_threads_is_listed_after_the_phases(api: TestClient, make_run: Any) -> None:
     def at_ends(value: int) -> Any:
         return lambda n: value if n % 3 == 2 else None
 
@@ -221,7 +212,7 @@ def test_what_other_threads_took_is_told_after_the_phases_and_has_no_colour_of_t
             "phase.leakline.bytes": at_ends(4096),
         }
     ).begin(api, 36)
-    text = read_page("/runs/r1").replace("<wbr>", "")
+    text = page_of(api, "/runs/r1").replace("<wbr>", "")
     books = text[text.index('id="books"') :]
     rows = re.findall(r"<code>([\w/]+)</code>", books[: books.index("</table>")])
     assert rows[-3:] == ["other_threads", "between", "leakline"]
@@ -247,45 +238,47 @@ def test_of_a_short_run_the_share_that_measuring_takes_is_not_known_yet() -> Non
     assert told == [*["not known yet: told from 1 min 0 s on"] * 3, "1.000 %"]
 
 
-def test_the_fragments_are_the_page_without_its_frame(
-    api: TestClient, make_run: Any, read_page: Any, eventually: Any
+def test_fragments_are_the_page_without_its_frame(
+    api: TestClient, make_run: Any, eventually: Any
 ) -> None:
     make_run().begin(api, 36)
     # What has been found has sections of its own.
     eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"] == 12)
-    whole, fragments = read_page("/runs/r1"), read_page("/runs/r1/fragments")
+    whole, fragments = page_of(api, "/runs/r1"), page_of(api, "/runs/r1/fragments")
     parts = re.compile(r'data-part="([^"]+)"')
     assert "<html" not in fragments
     assert parts.findall(fragments) == parts.findall(whole)
     assert "trend.data" in parts.findall(fragments)
+    for section in ("trend", "memory", "types", "holders", "large-objects", "events", "processes"):
+        assert f'id="{section}"' in whole, section
+    assert "app.<wbr>Env" in whole and "mark 0" in whole and "GiB" in whole
 
 
-def test_names_from_a_training_are_text_not_markup(
-    api: TestClient, make_run: Any, read_page: Any
-) -> None:
+def test_names_from_a_training_are_text_not_markup(api: TestClient, make_run: Any) -> None:
     evil = "<img src=x onerror=alert(1)>"
     run = make_run()
-    header = {**run.header, "name": evil, "project": evil, "tags": [evil], "phases": [evil]}
-    assert api.post("/api/v1/runs", json=header).status_code == 201
+    told = {"name": evil, "project": evil, "tags": [evil], "phases": [evil], "config": {evil: evil}}
+    assert api.post("/api/v1/runs", json=run.header | told).status_code == 201
     run.send(api, 0, 9)
-    for path in ("/", "/runs/r1", "/compare"):
-        assert "<img" not in read_page(path)
+    for path in ("/", "/runs/r1", "/compare", "/overlay?run=r1"):
+        assert "<img" not in page_of(api, path)
+    api.post("/deletions", data={"pick": "r1"})
+    for path in ("/", "/runs/r1", "/?q=status:deleted"):
+        assert "<img" not in page_of(api, path)
 
 
-def test_ranks_have_a_view_each_and_attempts_share_one(
-    api: TestClient, make_run: Any, read_page: Any
-) -> None:
+def test_ranks_have_a_view_each_and_attempts_share_one(api: TestClient, make_run: Any) -> None:
     make_run().begin(api, 9)
     make_run(instance="p2", rank=1).send(api, 0, 9)
     make_run(instance="p3", attempt=2).send(api, 0, 9)
-    text = read_page("/runs/r1?process=rank+1+main")
+    text = page_of(api, "/runs/r1?process=rank+1+main")
     assert text.count('class="tag" href="?process=rank') == 2
     chart = json.loads(re.search(r"data-chart>(.*?)</script>", text)[1])  # type: ignore[index]
     assert {line["source"]["process"] for line in chart["lines"]} == {"p2"}
 
 
 def test_a_run_without_generations_is_drawn_over_time(
-    api: TestClient, make_run: Any, read_page: Any, eventually: Any
+    api: TestClient, make_run: Any, eventually: Any
 ) -> None:
     run = make_run()
     run.create(api)
@@ -298,19 +291,17 @@ def test_a_run_without_generations_is_drawn_over_time(
     assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
     # Examined or not: minutes are no generations.
     eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"])
-    chart = json.loads(re.search(r"data-chart>(.*?)</script>", read_page("/runs/r1"))[1])  # type: ignore[index]
+    chart = json.loads(re.search(r"data-chart>(.*?)</script>", page_of(api, "/runs/r1"))[1])  # type: ignore[index]
     assert chart["x_unit"] == "time" and len(chart["lines"][0]["x"]) == 9
 
 
-def test_two_runs_are_compared_and_the_older_of_two_picked_is_before(
-    api: TestClient, make_run: Any, read_page: Any
-) -> None:
+def test_of_two_picked_runs_the_older_is_before(api: TestClient, make_run: Any) -> None:
     for name, leak, started in (("r1", 2**26, 1.7e9), ("r2", 0, 1.8e9)):
         make_run(id=name, leak_bytes=leak, started=started).begin(api, 30)
-    text = read_page("/compare?pick=r2&pick=r1")
+    text = page_of(api, "/compare?pick=r2&pick=r1")
     assert text.index('href="/runs/r1"') < text.index('href="/runs/r2"')
     assert 'id="chart-overlay"' in text and "By type" in text
-    assert "Choose a run" in read_page("/compare?before=r1")
+    assert "Choose a run" in page_of(api, "/compare?before=r1")
 
 
 @pytest.mark.parametrize(
@@ -355,9 +346,7 @@ def scripted_api(shared_api: TestClient, make_run: Any) -> TestClient:
         ("/overlay?run=r1&run=r2", "overlay.js"),
     ],
 )
-def test_what_a_script_needs_is_named_ahead_of_it(
-    path: str, entry: str, scripted_api: TestClient
-) -> None:
+def test_modules_of_a_script_are_preloaded(path: str, entry: str, scripted_api: TestClient) -> None:
     page = scripted_api.get(path).text
     assert entry in SCRIPT.findall(page)
     assert page.index("modulepreload") < page.index(f'/static/js/{entry}"></script>')
@@ -372,20 +361,10 @@ def test_a_page_of_lists_loads_no_charts(scripted_api: TestClient) -> None:
     assert not AHEAD.findall(scripted_api.get("/").text)
 
 
-def page_with_devices(api: TestClient, make_run: Any, machine: str) -> str:
-    told = json.loads((DATA / f"gpu_{machine}.json").read_text(encoding="utf-8"))["expected"]
-    run = make_run(
-        extra={name: lambda _, value=value: value for name, value in told.items()}
-    ).begin(api, 12)
-    answer = api.get(f"/runs/{run.id}")
-    assert answer.status_code == 200
-    return answer.text
-
-
-def test_a_page_shows_each_device_and_what_could_not_be_given(
-    api: TestClient, make_run: Any
-) -> None:
-    page = page_with_devices(api, make_run, "two_h200")
+def test_memory_of_each_device_is_shown(api: TestClient, make_run: Any) -> None:
+    told = json.loads((DATA / "gpu_two_h200.json").read_text(encoding="utf-8"))["expected"]
+    make_run(extra={name: lambda _, value=told[name]: value for name in told}).begin(api, 12)
+    page = page_of(api, "/runs/r1")
     for device in (0, 1):
         for what in ("allocated", "reserved", "active", "outside torch", "this process, driver"):
             assert f"GPU {device} {what}" in DEVICE_LINE.findall(page)
@@ -393,7 +372,264 @@ def test_a_page_shows_each_device_and_what_could_not_be_given(
     assert "None of them sees memory outside torch" in page
 
 
-def test_a_page_has_no_line_for_what_is_not_known(api: TestClient, make_run: Any) -> None:
-    lines = DEVICE_LINE.findall(page_with_devices(api, make_run, "rtx4090_in_a_container"))
-    assert "GPU 0 in use, driver" in lines
-    assert not any("outside torch" in line or "this process" in line for line in lines)
+COMMIT = "1f0c9a2b" * 5
+FORGE = "https://github.com/a/b"
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        None, 3, "", "profile", "/runs/r1", "//evil.example", "javascript:alert(1)", "data:text/html,x", "file:///etc",
+        "https://", "http://[", "https://github.com@evil.example/", "https://a.example/ x", "https:\\\\a.example",
+        "https://a.example/" + "x" * 3_000,
+    ],
+)  # fmt: skip
+def test_only_web_addresses_are_links(link: object) -> None:
+    assert web_link(link) is None
+
+
+def test_a_link_shows_its_host() -> None:
+    found = web_link("https://wandb.example:8443/run/7?x=1#top")
+    assert found is not None and found.outside
+    assert (found.text, found.href) == ("wandb.example", "https://wandb.example:8443/run/7?x=1#top")
+
+
+@pytest.mark.parametrize(
+    ("repository", "commit"),
+    [
+        (None, COMMIT), (7, COMMIT), ("", COMMIT), ("https://forge.example/a/b", COMMIT), ("/srv/git/a.git", COMMIT),
+        ("javascript://github.com/a/b", COMMIT), ("https://github.com.evil.example/a/b", COMMIT),
+        ("https://github.com/a/../b", COMMIT), ("https://github.com/a", COMMIT), ("https://github.com/a/b?x", COMMIT),
+        (FORGE, None), (FORGE, ""), (FORGE, "main"), (FORGE, "1f0c9a"), (FORGE, "1F0C9A2B"), (FORGE, f"{COMMIT}/../x"),
+    ],
+)  # fmt: skip
+def test_an_unknown_repository_or_no_commit_gives_no_link(repository: Any, commit: Any) -> None:
+    assert commit_link({"repository": repository, "commit": commit}) is None
+
+
+@pytest.mark.parametrize(
+    "repository",
+    [
+        "https://github.com/erl/trading", "https://github.com/erl/trading.git", "https://me:secret@github.com/erl/trading.git/",
+        "git@github.com:erl/trading.git", "ssh://git@github.com/erl/trading", "ssh://github.com:22/erl/trading",
+    ],
+)  # fmt: skip
+def test_a_commit_on_a_known_forge_is_linked(repository: str) -> None:
+    environment = {"repository": repository, "commit": COMMIT}
+    assert commit_link(environment) == f"https://github.com/erl/trading/commit/{COMMIT}"
+    at_line = code_link(environment, "training/erl_trainer.py:281")
+    assert at_line == f"https://github.com/erl/trading/blob/{COMMIT}/training/erl_trainer.py#L281"
+
+
+@pytest.mark.parametrize("location", [None, "", "trainer.py", "../x.py:3", "a b.py:3", "x.py:0x3"])
+def test_a_place_that_is_no_line_of_the_repository_gives_no_link(location: object) -> None:
+    environment = {"repository": "https://gitlab.com/a/b/c", "commit": COMMIT}
+    assert code_link(environment, location) is None
+
+
+def test_the_head_of_a_run_links_to_its_commit(api: TestClient, make_run: Any) -> None:
+    run = make_run()
+    environment = {"commit": COMMIT, "repository": "https://codeberg.org/erl/trading.git"}
+    for name, told in (("r1", environment), ("r2", {"commit": COMMIT})):
+        header = {**run.header, "id": name, "environment": told}
+        assert api.post("/api/v1/runs", json=header).status_code == 201
+    linked, plain = api.get("/runs/r1").text, api.get("/runs/r2").text
+    link = f'<a href="https://codeberg.org/erl/trading/commit/{COMMIT}" rel="noopener noreferrer">'
+    assert link in linked
+    assert "codeberg" not in plain and COMMIT[:10] in plain
+
+
+def test_notes_are_listed_newest_first_with_their_links(api: TestClient, make_run: Any) -> None:
+    run = make_run()
+    run.create(api)
+    wire = run.wire(0, 9)
+    told = {"see <b>this</b>": "https://wandb.example/run", "later": "javascript:alert(1)"}
+    note = {"sequence": 2, "kind": "note", "name": "note", "generation": 0, "phase": None}
+    wire["events"] = [
+        {**note, "time": run.started + i, "data": {"text": text, "link": link}}
+        for i, (text, link) in enumerate(told.items())
+    ]
+    assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
+    said = {"notes": [{"text": "checked by hand", "link": "http://wiki.example/x"}]}
+    assert api.patch("/api/v1/runs/r1", json=said).status_code == 200
+    page = api.get("/runs/r1").text
+    notes = page[page.index('id="notes"') :]
+    notes = notes[: notes.index("</section>")]
+    assert notes.index("checked by hand") < notes.index("later") < notes.index("see &lt;b&gt;this")
+    assert '<a href="http://wiki.example/x" rel="noopener noreferrer">wiki.example</a>' in notes
+    assert 'href="javascript' not in page
+
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def shown(api: TestClient) -> str:
+    """The words of the settings, as somebody reads them."""
+    page = page_of(api, "/settings")
+    text = re.sub(r"<script.*?</script>|<head>.*?</head>", "", page, flags=re.DOTALL)
+    text = re.sub(r"<wbr>", "", text)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def setting_row(api: TestClient, name: str) -> list[str]:
+    """The fields of the row of a table that begins with this."""
+    for found in re.findall(r"<tr[^>]*>(.*?)</tr>", api.get("/settings").text, re.DOTALL):
+        cells = re.findall(r"<td[^>]*>(.*?)</td>", found, re.DOTALL)
+        words = [html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in cells]
+        if words and words[0] == name:
+            return words
+    raise AssertionError(f"no row of {name}")
+
+
+def test_no_secret_is_ever_shown(tmp_path: Path) -> None:
+    secrets = {
+        "LEAKLINE_WEBHOOK_URL": "https://hooks.example/services/T0/B0/VERYSECRET",
+        "LEAKLINE_WEBHOOK_SECRET": "whsec_TUVNT1JZTEVBS01FTU9SWUxFQUtNRU1PUlk=",
+        "LEAKLINE_APPRISE_URLS": "mailto://me:VERYSECRET@mail.example,json://VERYSECRET.example",
+    }
+    given = {**secrets, "LEAKLINE_DATABASE_URL": f"sqlite:///{tmp_path}/shown.db"}
+    with TestClient(create_app(from_environment(given)), base_url="http://127.0.0.1") as api:
+        whole = api.get("/settings").text
+        for secret in secrets.values():
+            assert secret not in whole
+        assert "VERYSECRET" not in whole
+        assert str(tmp_path) not in whole
+        assert "shown.db" in shown(api)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://me:VERYSECRET@db.example:5432/leaks",
+        "postgresql+psycopg://me@db.example:5432/leaks?password=VERYSECRET",
+    ],
+)
+def test_a_database_is_called_by_host_and_name_without_who_asks(url: str) -> None:
+    engine = open_engine(url)
+    assert disk_space.called(engine) == ("Postgres", "db.example:5432/leaks")
+
+
+def test_the_retention_in_force_is_shown(tmp_path: Path) -> None:
+    environment = {"LEAKLINE_KEEP_DAYS": "30,papers=forever"}
+    config = from_arguments(environment, None, "0", f"sqlite:///{tmp_path}/x.db")
+    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
+        assert setting_row(api, "LEAKLINE_KEEP_DAYS")[1] == "30 days; papers: for ever"
+        assert setting_row(api, "LEAKLINE_THIN_AFTER_DAYS")[1] == "never"
+        assert setting_row(api, "LEAKLINE_KEEP_BYTES")[1] == "no bound"
+
+
+def test_every_setting_is_documented() -> None:
+    documented = (DATA.parents[1] / "docs" / "settings.md").read_text()
+    assert not [each for each in VARIABLES if f"`{each}`" not in documented]
+
+
+def test_a_server_without_runs_says_so(api: TestClient) -> None:
+    words = shown(api)
+    assert "There are no projects yet." in words
+    assert "No batch has come since the start." in words
+    assert re.search(r"schema \d{4}_\w+, the newest there is", words)
+
+
+def test_refused_batches_are_counted(
+    api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+    run.create(api)
+    assert "None told to come back later" in shown(api)
+    with monkeypatch.context() as full:
+        full.setattr("leakline_server.ingest.writer.MAX_WAITING_BATCHES", 0)
+        assert api.post("/api/v1/runs/r1/batches", json=run.wire(0, 3)).status_code == 429
+    assert "1 batch told to come back later (429)" in shown(api)
+
+
+def test_a_project_has_its_size_and_its_name_is_text(
+    api: TestClient, make_run: Any, eventually: Callable[..., Any]
+) -> None:
+    run = make_run()
+    assert api.post("/api/v1/runs", json={**run.header, "project": HOSTILE}).status_code == 201
+    run.send(api, 0, 30)
+    storage_sizes.measure(api.app.state.services.engine, time.time() + 120)  # type: ignore[attr-defined]
+    assert "<img" not in api.get("/settings").text
+    _, runs, size = setting_row(api, HOSTILE)
+    assert runs == "1" and re.fullmatch(r"[\d.,]+ (B|KiB)", size) and not size.startswith("0 ")
+
+
+def test_an_overview_counts_what_is_running(api: TestClient, make_run: Any) -> None:
+    engine = api.app.state.services.engine  # type: ignore[attr-defined]
+    assert overview(engine) == Overview(0, 0)
+    for name in ("r1", "r2"):
+        run = make_run(id=name)
+        run.create(api)
+        run.send(api, 0, 3)
+    assert overview(engine) == Overview(2, 2)
+    api.patch("/api/v1/runs/r1", json={"state": "finished", "instance": "p1"})
+    assert overview(engine) == Overview(1, 1)
+
+
+def found_of(**other: Any) -> Found:
+    """A server in order."""
+    made = Found(
+        version="1.0", config=Config(), database=("SQLite", "x.db"), schema="0009_a", newest_schema="0009_a",
+        space=disk_space.Space(2**20, 4096, returns=True), projects=[ProjectSize("erl", 2, 4096)],
+        overview=Overview(1, 1), waiting=0, room=1_024, is_writing=True,
+        figures=WriterFigures(commits=10, commit_seconds=0.05, batches=10, snapshots=30),
+        disk_is_full=False, refusals={}, damaged=0,
+        removals=0, retainer=RetainerFigures(),
+    )  # fmt: skip
+    return replace(made, **other)
+
+
+def answer(question: str, **other: Any) -> tuple[str, str, str]:
+    """Word, status and sentence."""
+    (tick,) = (t for t in settings_page(found_of(**other)).ticks if t.question == question)
+    return tick.word, tick.status, tick.sentence
+
+
+@pytest.mark.parametrize(
+    ("question", "wrong", "status"),
+    [
+        ("Is what arrives written?", {"is_writing": False}, "confirmed"),
+        ("Is what arrives written?", {"figures": WriterFigures(commits=4, failures=1)}, "suspected"),
+        ("Is what arrives written?", {"figures": WriterFigures(commits=4, refused=True)}, "confirmed"),
+        ("Is what arrives written?", {"disk_is_full": True}, "confirmed"),
+        ("Is what arrives written?", {"figures": WriterFigures()}, "learning"),
+        ("Is it fast enough?", {"refusals": {"too_busy": 3}}, "watch"),
+        ("Is the database that of this version?", {"schema": "0010_b"}, "confirmed"),
+        ("Is the database that of this version?", {"schema": None}, "confirmed"),
+        ("Can what is stored be read?", {"damaged": 2}, "confirmed"),
+        ("Is free space given back?", {"space": disk_space.Space(2**20, 0, returns=False)}, "watch"),
+        ("Who reaches this server?", {"config": Config(host="0.0.0.0", insecure=True)}, "suspected"),
+        ("Who reaches this server?", {"config": Config(insecure=True)}, "watch"),
+    ],
+)  # fmt: skip
+def test_health_says_what_is_wrong(question: str, wrong: dict[str, Any], status: str) -> None:
+    assert answer(question)[1] == "ok"
+    assert answer(question, **wrong)[1] == status
+
+
+def test_postgres_says_what_it_does_not_know() -> None:
+    there = {"database": ("Postgres", "db/leaks")}
+    assert answer("Is free space given back?", **there)[0] == "by Postgres"
+    assert "free space not known" in {
+        tile.detail for tile in settings_page(found_of(**there)).tiles
+    }
+
+
+def test_a_project_that_nobody_has_counted_is_not_said_to_be_empty() -> None:
+    page = settings_page(found_of(projects=[ProjectSize("new", 1, 0)]))
+    (section,) = (s for s in page.sections if s.id == "projects")
+    assert section.table is not None
+    assert {each.cells[2].text for each in section.table.rows} == {"not counted yet"}
+
+
+def test_a_time_in_a_sentence_is_one_for_scripts_and_the_rest_is_text() -> None:
+    assert zoned("until 2026-01-31 12:10 UTC: <b>") == (
+        'until <time datetime="2026-01-31T12:10Z" data-show="full">2026-01-31 12:10 UTC</time>: &lt;b&gt;'
+    )
+    assert zoned("no 26-01-31 12:10 UTC & 1") == "no 26-01-31 12:10 UTC &amp; 1"
+
+
+def test_every_page_links_to_the_settings(api: TestClient) -> None:
+    for path in ("/", "/compare", "/incidents", "/alerts", "/settings"):
+        assert 'href="/settings"' in api.get(path).text
+    assert api.head("/settings").status_code == 200

@@ -6,6 +6,7 @@ import base64
 import csv
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import fields
@@ -24,7 +25,6 @@ from leakline.snapshot import (
     Event,
     Holder,
     ProcessIdentity,
-    RunHeader,
     Snapshot,
     batch_to_wire,
 )
@@ -71,41 +71,45 @@ class Reader(HTMLParser):
         return [json.loads(text) for attrs, text in self.scripts if "data-chart" in attrs]
 
 
-@pytest.fixture
-def leaking(api: TestClient, make_run: Any, eventually: Any) -> TestClient:
+def wait_for_verdict(api: TestClient, run: str, generations: int) -> None:
+    pause, deadline = threading.Event(), time.monotonic() + 30
+    while api.get(f"/api/v1/runs/{run}/verdict").json().get("generations") != generations:
+        assert time.monotonic() < deadline, run
+        pause.wait(0.02)
+
+
+@pytest.fixture(scope="module")
+def leaking(shared_api: TestClient, make_run: Any) -> TestClient:
     """A leaking run r1 and a steady one r2, examined."""
     for name, leak, started in (("r1", 2**26, 1.7e9), ("r2", 0, 1.8e9)):
         books = {"phase.evaluate.bytes": lambda n, kept=leak: kept if n % 3 == 2 else 0}
-        run = make_run(id=name, leak_bytes=leak, started=started, extra=books)
-        run.create(api)
-        run.send(api, 0, 36)
-    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json().get("findings"))
-    eventually(lambda: api.get("/api/v1/runs/r2/verdict").json().get("generations") == 12)
-    return api
+        make_run(id=name, leak_bytes=leak, started=started, extra=books).begin(shared_api, 36)
+    for name in ("r1", "r2"):
+        wait_for_verdict(shared_api, name, 12)
+    return shared_api
 
 
-@pytest.fixture
-def hostile(api: TestClient, make_run: Any, eventually: Any) -> TestClient:
-    """The same with names that would be more than text: run, project, tags, phase and the type that leaks."""
-    for name, leak in (("r1", 2**26), ("r2", 0)):
-        run = make_run(
-            id=name, leak_bytes=leak, extra={f"type.app.{EVIL}.count": lambda n: 2 + 16 * (n // 3)}
-        )
+@pytest.fixture(scope="module")
+def hostile(shared_api: TestClient, make_run: Any) -> TestClient:
+    """h1 and h2, with names that would be more than text: run, project, tags, phase and the type that leaks."""
+    for name, leak in (("h1", 2**26), ("h2", 0)):
+        kept = {f"type.app.{EVIL}.count": lambda n: 2 + 16 * (n // 3)}
+        run = make_run(id=name, leak_bytes=leak, extra=kept)
         header = {**run.header, "name": EVIL, "project": EVIL, "tags": [EVIL[:60]], "unit": EVIL}
-        assert api.post("/api/v1/runs", json=header).status_code == 201
+        assert shared_api.post("/api/v1/runs", json=header).status_code == 201
         wire = run.wire(0, 36)
         wire["columns"]["phase"] = [phase and EVIL for phase in wire["columns"]["phase"]]
-        assert api.post(f"/api/v1/runs/{name}/batches", json=wire).status_code == 200
-    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json().get("findings"))
-    return api
+        assert shared_api.post(f"/api/v1/runs/{name}/batches", json=wire).status_code == 200
+    wait_for_verdict(shared_api, "h1", 12)
+    return shared_api
 
 
 @pytest.mark.parametrize("name", OF_RUN)
 @pytest.mark.parametrize(
     "path", ("/runs/nobody/{}", "/compare/{}?before=nobody&after=nobody", "/compare/{}?before=r1")
 )
-def test_what_is_not_there_is_a_page_that_says_so(api: TestClient, path: str, name: str) -> None:
-    answer = api.get(path.format(name))
+def test_a_missing_run_is_a_page_that_says_so(leaking: TestClient, path: str, name: str) -> None:
+    answer = leaking.get(path.format(name))
     assert answer.status_code == (404 if "nobody" in path else 422)
     assert answer.headers["content-type"].startswith("text/html")
     assert ("No such run" if "nobody" in path else "after") in answer.text
@@ -145,9 +149,8 @@ def test_the_file_shows_what_the_page_shows(leaking: TestClient, page: str, file
     assert saved.charts()
     sections = [attrs["id"] for _, attrs in live.elements if "data-section" in attrs]
     assert sections == [attrs["id"] for _, attrs in saved.elements if "data-section" in attrs]
-    assert len([tag for tag, _ in saved.elements if tag == "td"]) == len(
-        [tag for tag, _ in live.elements if tag == "td"]
-    )
+    cells = [[tag for tag, _ in page.elements if tag == "td"] for page in (saved, live)]
+    assert len(cells[0]) == len(cells[1])
     classes = ("tile panel", "finding", "chip", "how")
     for name in classes:
         assert saved.values("class").count(name) == live.values("class").count(name), name
@@ -162,17 +165,14 @@ def test_the_file_needs_no_server(leaking: TestClient, path: str) -> None:
     assert not [tag for tag, _ in found.elements if tag in ("iframe", "object", "base")]
     forms = [attrs for tag, attrs in found.elements if tag == "form"]
     assert [attrs.get("method") for attrs in forms] == ["dialog"]
+    names = found.values("id")
+    assert len(names) == len(set(names))
     for name in ("data-ask", "data-copy", "data-lines", "data-live", "data-fragments"):
         assert not found.values(name), name
     assert 'src="' not in text
     # Every shape that is shown is in the file.
     shapes = {href for tag, attrs in found.elements if tag == "use" for href in [attrs["href"]]}
     assert shapes and shapes <= {f"#{name}" for name in found.values("id")}
-
-
-def test_no_two_elements_of_a_file_have_one_name(leaking: TestClient) -> None:
-    names = Reader(leaking.get("/runs/r1/report.html").text).values("id")
-    assert len(names) == len(set(names))
 
 
 def test_every_module_of_a_file_is_in_it(leaking: TestClient) -> None:
@@ -204,9 +204,7 @@ def test_only_scripts_of_the_file_may_run_in_it(leaking: TestClient) -> None:
 def test_the_file_says_when_by_what_and_from_where(database_url: str, make_run: Any) -> None:
     config = Config(database_url=database_url, public_url="https://leaks.example")
     with TestClient(create_app(config), base_url=SERVER) as api:
-        run = make_run()
-        run.create(api)
-        run.send(api, 0, 9)
+        make_run().begin(api, 9)
         asked = {"process": "rank 0 main"}
         page = Reader(api.get("/runs/r1/report.html", params=asked).text)
         said = page.text
@@ -222,10 +220,10 @@ def test_the_file_says_when_by_what_and_from_where(database_url: str, make_run: 
         assert "- Page: https://leaks.example/runs/r1\n" in api.get("/runs/r1/report.txt").text
 
 
-def test_a_run_that_only_joined_is_a_report_without_numbers(api: TestClient, make_run: Any) -> None:
-    make_run().create(api)
+def test_a_run_without_snapshots_has_a_report(shared_api: TestClient, make_run: Any) -> None:
+    make_run(id="joined").create(shared_api)
     for name in OF_RUN:
-        answer = api.get(f"/runs/r1/{name}")
+        answer = shared_api.get(f"/runs/joined/{name}")
         assert answer.status_code == 200
         shown = Reader(answer.text).text if name.endswith("html") else answer.text
         assert "nan" not in shown.lower() and "None" not in shown
@@ -286,7 +284,6 @@ EXAMPLE = f"""\
 
 
 def test_the_report_to_paste_reads_like_the_example(leaking: TestClient) -> None:
-    """Report 004 asks for where, how much, which type from how many to how many, which snapshot, and since when."""
     text = leaking.get("/runs/r1/report.txt").text
     state = leaking.get("/api/v1/runs/r1").json()["state"]
     assert text == EXAMPLE.replace(", running,", f", {state},")
@@ -323,9 +320,9 @@ def test_what_a_comparison_says_is_passed_on(leaking: TestClient) -> None:
     assert len(leaking.get("/compare/report.txt", params=asked).text.splitlines()) <= 14
 
 
-@pytest.mark.parametrize("path", ("/runs/r1/report.html", "/compare/report.html"))
+@pytest.mark.parametrize("path", ("/runs/h1/report.html", "/compare/report.html"))
 def test_names_are_text_in_a_file(hostile: TestClient, path: str) -> None:
-    text = hostile.get(path, params={"before": "r1", "after": "r2"}).text
+    text = hostile.get(path, params={"before": "h1", "after": "h2"}).text
     found = Reader(text)
     assert EVIL in found.text.replace("\u00a0", " ")
     assert not [tag for tag, _ in found.elements if tag == "img"]
@@ -337,9 +334,9 @@ def test_names_are_text_in_a_file(hostile: TestClient, path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ("report.md", "report.txt"))
-@pytest.mark.parametrize("path", ("/runs/r1/", "/compare/"))
+@pytest.mark.parametrize("path", ("/runs/h1/", "/compare/"))
 def test_names_are_text_in_markdown(hostile: TestClient, path: str, name: str) -> None:
-    text = hostile.get(path + name, params={"before": "r1", "after": "r2"}).text
+    text = hostile.get(path + name, params={"before": "h1", "after": "h2"}).text
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     parts = [part for token in tokens for part in token.children or ()]
     allowed = {"text", "text_special", "code_inline", "strong_open", "strong_close", "softbreak"}
@@ -381,16 +378,12 @@ def test_a_page_offers_its_reports(leaking: TestClient) -> None:
         assert [href for href in found.values("href") if href.startswith("/api/v1/")]
 
 
-def test_of_several_ranks_the_file_is_of_the_one_that_is_shown(
-    api: TestClient, make_run: Any
-) -> None:
-    first = make_run()
-    first.create(api)
-    first.send(api, 0, 9)
-    make_run(instance="p2", rank=1).send(api, 0, 9)
-    page = Reader(api.get("/runs/r1?process=rank+1+main").text)
+def test_a_file_is_of_the_rank_that_is_shown(shared_api: TestClient, make_run: Any) -> None:
+    make_run(id="ranks").begin(shared_api, 9)
+    make_run(id="ranks", instance="p2", rank=1).send(shared_api, 0, 9)
+    page = Reader(shared_api.get("/runs/ranks?process=rank+1+main").text)
     (address,) = [href for href in page.values("href") if "report.html" in href]
-    chart = Reader(api.get(address).text).charts()[0]
+    chart = Reader(shared_api.get(address).text).charts()[0]
     assert {line["source"]["process"] for line in chart["lines"]} == {"p2"}
 
 
@@ -456,17 +449,19 @@ def batch(leaks: Leaks) -> Batch:
     return Batch(ProcessIdentity("p1", pid=1, host="h"), tuple(rows))
 
 
-def report(
-    api: TestClient, eventually: Any, leaks: Leaks, environment: dict[str, str] | None = None
-) -> str:
-    header = RunHeader("r1", "erl", "before-fix", "generation", 25, time.time() - 3600)
-    new = {name: getattr(header, name) for name in ("id", "project", "name", "unit", "total")}
-    new["environment"] = environment or {}
+def report(api: TestClient, run: str, leaks: Leaks, **environment: str) -> str:
+    new = {
+        "id": run,
+        "project": "erl",
+        "name": "before-fix",
+        "total": 25,
+        "environment": environment,
+    }
     assert api.post("/api/v1/runs", json=new).status_code == 201
-    assert api.post("/api/v1/runs/r1/batches", json=batch_to_wire(batch(leaks))).status_code == 200
-    path = "/api/v1/runs/r1/verdict"
-    eventually(lambda: api.get(path).json().get("generations") == GENERATIONS)
-    return api.get("/runs/r1/report.md").text
+    body = batch_to_wire(batch(leaks))
+    assert api.post(f"/api/v1/runs/{run}/batches", json=body).status_code == 200
+    wait_for_verdict(api, run, GENERATIONS)
+    return api.get(f"/runs/{run}/report.md").text
 
 
 def breakdown(text: str) -> list[list[str]]:
@@ -485,33 +480,32 @@ def size_of(text: str) -> float:
     return float(number) * {"GiB": GIB, "MiB": MIB}[unit]
 
 
-@pytest.fixture
-def of_a_healthy_run(api: TestClient, eventually: Any) -> str:
-    return report(api, eventually, ())
+def test_a_run_that_keeps_nothing_has_no_breakdown(shared_api: TestClient) -> None:
+    assert breakdown(report(shared_api, "healthy", ())) == []
 
 
-def test_a_run_that_keeps_nothing_has_no_such_table(of_a_healthy_run: str) -> None:
-    assert breakdown(of_a_healthy_run) == []
+@pytest.mark.parametrize(
+    ("holder", "location"), [(LEAKS[2][4], f"`{LEAKS[2][4]}`"), ("", "–")], ids=["held", "unknown"]
+)
+def test_a_single_leak_has_no_sum(shared_api: TestClient, holder: str, location: str) -> None:
+    leaks = ((*LEAKS[2][:4], holder),)
+    ((grade, *_, said),) = breakdown(report(shared_api, f"single{len(holder)}", leaks))
+    assert (grade, said) == ("MINOR", location)
 
 
-def test_a_single_leak_needs_no_sum(api: TestClient, eventually: Any) -> None:
-    ((grade, *_, location),) = breakdown(report(api, eventually, LEAKS[2:]))
-    assert (grade, location) == ("MINOR", "`trainer.Trainer.old[*]`")
+@pytest.fixture(scope="module")
+def three_leaks(shared_api: TestClient) -> str:
+    """The report of the run `leaks`, of which no repository is known."""
+    return report(shared_api, "leaks", LEAKS)
 
 
-def test_where_neither_a_fix_nor_a_holder_is_known_there_is_no_location(
-    api: TestClient, eventually: Any
-) -> None:
-    ((*_, location),) = breakdown(
-        report(api, eventually, tuple((*leak[:4], "") for leak in LEAKS[2:]))
-    )
-    assert location == "–"
+def finding_of(api: TestClient, run: str, phase: str) -> dict[str, Any]:
+    found = api.get(f"/api/v1/runs/{run}/verdict").json()["findings"]
+    return {each["phase"]: each for each in found}[phase]
 
 
-def test_each_leak_has_its_class_component_growth_and_location(
-    api: TestClient, eventually: Any
-) -> None:
-    rows = breakdown(report(api, eventually, LEAKS))
+def test_each_leak_has_its_class_component_growth_and_location(three_leaks: str) -> None:
+    rows = breakdown(three_leaks)
     assert [row[:3] for row in rows] == [
         ["CRITICAL", "`trading.TradingEnvironment`", "`evaluate_population`"],
         ["MAJOR", "`training.Loss`", "`train_population`"],
@@ -528,27 +522,19 @@ def test_each_leak_has_its_class_component_growth_and_location(
 
 
 def test_the_location_of_a_finding_leads_to_its_line_everywhere_it_is_told(
-    api: TestClient, eventually: Any
+    shared_api: TestClient, three_leaks: str
 ) -> None:
-    """In Markdown, in JSON, on the page and in the page saved as a file."""
-    rows = breakdown(report(api, eventually, LEAKS, ON_A_FORGE))
-    assert [row[4] for row in rows][1] == f"[`{FIXED_AT}`]({READ_AT})"
-    found = {each["phase"]: each for each in api.get("/api/v1/runs/r1/verdict").json()["findings"]}
-    told = found["train_population"]
+    """In Markdown, in JSON, on the page and in the page saved as a file; nowhere without a repository."""
+    text = report(shared_api, "forge", LEAKS, **ON_A_FORGE)
+    assert [row[4] for row in breakdown(text)][1] == f"[`{FIXED_AT}`]({READ_AT})"
+    told = finding_of(shared_api, "forge", "train_population")
     assert (told["location"], told["location_link"]) == (FIXED_AT, READ_AT)
-    assert found["evolve_population"]["location"] is None
-    for address in ("/runs/r1", "/runs/r1/report.html"):
-        page = api.get(address).text.replace("<wbr>", "")
+    assert finding_of(shared_api, "forge", "evolve_population")["location"] is None
+    for address in ("/runs/forge", "/runs/forge/report.html"):
+        page = shared_api.get(address).text.replace("<wbr>", "")
         finding = page[page.index("<code>training.Loss</code>") :].split("</article>")[0]
         link = f'<a href="{READ_AT}" rel="noopener noreferrer"><code>{FIXED_AT}</code></a>'
         assert link in finding, address
-
-
-def test_without_a_repository_a_location_is_told_and_leads_nowhere(
-    api: TestClient, eventually: Any
-) -> None:
-    report(api, eventually, LEAKS)
-    found = {each["phase"]: each for each in api.get("/api/v1/runs/r1/verdict").json()["findings"]}
-    told = found["train_population"]
+    told = finding_of(shared_api, "leaks", "train_population")
     assert (told["location"], told["location_link"]) == (FIXED_AT, None)
-    assert f'<a href="{READ_AT}"' not in api.get("/runs/r1").text
+    assert f'<a href="{READ_AT}"' not in shared_api.get("/runs/leaks").text

@@ -7,20 +7,22 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, inspect, select, text, update
 from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
-from tests.server.stored import compact_all, count_of, engine_of, put_run, seal, serving
+from tests.server.stored import LATER, compact_all, count_of, engine_of, put_run, seal, serving
 
 from leakline import analysis
 from leakline_server.config import from_environment
-from leakline_server.store.engine import DATABASE_ERRORS, Engine, writing
+from leakline_server.paths import MIGRATIONS
+from leakline_server.store.engine import DATABASE_ERRORS, Engine, open_engine, writing
 from leakline_server.store.maintenance import (
     retention_policy,
     retention_steps,
@@ -34,6 +36,7 @@ from leakline_server.store.maintenance.retention_policy import (
     PerProject,
 )
 from leakline_server.store.maintenance.retention_steps import Keeping
+from leakline_server.store.migrate import FORMER_VIEWS, upgrade
 from leakline_server.store.runs.run_history import load_history
 from leakline_server.store.schema import batches, chunks, runs, segments, series
 from leakline_server.store.schema import sizes as sizes_table
@@ -91,7 +94,7 @@ def test_runs_go_by_the_age_of_their_project(engine: Engine) -> None:
 @pytest.mark.parametrize("limits", [
     Limits(keep_days=PerProject(1)), Limits(keep_bytes=PerProject(1.0)),
 ])  # fmt: skip
-def test_what_is_live_or_tagged_stays(engine: Engine, limits: Limits) -> None:
+def test_live_and_tagged_runs_stay(engine: Engine, limits: Limits) -> None:
     put(engine, "live", days=50, size=MIB, state="running")
     put(engine, "kept", days=50, size=MIB, tags='["keep"]')
     put(engine, "base", days=50, size=MIB, tags='["nightly","baseline"]')
@@ -124,64 +127,14 @@ def test_a_project_that_stays_too_large_is_named(engine: Engine) -> None:
     ]
 
 
-RUNS = st.lists(
-    st.tuples(
-        st.integers(0, 60), st.integers(0, 5), st.sampled_from(["running", "finished", "silent"]),
-        st.sampled_from(["[]", '["keep"]']), st.sampled_from(["a", "b"]),
-    ),
-    max_size=12,
-)  # fmt: skip
-
-LIMIT = st.none() | st.integers(1, 40)
-
-
-@given(RUNS, LIMIT, LIMIT)
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_there_is_rules_one_to_three_hold(
-    engine: Engine, there: list[Any], days: int | None, most: int | None
-) -> None:
-    with writing(engine) as connection:
-        connection.execute(delete(runs))
-    for i, (age, size, state, tags, project) in enumerate(there):
-        put(engine, f"{i}", days=age + 0.5, size=size, state=state, tags=tags, project=project)
-    limits = Limits(keep_days=PerProject(days), keep_bytes=PerProject(most))
-    decided = retention_policy.decide(engine, limits, NOW)
-    gone = {int(each.run_id): each.why for each in decided.going}
-    assert len(gone) == len(decided.going)
-    for i, (age, _, state, tags, _) in enumerate(there):
-        may_go = state != "running" and tags == "[]"
-        assert may_go or i not in gone
-        assert (gone.get(i) == "age") == (may_go and days is not None and age + 0.5 > days)
-    for project in ("a", "b"):
-        of_project = [(i, run) for i, run in enumerate(there) if run[4] == project]
-        size_left = sum(run[1] for i, run in of_project if i not in gone)
-        by_size = [run for i, run in of_project if gone.get(i) == "size"]
-        named = [each.project for each in decided.too_large]
-        if most is None:
-            assert not by_size
-            continue
-        assert (size_left > most) == (project in named)
-        if by_size:
-            # No more than had to: with the youngest of them it would still be too large.
-            assert size_left + by_size_of_the_youngest(by_size) > most
-
-
-def by_size_of_the_youngest(gone: list[Any]) -> int:
-    youngest = min(run[0] for run in gone)
-    return max(int(run[1]) for run in gone if run[0] == youngest)
-
-
-def test_a_run_that_was_counted_is_counted_again_when_it_has_news(
+def test_a_run_is_measured_again_when_it_has_news(
     engine: Engine,
 ) -> None:
     put(engine, "r", days=1)
     with writing(engine) as connection:
         connection.execute(delete(sizes_table))
-        connection.execute(
-            insert(batches).values(
-                run_id="r", process_id=1, first_sequence=1, count=1, revision=1, received_at=NOW, body=b"x" * 100
-            )
-        )  # fmt: skip
+        waits = {"run_id": "r", "process_id": 1, "first_sequence": 1, "count": 1, "revision": 1}
+        connection.execute(insert(batches).values(**waits, received_at=NOW, body=b"x" * 100))
     assert storage_sizes.measure(engine, NOW) == 1
     assert storage_sizes.projects(engine) == [storage_sizes.ProjectSize("erl", 1, 100)]
     assert storage_sizes.measure(engine, NOW + 1) == 0
@@ -200,7 +153,7 @@ def test_a_run_that_was_counted_is_counted_again_when_it_has_news(
     assert storage_sizes.projects(engine)[0].bytes == 50
 
 
-def test_the_worker_removes_what_is_too_old_and_says_so(
+def test_the_worker_removes_old_runs_and_logs_it(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(engine, "old", days=40)
@@ -232,10 +185,8 @@ def there(engine: Engine) -> list[str]:
 
 def keeping_of(engine: Engine, limits: Limits) -> Keeping:
     keeping = Keeping(engine, limits)
-    keeping.decided(
-        retention_policy.decide(engine, limits, NOW).going,
-        retention_policy.to_thin(engine, limits, NOW),
-    )
+    to_thin = retention_policy.to_thin(engine, limits, NOW)
+    keeping.decided(retention_policy.decide(engine, limits, NOW).going, to_thin)
     return keeping
 
 
@@ -246,7 +197,7 @@ def outcomes(keeping: Keeping) -> dict[str, str]:
     return found
 
 
-def test_what_people_tagged_or_heard_of_since_the_decision_stays(engine: Engine) -> None:
+def test_a_run_changed_since_the_decision_stays(engine: Engine) -> None:
     for name in ("again", "gone", "live", "old", "tagged"):
         put(engine, name, days=40)
     keeping = keeping_of(engine, Limits(keep_days=PerProject(30)))
@@ -261,7 +212,7 @@ def test_what_people_tagged_or_heard_of_since_the_decision_stays(engine: Engine)
     assert there(engine) == ["again", "live", "tagged"]
 
 
-def test_a_project_that_people_made_small_meanwhile_loses_no_more(engine: Engine) -> None:
+def test_a_project_made_small_meanwhile_loses_no_more(engine: Engine) -> None:
     for days in range(1, 6):
         put(engine, f"r{days}", days=days, size=10 * MIB)
     keeping = keeping_of(engine, Limits(keep_bytes=PerProject(25 * MIB)))
@@ -272,13 +223,10 @@ def test_a_project_that_people_made_small_meanwhile_loses_no_more(engine: Engine
 
 def sealed(engine: Engine, name: str, *firsts: int) -> None:
     """Empty stretches, which nothing can be left out of."""
+    of = {"run_id": name, "process_id": 1, "count": 1, "revision": 0}
+    rows = [{**of, "first_sequence": first, "last_sequence": first} for first in firsts]
     with writing(engine) as connection:
-        for first in firsts:
-            connection.execute(
-                insert(segments).values(
-                    run_id=name, process_id=1, first_sequence=first, last_sequence=first, count=1, revision=0
-                )
-            )  # fmt: skip
+        connection.execute(insert(segments), rows)
 
 
 def thin_by(monkeypatch: pytest.MonkeyPatch, engine: Engine, thin: Callable[[int], None]) -> None:
@@ -316,7 +264,7 @@ def old(engine: Engine) -> Engine:
     return engine
 
 
-def test_a_stretch_whose_thinning_failed_is_thinned_after_the_others(
+def test_a_failed_segment_is_thinned_after_the_others(
     old: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = [OperationalError("", None, Exception("deadlock detected"))]
@@ -333,7 +281,7 @@ def test_a_stretch_whose_thinning_failed_is_thinned_after_the_others(
     assert retention_policy.to_thin(old, THIN, NOW) == []
 
 
-def test_a_stretch_that_a_compaction_moved_is_found_where_it_is_now(
+def test_a_segment_moved_by_compaction_is_thinned(
     old: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thin_by(monkeypatch, old, lambda first: sealed(old, "old", 3) if first == 1 else None)
@@ -341,7 +289,7 @@ def test_a_stretch_that_a_compaction_moved_is_found_where_it_is_now(
     assert retention_steps.whole(old, "old") == []
 
 
-def test_a_run_whose_thinning_fails_each_time_is_tried_again_at_the_next_decision(
+def test_a_run_that_cannot_be_thinned_is_tried_later(
     old: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def thin(first: int) -> None:
@@ -352,7 +300,7 @@ def test_a_run_whose_thinning_fails_each_time_is_tried_again_at_the_next_decisio
     assert retention_policy.to_thin(old, THIN, NOW) == [("old", 0)]
 
 
-def test_a_run_that_is_tagged_while_it_is_thinned_keeps_the_rest(
+def test_a_run_tagged_meanwhile_keeps_the_rest(
     old: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thin_by(monkeypatch, old, lambda first: change(old, "old", tags='["keep"]'))
@@ -361,13 +309,10 @@ def test_a_run_that_is_tagged_while_it_is_thinned_keeps_the_rest(
 
 
 def test_the_settings_name_projects() -> None:
-    found = from_environment(
-        {
-            "LEAKLINE_KEEP_DAYS": "30, erl-trading=90, papers=forever",
-            "LEAKLINE_THIN_AFTER_DAYS": "0.5",
-            "LEAKLINE_KEEP_BYTES": "a=b=50 GiB, forever",
-        }
-    ).limits
+    found = from_environment({
+        "LEAKLINE_KEEP_DAYS": "30, erl-trading=90, papers=forever", "LEAKLINE_THIN_AFTER_DAYS": "0.5",
+        "LEAKLINE_KEEP_BYTES": "a=b=50 GiB, forever",
+    }).limits  # fmt: skip
     assert found.keep_days == PerProject(30.0, {"erl-trading": 90.0, "papers": None})
     assert found.thin_after_days == PerProject(0.5)
     assert found.keep_bytes == PerProject(None, {"a=b": 50 * 2**30})
@@ -385,12 +330,12 @@ def thin(engine: Engine, run_id: str = "r1") -> int:
 def nobody_else(request: pytest.FixtureRequest, patch: Any) -> None:
     """Verdicts move revisions, and a worker that compacts may come first: neither does to what is thinned."""
     if "run" in request.fixturenames:
-        for worker in (
+        for name in (
             "examination_worker.Examiner",
             "storage_upkeep.Retainer",
             "storage_upkeep.Compactor",
         ):
-            patch(f"workers.{worker}.once", lambda self: 3600.0)
+            patch(f"workers.{name}.once", lambda self: 3600.0)
 
 
 @pytest.fixture
@@ -431,21 +376,6 @@ def points(api: TestClient, name: str) -> list[Any]:
     return [(x, value) for x, value in values if value is not None]
 
 
-def test_generation_ends_extremes_and_both_ends_stay(api: TestClient, run: Any) -> None:
-    finish(api)
-    names = ("process.rss_bytes", "gauge.spike", "gauge.late", "gauge.rare")
-    before = {name: dict(points(api, name)) for name in names}
-    left_out = thin(engine_of(api))
-    after = {name: dict(points(api, name)) for name in names}
-    stayed = sorted(after["process.rss_bytes"])
-    assert len(stayed) == 600 - left_out < 120
-    assert set(stayed) >= {*range(9, 600, 10), 0, 599, 401, 77, 301}
-    for name in names:
-        assert after[name] == {x: v for x, v in before[name].items() if x in stayed}
-        assert min(after[name].values()) == min(before[name].values())
-        assert max(after[name].values()) == max(before[name].values())
-
-
 def test_the_books_of_the_client_and_the_verdict_are_the_same(api: TestClient, run: Any) -> None:
     finish(api)
     engine = engine_of(api)
@@ -461,7 +391,7 @@ def test_the_books_of_the_client_and_the_verdict_are_the_same(api: TestClient, r
     assert new_growth.estimate == pytest.approx(old_growth.estimate, rel=0.05)
 
 
-def test_what_was_thinned_is_known_when_it_is_sent_again(api: TestClient, run: Any) -> None:
+def test_thinned_snapshots_sent_again_are_known(api: TestClient, run: Any) -> None:
     finish(api)
     before = api.get("/api/v1/runs/r1").json()["processes"][0]
     thin(engine_of(api))
@@ -485,7 +415,7 @@ def again(api: TestClient) -> TestClient:
 
 
 @pytest.mark.parametrize("thinned_first", [True, False])
-def test_what_never_came_is_taken_when_it_comes_after_thinning(
+def test_snapshots_that_come_after_thinning_are_taken(
     thinned_first: bool, api: TestClient, run: Any
 ) -> None:
     """Of 0 to 1,299 these come later: 600 to 799, 1,000 to 1,099 and 1,150 to 1,199."""
@@ -555,7 +485,7 @@ def test_a_run_that_goes_on_is_left_as_it_is(api: TestClient, run: Any) -> None:
     assert len(points(api, "gauge.spike")) == 600
 
 
-def test_a_stretch_that_somebody_changes_meanwhile_is_left_to_the_next_time(
+def test_a_segment_changed_meanwhile_is_thinned_later(
     api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish(api)
@@ -585,7 +515,7 @@ def test_a_damaged_stretch_stays_as_it_is(api: TestClient, run: Any) -> None:
         assert connection.scalar(select(func.count()).select_from(chunks)) == count
 
 
-def test_what_is_old_is_thinned_once_and_again_when_more_came(api: TestClient, run: Any) -> None:
+def test_a_run_is_thinned_again_after_more_came(api: TestClient, run: Any) -> None:
     finish(api)
     engine = engine_of(api)
     storage_sizes.measure(engine, 1.0)
@@ -621,7 +551,7 @@ VALUE = st.none() | st.integers(-5, 5)
     st.booleans(),
 )  # fmt: skip
 @settings(max_examples=200)
-def test_the_numbers_of_every_chunk_stay_whatever_is_in_it(
+def test_thinning_keeps_ends_and_extremes_of_each_chunk(
     rows: list[Any], has_generations: bool
 ) -> None:
     count = len(rows)
@@ -691,13 +621,11 @@ def long_run(engine: Engine, run_id: str) -> None:
             connection.execute(
                 insert(segments).values(**of, last_sequence=at + COUNT - 1, revision=1, bytes=1)
             )
+            told = ("present", "first", "last", "min", "max", "width", "blob")
             rows = [
-                {
-                    **of, "series_id": number, "present": c.present, "first": c.first, "last": c.last,
-                    "min": c.min, "max": c.max, "width": c.width, "blob": c.blob,
-                }
-                for number, c in packed.items()
-            ]  # fmt: skip
+                {**of, "series_id": number} | {name: getattr(chunk, name) for name in told}
+                for number, chunk in packed.items()
+            ]
             connection.execute(insert(chunks), rows)
 
 
@@ -730,7 +658,7 @@ class Sending:
             self.acknowledged += 1
 
 
-def test_batches_are_acknowledged_while_old_runs_are_removed_and_thinned(
+def test_ingest_goes_on_while_runs_are_removed_and_thinned(
     api: TestClient, make_run: Any, eventually: Any, patch: Any
 ) -> None:
     """By a worker beside that of the server, which does not wait for its turn, nor with its first decision."""
@@ -756,3 +684,70 @@ def test_batches_are_acknowledged_while_old_runs_are_removed_and_thinned(
     # A batch waits for a step of the retainer, never for all its work.
     assert beside.longest < 5.0
     assert retainer.figures.thinned_snapshots > SEGMENTS * COUNT / 2
+
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "retention.md"
+# The run of the document.
+RUN = "5f2c8d1e9a0b4c37"
+
+
+def queries() -> list[str]:
+    section = DOCUMENT.read_text().partition("## Reading the database with SQL")[2]
+    block = section.partition("```sql\n")[2].partition("```")[0]
+    return [query for query in block.split(";") if query.strip()]
+
+
+@pytest.fixture
+def sealed_engine(api: TestClient, make_run: Any) -> Engine:
+    """Sealed snapshots of 200 numbers, and some that wait."""
+    run = make_run(id=RUN).begin(api, 200)
+    engine = engine_of(api)
+    seal(engine)
+    run.send(api, 200, 10)
+    api.patch(f"/api/v1/runs/{RUN}", json={"state": "finished"})
+    storage_sizes.measure(engine, LATER)
+    return engine
+
+
+def rows(engine: Engine, query: str) -> list[dict[str, Any]]:
+    with engine.connect() as connection:
+        return [dict(row) for row in connection.execute(text(query)).mappings()]
+
+
+def test_documented_sql_has_the_numbers_of_the_api(
+    api: TestClient, sealed_engine: Engine, eventually: Any
+) -> None:
+    of_runs, of_series, of_stretches = queries()
+    # Else a verdict may come between the query and the answer that it is compared with.
+    eventually(lambda: api.get(f"/api/v1/runs/{RUN}").json()["status"] == "confirmed")
+    (run,) = rows(sealed_engine, of_runs)
+    answer = api.get(f"/api/v1/runs/{RUN}").json()
+    for name in ("id", "project", "name", "state", "status", "peak_bytes"):
+        assert run[name] == answer[name], name
+    assert run["bytes"] == api.get("/api/v1/projects").json()["items"][0]["bytes"]
+
+    found = {row["name"]: row for row in rows(sealed_engine, of_series)}
+    assert found
+    for name, row in found.items():
+        path = f"/api/v1/runs/{RUN}/series?name={name}&x=sequence&to=199&points=2000"
+        (item,) = api.get(path).json()["items"]
+        assert (row["lowest"], row["highest"]) == (min(item["min"]), max(item["max"])), name
+    highest = [row["highest"] for row in found.values()]
+    assert highest == sorted(highest, reverse=True)
+
+    (stretch,) = rows(sealed_engine, of_stretches)
+    assert stretch == {
+        "instance": "p1", "rank": 0, "first_sequence": 0, "last_sequence": 199, "count": 200,
+        "first_time": 1_760_000_000.0, "last_time": 1_760_000_099.5, "first_generation": 0, "last_generation": 66,
+    }  # fmt: skip
+
+
+def test_the_views_of_older_versions_are_dropped(empty_database_url: str) -> None:
+    engine = open_engine(empty_database_url)
+    upgrade(engine, MIGRATIONS, "0015_damaged")
+    with writing(engine) as connection:
+        for view in FORMER_VIEWS:
+            connection.exec_driver_sql(f"CREATE VIEW {view} AS SELECT id FROM runs")
+    upgrade(engine, MIGRATIONS)
+    assert inspect(engine).get_view_names() == []
+    engine.dispose()

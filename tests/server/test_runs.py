@@ -1,14 +1,34 @@
-"""A run is created once, joined, resumed, ended, annotated and found again."""
+"""A run is created once, joined, resumed, ended and annotated; the list of runs in each order, page by page."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 from typing import Any
 
 import pytest
 import zstandard
+from sqlalchemy import insert, select, update
 from starlette.testclient import TestClient
+from tests.server.stored import engine_of, put_run
+
+from leakline_server.paths import MIGRATIONS
+from leakline_server.store.engine import Engine, open_engine, writing
+from leakline_server.store.migrate import upgrade
+from leakline_server.store.runs.run_order import (
+    LAST_SEEN,
+    ORDERS,
+    BadCursor,
+    Order,
+    Place,
+    order_of,
+    read_cursor,
+    sorted_by,
+    write_cursor,
+)
+from leakline_server.store.runs.runs import RunFilter, list_runs
+from leakline_server.store.schema import runs
 
 
 def patch(api: TestClient, run: str, **changes: Any) -> dict[str, Any]:
@@ -95,84 +115,25 @@ def test_a_process_that_says_hello_again_changes_nothing(api: TestClient, make_r
     assert len(again["processes"]) == 1
 
 
-def test_a_process_that_said_hello_is_waited_for(api: TestClient, make_run: Any) -> None:
-    header = make_run().header
-    for rank in range(2):
-        who = {"instance": f"p{rank}", "rank": rank}
-        api.post("/api/v1/runs", json=header | {"process": who})
-    assert patch(api, "r1", state="finished", instance="p0")["state"] == "running"
-    assert patch(api, "r1", state="finished", instance="p1")["state"] == "finished"
-    assert len(api.get("/api/v1/runs/r1").json()["processes"]) == 2
-
-
-def test_the_first_batch_of_a_process_that_said_hello_is_its_own(
-    api: TestClient, make_run: Any
-) -> None:
+def test_the_first_batch_of_a_joined_process_is_its_own(api: TestClient, make_run: Any) -> None:
     run, other = make_run(), make_run(instance="p2", rank=1)
     run.begin(api, 3)
     # The writer knows the run by now; this process joins behind its back.
     api.post("/api/v1/runs", json=run.header | {"process": {"instance": "p2", "rank": 1}})
     assert other.send(api, 0, 3) == 3
     found = api.get("/api/v1/runs/r1").json()["processes"]
-    assert [(p["instance"], p["rss_bytes"] is not None) for p in found] == [
-        ("p1", True),
-        ("p2", True),
-    ]
-
-
-def test_the_next_attempt_comes_with_its_process(api: TestClient, make_run: Any) -> None:
-    first, second = make_run(), make_run(instance="p2", attempt=2)
-    api.post("/api/v1/runs", json=first.header | {"process": {"instance": "p1"}})
-    first.send(api, 0, 6)
-    # It was killed and could not say so; the next attempt joins while the run still counts as running.
-    hello = first.header | {
-        "process": {"instance": "p2", "attempt": 2},
-        "environment": {"torch": "2.13"},
-    }
-    assert api.post("/api/v1/runs", json=hello).json()["attempt"] == 2
-    second.send(api, 0, 3)
-    assert patch(api, "r1", state="killed", instance="p1")["state"] == "running"
-    found = patch(api, "r1", state="finished", instance="p2")
-    assert (found["state"], found["attempt"]) == ("finished", 2)
-    assert [a["number"] for a in found["attempts"]] == [1, 2]
-    assert found["rss_bytes"] == second.snapshot(2).samples["process.rss_bytes"]
+    assert {p["instance"]: p["rss_bytes"] is not None for p in found} == {"p1": True, "p2": True}
 
 
 @pytest.mark.parametrize(
     ("said", "state"),
-    [
-        ("interrupted", "interrupted"),
-        ("finished", "finished"),
-        ("failed", "failed"),
-        ("terminated", "killed"),
-        ("killed", "killed"),
-    ],
-)
+    [("interrupted", "interrupted"), ("finished", "finished"), ("failed", "failed"), ("terminated", "killed")],
+)  # fmt: skip
 def test_how_a_run_ended(said: str, state: str, api: TestClient, make_run: Any) -> None:
     make_run().create(api)
     found = patch(api, "r1", state=said, ended_at=1_760_000_100.5, reason="it was told to")
     assert (found["state"], found["ended_at"]) == (state, "2025-10-09T08:55:00.500Z")
     assert found["reason"] == "it was told to"
-
-
-def test_a_run_of_several_processes_ends_with_the_last_and_as_the_worst(
-    api: TestClient, make_run: Any
-) -> None:
-    run, other = make_run(), make_run(instance="p2", rank=1)
-    run.begin(api, 3)
-    other.send(api, 0, 3)
-    assert patch(api, "r1", state="failed", instance="p1")["state"] == "running"
-    assert patch(api, "r1", state="finished", instance="p2")["state"] == "failed"
-
-
-def test_batches_that_come_after_the_end_are_kept_and_change_nothing_about_it(
-    api: TestClient, make_run: Any
-) -> None:
-    run = make_run()
-    run.create(api)
-    patch(api, "r1", state="finished")
-    assert run.send(api, 0, 6) == 6
-    assert api.get("/api/v1/runs/r1").json()["state"] == "finished"
 
 
 def test_tags_are_replaced_and_notes_are_added(api: TestClient, make_run: Any) -> None:
@@ -184,9 +145,7 @@ def test_tags_are_replaced_and_notes_are_added(api: TestClient, make_run: Any) -
     assert patch(api, "r1", tags=[])["tags"] == []
 
 
-def test_the_row_of_a_run_says_what_the_list_shows(
-    api: TestClient, make_run: Any, eventually: Any
-) -> None:
+def test_the_row_of_a_run_is_complete(api: TestClient, make_run: Any, eventually: Any) -> None:
     run = make_run().begin(api, 300)
     # The number of generations follows with the next examination.
     eventually(lambda: api.get("/api/v1/runs").json()["items"][0]["generations"] in (99, 100))
@@ -207,13 +166,8 @@ def test_phases_seen_and_series_are_listed(api: TestClient, make_run: Any) -> No
     assert found["series"] == sorted(run.snapshot(2).samples)
     (declared,) = found["expectations"]
     assert declared == {
-        "type": "app.Env",
-        "low": 2,
-        "high": 2,
-        "after": None,
-        "accepted": False,
-        "baseline": False,
-    }
+        "type": "app.Env", "low": 2, "high": 2, "after": None, "accepted": False, "baseline": False,
+    }  # fmt: skip
     assert found["processes"][0]["pid"] == 100
 
 
@@ -235,22 +189,14 @@ NEWEST = [f"m{i:02}" for i in range(11, -1, -1)]
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("", NEWEST),
-        ("project=odd", NEWEST[::2]),
-        ("tag=ten", ["m10"]),
-        ("tag=te", []),
-        ("tag=%25", []),
-        ("status=failed", ["m05"]),
-        ("status=learning", NEWEST),
-        ("status=confirmed", []),
-        ("q=TRY_1%25", ["m01"]),
-        ("q=m1", ["m11", "m10"]),
-        ("q=even&limit=2", ["m10", "m08"]),
-        ("q=nothing", []),
+        ("", NEWEST), ("project=odd", NEWEST[::2]), ("tag=ten", ["m10"]), ("tag=te", []), ("tag=%25", []),
+        ("status=failed", ["m05"]), ("status=learning", NEWEST), ("status=confirmed", []), ("q=TRY_1%25", ["m01"]),
+        ("q=m1", ["m11", "m10"]), ("q=even&limit=2", ["m10", "m08"]), ("q=nothing", []),
     ],
-)
+)  # fmt: skip
 def test_runs_are_found(query: str, expected: list[str], many: TestClient) -> None:
-    assert names(many, query) == expected
+    # Other tests of this file have runs on the same server.
+    assert [name for name in names(many, query) if name.startswith("m")] == expected
 
 
 def test_following_the_cursor_gives_every_snapshot_once(api: TestClient, make_run: Any) -> None:
@@ -268,3 +214,279 @@ def test_following_the_cursor_gives_every_snapshot_once(api: TestClient, make_ru
         cursor = answer["next"]
     assert len(seen) == len(set(seen)) == 65
     assert times == sorted(times, reverse=True)
+
+
+COLUMNS = {
+    "seen": "last_seen_at", "started": "started_at", "name": "name",
+    "growth": "growth_bytes", "memory": "rss_bytes", "out": "runs_out_at",
+}  # fmt: skip
+RISING = ("name", "out")
+
+
+def row(number: int) -> dict[str, Any]:
+    """Ties in every column; growth, memory and the end of memory are unknown of some."""
+    return {
+        "id": f"r{number * 7 % 40:02}", "project": "even" if number % 2 == 0 else "odd",
+        "name": f"try {'abc'[number % 3]}", "unit": "generation", "state": "finished",
+        "tags": json.dumps(["two words"] if number % 5 == 0 else []),
+        "started_at": 1.76e9 + number // 4 + 0.1, "created_at": 1.76e9, "last_seen_at": 1.77e9 - number // 3,
+        "growth_bytes": None if number % 4 == 0 else (number // 6 - 3) * 1e9 / 7,
+        "rss_bytes": None if number % 6 == 0 else 2**30 + number // 5,
+        "runs_out_at": None if number % 2 else 1.78e9 + number // 10,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def filled(engine: Engine) -> Engine:
+    with writing(engine) as connection:
+        connection.execute(insert(runs), [row(number) for number in range(40)])
+    return engine
+
+
+def expected(order: Order) -> list[str]:
+    """By Python's own sorting."""
+    rows = [row(number) for number in range(40)]
+    column = COLUMNS[order.by]
+    known = sorted(
+        (each for each in rows if each[column] is not None),
+        key=lambda each: (each[column], each["id"]), reverse=order.falling,
+    )  # fmt: skip
+    unknown = sorted(each["id"] for each in rows if each[column] is None)
+    return [each["id"] for each in known] + (unknown[::-1] if order.falling else unknown)
+
+
+def followed(engine: Engine, order: Order, limit: int, **asked: Any) -> list[str]:
+    found: list[str] = []
+    cursor: str | None = None
+    for _ in range(100):
+        page = list_runs(engine, RunFilter(limit=limit, cursor=cursor, order=order, **asked))
+        assert len(page["items"]) <= limit
+        found += [item["id"] for item in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            return found
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("by", ORDERS)
+def test_every_order_has_each_run_once_per_page_size(by: Any, turned: bool, filled: Engine) -> None:
+    order = Order(by, turned)
+    assert expected(order) != sorted(expected(order))
+    for limit in (1, 7, 39, 40, 41):
+        assert followed(filled, order, limit) == expected(order), limit
+
+
+def test_the_newest_largest_and_soonest_come_first() -> None:
+    assert [order_of(by).falling for by in ORDERS] == [by not in RISING for by in ORDERS]  # type: ignore[union-attr]
+    assert [order_of(f"-{by}").falling for by in ORDERS] == [by in RISING for by in ORDERS]  # type: ignore[union-attr]
+    assert order_of("size") is order_of("") is order_of("--name") is None
+
+
+def test_a_search_goes_through_the_pages_in_the_same_order(filled: Engine) -> None:
+    odd = {row(number)["id"] for number in range(1, 40, 2)}
+    for order in (Order("growth"), Order("out"), LAST_SEEN):
+        found = followed(filled, order, 3, project="odd")
+        assert found == [each for each in expected(order) if each in odd]
+    words = followed(filled, Order("name"), 3, words=("TRY", "b"), tags=("two words",))
+    assert len(words) == sum(number % 15 == 10 for number in range(40)) > 0
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "", "growth", "growth/", "growth/r01/nan", "growth/r01/inf", "growth/r01/x", "started/r01/1.0",
+        "-growth/r01/1.0", "growth/r 1/2", "growth/r01/1\x00",
+    ],
+)  # fmt: skip
+def test_a_cursor_of_another_order_is_refused(cursor: str, filled: Engine) -> None:
+    with pytest.raises(BadCursor):
+        list_runs(filled, RunFilter(cursor=cursor, order=Order("growth")))
+
+
+def test_a_number_beyond_the_column_is_no_cursor(filled: Engine) -> None:
+    with pytest.raises(BadCursor):
+        list_runs(filled, RunFilter(cursor=f"memory/r01/{2**63}", order=Order("memory")))
+
+
+@pytest.mark.parametrize("value", [0.1 + 0.2, -1e300, 5e-324, None])
+def test_a_cursor_says_exactly_where_a_page_ended(value: float | None) -> None:
+    place = Place(value, "r:1.2-x")
+    assert read_cursor(Order("growth"), write_cursor(Order("growth"), place)) == place
+
+
+def test_a_name_may_look_like_anything(filled: Engine) -> None:
+    names = ["a/b/c", "a\nb", " ", "ä" * 128, "growth/r01/1"]
+    with writing(filled) as connection:
+        for number, name in enumerate(names):
+            change = update(runs).where(runs.c.id == f"r{number:02}").values(name=name)
+            connection.execute(change)
+    found = followed(filled, Order("name"), 1)
+    assert len(found) == len(set(found)) == 40
+
+
+def test_runs_are_sorted_by_their_verdicts(api: TestClient, make_run: Any, eventually: Any) -> None:
+    for run_id, leak in (("slow", 2**20), ("fast", 2**27)):
+        make_run(id=run_id, instance=f"{run_id}-1", leak_bytes=leak).begin(api, 60)
+
+    def stored() -> list[float | None]:
+        with engine_of(api).connect() as connection:
+            return list(connection.scalars(select(runs.c.growth_bytes).order_by(runs.c.id)))
+
+    def told() -> list[float | None]:
+        items = api.get("/api/v1/runs").json()["items"]
+        rates = {item["id"]: item["growth_bytes_per_generation"] for item in items}
+        return [rates[run_id] and rates[run_id]["estimate"] for run_id in sorted(rates)]
+
+    eventually(lambda: None not in told())
+    assert stored() == pytest.approx(told())
+    names = re.findall(r'class="name" href="/runs/(\w+)"', api.get("/?sort=growth").text)
+    assert names == ["fast", "slow"]
+
+
+@pytest.mark.parametrize(("risk", "out"), [("none", None), ("low", 1_800_000_000.0)])
+def test_an_end_of_memory_without_risk_is_not_sorted(risk: str, out: float | None) -> None:
+    at = {"estimate": "2027-01-15T08:00:00Z"}
+    verdict = {"growth_bytes_per_generation": None, "oom": {"risk": risk, "at": at}}
+    assert sorted_by(verdict)["runs_out_at"] == out
+
+
+def test_verdicts_of_older_versions_are_sorted_too(empty_database_url: str) -> None:
+    engine = open_engine(empty_database_url)
+    upgrade(engine, MIGRATIONS, "0008_segments_to_compact")
+    growing = {
+        "growth_bytes_per_generation": {"estimate": 4096, "low": 1, "high": 5},
+        "oom": {"at": {"estimate": "2026-01-31T12:00:00.000Z", "low": "", "high": ""}},
+    }
+    steady = {"growth_bytes_per_generation": None, "oom": {"at": None}}
+    verdicts = {"a": json.dumps(growing), "b": json.dumps(steady), "c": None}
+    # More than are read at a time.
+    verdicts |= {f"d{i:03}": json.dumps(growing) for i in range(450)}
+    with writing(engine) as connection:
+        for run_id, verdict in verdicts.items():
+            put_run(connection, run_id, verdict=verdict)
+    upgrade(engine, MIGRATIONS)
+    with engine.connect() as connection:
+        rows = connection.execute(select(runs)).all()
+    found = {row.id: (row.growth_bytes, row.runs_out_at) for row in rows}
+    assert found.pop("b") == found.pop("c") == (None, None)
+    assert set(found.values()) == {(4096.0, 1769860800.0)}
+    assert len(found) == 451
+    engine.dispose()
+
+
+def read_list(api: TestClient, query: str = "") -> str:
+    answer = api.get(f"/?{query}")
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def create(api: TestClient, **header: Any) -> None:
+    assert api.post("/api/v1/runs", json=header).status_code == 201
+
+
+def listed(text: str) -> list[str]:
+    return re.findall(r'class="name" href="/runs/(\w+)"', text)
+
+
+def test_column_heads_link_to_the_other_orders(api: TestClient) -> None:
+    for number, name in enumerate(["b", "c", "a"]):
+        create(api, id=name, name=name, started_at=1.76e9 + number, total=25)
+    assert listed(read_list(api, "sort=name")) == ["a", "b", "c"]
+    assert listed(read_list(api, "sort=-name")) == ["c", "b", "a"]
+    assert listed(read_list(api, "sort=started")) == ["a", "c", "b"]
+    assert listed(read_list(api, "sort=nonsense&group=nonsense")) == listed(read_list(api))
+    text = read_list(api, "sort=name&q=b&group=none")
+    assert text.count("aria-sort") == 1
+    by_name = '<a href="/?q=b&amp;group=none&amp;sort=-name">Run</a>'
+    assert f'<th scope="col" aria-sort="ascending">{by_name}' in text
+    assert 'href="/?q=b&amp;group=none&amp;sort=growth">Growth</a>' in text
+    # The usual order stands in no address.
+    assert 'href="/?q=b&amp;group=none">Last seen</a>' in text
+    assert 'aria-sort="descending"><a href="/?sort=-seen">' in read_list(api)
+
+
+def test_the_api_has_the_same_orders(api: TestClient) -> None:
+    for number, name in enumerate(["b", "c", "a"]):
+        create(api, id=name, name=name, started_at=1.76e9 + number)
+
+    def asked(query: str) -> Any:
+        return api.get(f"/api/v1/runs?{query}").json()
+
+    assert [item["id"] for item in asked("")["items"]] == ["a", "c", "b"]
+    first = asked("sort=-name&limit=2")
+    assert [item["id"] for item in first["items"]] == ["c", "b"]
+    assert [item["id"] for item in asked(f"sort=-name&cursor={first['next']}")["items"]] == ["a"]
+    assert asked(f"cursor={first['next']}")["error"]["details"]["field"] == "cursor"
+    assert asked("sort=size")["error"]["details"]["field"] == "sort"
+
+
+def test_runs_are_grouped_by_project_by_tag_or_not_at_all(api: TestClient) -> None:
+    create(api, id="a", project="vision", tags=["big", "my tag"])
+    create(api, id="b", project="speech", tags=["big"])
+    create(api, id="c", project="vision")
+
+    def groups(query: str) -> dict[str, list[str]]:
+        text = read_list(api, query).replace("<wbr>", "")
+        return {
+            re.sub("<[^>]+>", "", re.findall("<h2>(.*?)</h2>", part)[0]): sorted(listed(part))
+            for part in text.split("<section")[1:]
+            if "<h2>" in part
+        }
+
+    assert groups("") == {"vision": ["a", "c"], "speech": ["b"]}
+    assert groups("group=tag") == {"big": ["a", "b"], "my tag": ["a"], "No tag": ["c"]}
+    assert groups("group=none") == {}
+    assert sorted(listed(read_list(api, "group=none"))) == ["a", "b", "c"]
+    text = read_list(api, "group=tag")
+    boxes = re.findall(r'name="pick" id="([^"]+)"', text)
+    assert len(boxes) == len(set(boxes)) == 4
+    # A value with a space stands in quotes, and leads to what it says.
+    assert "/?q=tag%3A%22my+tag%22&amp;group=tag" in text
+    assert listed(read_list(api, "q=tag:%22my+tag%22")) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ('project:"my project"', ["a"]), ("project:my project", []),
+        ('project:"my project" second', []), ('"first try"', ["a"]), ("try first", ["a"]),
+        ('"try first"', []), ("nothing:here", ["c"]), ('tag:"say \\"x\\""', ["b"]),
+        ("tag:one tag:two", ["b"]), ("tag:one", ["a", "b"]),
+        ("STATUS:Running project:other", ["b", "c"]), ('project:"my proj', []),
+        ('project:""', ["a", "b", "c"]), ("status:nonsense", []), ("", ["a", "b", "c"]),
+    ],
+)  # fmt: skip
+def test_a_search_takes_words_and_quotes(query: str, found: list[str], words: TestClient) -> None:
+    shown = set(listed(words.get("/", params={"q": query}).text))
+    assert sorted(shown & {"a", "b", "c"}) == found
+
+
+@pytest.fixture(scope="module")
+def words(shared_api: TestClient) -> TestClient:
+    create(shared_api, id="a", project="my project", name="first try", tags=["one"])
+    create(shared_api, id="b", project="other", name="second try", tags=["one", "two", 'say "x"'])
+    create(shared_api, id="c", project="other", name="nothing:here")
+    return shared_api
+
+
+def test_pages_of_the_list_follow_each_other(api: TestClient) -> None:
+    for number in range(53):
+        create(api, id=f"m{number:02}", name=f"m{number:02}")
+    first = read_list(api, "sort=name&group=none")
+    (more,) = re.findall(r'<a class="button" href="/.([^"]+)">More runs', first)
+    more = more.replace("&amp;", "&")
+    second = read_list(api, more)
+    found = listed(first) + listed(second)
+    assert found == sorted(found) and len(found) == 53
+    assert "More runs" not in second
+    # With the cursor of another order it begins anew.
+    assert len(listed(read_list(api, more.replace("sort=name", "sort=growth")))) == 50
+
+
+def test_progress_is_drawn_where_there_is_a_plan(api: TestClient, make_run: Any) -> None:
+    make_run().begin(api, 12)
+    create(api, id="open", name="open")
+    text = read_list(api)
+    assert text.count("<progress") == 1
+    assert re.search(r'<progress class="plan" value="\d" max="25"', text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from tests.server.stored import (
     compact_all,
     count_of,
     engine_of,
-    make_idle,
     seal,
     serving,
     statements,
@@ -67,10 +65,7 @@ PATIENCE_SECONDS = 60.0
 
 def seal_everything(engine: Engine) -> int:
     """As if all that waits had been idle for long; returns how many snapshots wait after it."""
-    make_idle(engine)
-    for key in sealing.due(engine, LATER):
-        while sealing.seal_one(engine, key, LATER).snapshots:
-            continue
+    seal(engine)
     return count_of(engine, func.coalesce(func.sum(batches.c.count), 0))
 
 
@@ -110,7 +105,7 @@ def segments_of(engine: Engine) -> list[tuple[int, int, int]]:
         pytest.param(0, 1_300, 4, [(0, 1_023, 0)], 276, id="small batches", marks=pytest.mark.long),
     ],
 )  # fmt: skip
-def test_what_is_enough_for_a_segment_is_sealed_by_itself(
+def test_enough_for_a_segment_is_sealed_by_itself(
     first: int, count: int, size: int, sealed: list[tuple[int, int, int]], waiting: int,
     api: TestClient, run: Any, eventually: Any,
 ) -> None:  # fmt: skip
@@ -122,9 +117,7 @@ def test_what_is_enough_for_a_segment_is_sealed_by_itself(
 
 
 @pytest.mark.long
-def test_what_comes_late_is_sealed_without_what_came_meanwhile(
-    api: TestClient, run: Any, eventually: Any
-) -> None:
+def test_late_snapshots_are_sealed_apart(api: TestClient, run: Any, eventually: Any) -> None:
     run.send(api, 0, 500, size=100)
     run.send(api, 510, 8_200, size=100)
     engine = engine_of(api)
@@ -142,9 +135,7 @@ def test_what_comes_late_is_sealed_without_what_came_meanwhile(
 
 
 @pytest.mark.long
-def test_a_block_around_what_is_sealed_is_left_to_compaction(
-    api: TestClient, run: Any, eventually: Any
-) -> None:
+def test_a_block_around_a_segment_is_compacted(api: TestClient, run: Any, eventually: Any) -> None:
     run.send(api, 0, 700, size=100)
     run.send(api, 710, 790, size=10)
     engine = engine_of(api)
@@ -186,17 +177,6 @@ def test_runs_without_news_cost_no_look_at_what_waits_of_them(engine: Engine) ->
         with engine.connect() as connection:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
         assert not any("SCAN" in row.detail for row in plan), plan
-
-
-def test_two_servers_that_seal_at_once_make_each_segment_once(api: TestClient, run: Any) -> None:
-    run.send(api, 0, 400, size=20)
-    engine = engine_of(api)
-    make_idle(engine)
-    (key,) = sealing.due(engine, LATER)
-    with ThreadPoolExecutor(8) as pool:
-        sealed = list(pool.map(lambda _: sealing.seal_one(engine, key, LATER).snapshots, range(8)))
-    assert sorted(sealed) == [0] * 7 + [400]
-    assert count_of(engine, func.sum(segments.c.count)) == 400
 
 
 def test_a_late_batch_lies_in_its_place_when_read(api: TestClient, run: Any) -> None:
@@ -244,7 +224,7 @@ def test_a_small_run_stays_in_the_inbox(api: TestClient, run: Any) -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_the_history_is_the_one_the_offline_report_builds(
+def test_the_history_is_that_of_the_offline_report(
     sealed: bool, api: TestClient, run: Any, make_run: Any
 ) -> None:
     other = make_run(instance="p2", rank=1)
@@ -270,9 +250,7 @@ def test_the_history_is_the_one_the_offline_report_builds(
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_of_a_very_long_run_an_examination_reads_what_the_analysis_would(
-    sealed: bool, api: TestClient, run: Any
-) -> None:
+def test_of_a_long_run_the_thinned_history_is_read(sealed: bool, api: TestClient, run: Any) -> None:
     run.extra["once"] = lambda i: 1 if i == 3 * 302 else None
     run.send(api, 0, 3 * 1_000, size=200)
     engine = engine_of(api)
@@ -314,13 +292,9 @@ def made_of(table: Array) -> list[Chunk]:
 
 @pytest.mark.long
 def test_one_process_that_cannot_be_sealed_holds_up_no_other(
-    api: TestClient,
-    run: Any,
-    make_run: Any,
-    eventually: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    api: TestClient, run: Any, make_run: Any, eventually: Any, patch: Any,
     caplog: pytest.LogCaptureFixture,
-) -> None:
+) -> None:  # fmt: skip
     plain, tried = sealing.seal_one, []
 
     def failing(engine: Engine, key: Key, now: float) -> sealing.Sealed:
@@ -329,7 +303,7 @@ def test_one_process_that_cannot_be_sealed_holds_up_no_other(
             raise MemoryError
         return plain(engine, key, now)
 
-    monkeypatch.setattr(sealing, "seal_one", failing)
+    patch("store.series.sealing.seal_one", failing)
     other = make_run(instance="p2", rank=1)
     run.send(api, 0, 4_200, size=200)
     other.send(api, 0, 4_200, size=200)
@@ -359,11 +333,9 @@ def joined(engine: Engine, make_run: Any) -> Any:
     return joined
 
 
-def test_what_came_is_sealed_although_more_always_comes(
-    engine: Engine, joined: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sealing, "ENOUGH_BATCHES", 200 // SIZE)
-    monkeypatch.setattr(sealing, "MIN_SNAPSHOTS", 200)
+def test_batches_are_sealed_while_more_come(engine: Engine, joined: Any, patch: Any) -> None:
+    patch("store.series.sealing.ENOUGH_BATCHES", 200 // SIZE)
+    patch("store.series.sealing.MIN_SNAPSHOTS", 200)
     sealed_while_more_waited = []
 
     async def write() -> None:
@@ -408,9 +380,7 @@ def test_only_the_first_look_for_what_waits_is_at_all_runs(engine: Engine, joine
     assert found == [{Key(joined.id, 1): False}, {}]
 
 
-def test_a_process_is_looked_at_again_where_more_waits_or_came_meanwhile(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_is_looked_at_again_for_more(engine: Engine, patch: Any) -> None:
     key = Key("r1", 1)
     found = [sealing.Sealed(4_096, more=True), sealing.Sealed(4_096), sealing.Sealed(512)]
     looks, told = [], []
@@ -421,7 +391,7 @@ def test_a_process_is_looked_at_again_where_more_waits_or_came_meanwhile(
             sealer.want([key])
         return found[len(looks) - 1]
 
-    monkeypatch.setattr(sealing, "seal_one", seal_one)
+    patch("store.series.sealing.seal_one", seal_one)
     sealer = Sealer(engine, lambda *sealed: told.append(sealed))
     sealer.want([key])
     assert [sealer.once() for _ in range(4)] == [0.0, 0.0, LOOK_SECONDS, LOOK_SECONDS]
@@ -429,7 +399,7 @@ def test_a_process_is_looked_at_again_where_more_waits_or_came_meanwhile(
     assert told == [(key, 4_096), (key, 4_096), (key, 512)]
 
 
-def test_who_finds_the_batches_gone_seals_nothing(
+def test_batches_sealed_by_another_server_are_left(
     engine: Engine, joined: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with writing(engine) as connection:
@@ -483,7 +453,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["as it came", "sealed"])
-def test_the_first_snapshots_tell(
+def test_first_generations_of_series(
     sealed: bool, api: TestClient, make_run: Any, read: list[int]
 ) -> None:
     """Three snapshots a generation, the third of which is its end."""
@@ -507,11 +477,8 @@ def test_what_is_not_there_begins_nowhere(api: TestClient, make_run: Any) -> Non
     run.create(api)
     run.send(api, 0, 30)
     engine = engine_of(api)
-    for names, kind in (
-        (("never",), "generation_end"),
-        (("none",), "generation_end"),
-        (("never",), "other"),
-    ):
+    ends = "generation_end"
+    for names, kind in ((("never",), ends), (("none",), ends), (("never",), "other")):
         assert first_generations(engine, "r1", names, kind) == {}
     assert first_generations(engine, "nobody", ("never",), "generation_end") == {}
 

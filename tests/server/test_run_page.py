@@ -1,23 +1,30 @@
-"""How a run and its processes ended and what they delivered; growth of each; the largest of very many."""
+"""The page of a run: how its processes ended, what they delivered and how they grow; tables of types and stores."""
 
 from __future__ import annotations
 
+import contextlib
 import html
+import math
 import re
 import threading
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import event, update
+from sqlalchemy import Connection, event, update
 from starlette.testclient import TestClient
 from tests.server.stored import engine_of
 
 from leakline import analysis
+from leakline.analysis.findings.growth_tables import change_rating
 from leakline.analysis.results import TypeGrowth, Verdict, to_json
+from leakline.report.verdict_facts import rating_words
+from leakline.snapshot import Batch, Census, Event, ProcessIdentity, Snapshot, batch_to_wire
 from leakline.transport.spool_format import DROPPED, THINNED
 from leakline_server.store import details, snapshot_rows
-from leakline_server.store.engine import writing
+from leakline_server.store.engine import Engine, writing
 from leakline_server.store.ingest.ingest_cache import load_run
 from leakline_server.store.runs import run_history
 from leakline_server.store.schema import runs
@@ -106,28 +113,20 @@ def test_a_silent_run_tells_since_when_and_promises_no_seconds() -> None:
     )
 
 
-def test_of_several_processes_the_one_that_ended_worst_is_told() -> None:
-    processes = [
-        process(instance="p1", end_state="failed", end_reason="RuntimeError"),
-        process(instance="p2", rank=1),
-        process(instance="p0", rank=1, attempt=0),
-    ]
-    rows = [snapshot(process=name) for name in ("p1", "p2", "p0")]
-    section = process_sections.end(a_run(processes=processes), rows)
-    assert "Last reading of rank 1" in note_of(section)
-    assert len(texts_of(section)) == 2
-
-
-def test_of_processes_that_were_killed_the_one_that_ran_out_of_memory_is_told() -> None:
-    processes = [
-        process(instance="p0", end_reason="SIGTERM"),
-        process(instance="p1", rank=1),
-        process(instance="p2", rank=2, role="child"),
-    ]
+@pytest.mark.parametrize(
+    "processes",
+    [
+        (process(end_state="failed", end_reason="RuntimeError"), process(instance="p2", rank=1),
+         process(instance="p0", rank=1, attempt=0)),
+        # Of those that were killed, the one that ran out of memory.
+        (process(instance="p0", end_reason="SIGTERM"), process(rank=1), process(instance="p2", rank=2, role="child")),
+    ],
+)  # fmt: skip
+def test_the_process_that_ended_worst_is_shown(processes: tuple[dict[str, Any], ...]) -> None:
     rows = [snapshot(process=name) for name in ("p2", "p1", "p0")]
-    assert "Last reading of rank 1" in note_of(
-        process_sections.end(a_run(processes=processes), rows)
-    )
+    section = process_sections.end(a_run(processes=list(processes)), rows)
+    assert "Last reading of rank 1" in note_of(section)
+    assert len(texts_of(section)) == 2 + (processes[0]["instance"] == "p0")
 
 
 def test_an_attempt_ended_as_the_worst_of_its_main_processes() -> None:
@@ -248,18 +247,11 @@ def test_hostile_lines_are_text(api: TestClient, make_run: Any) -> None:
     assert shown == [line.replace("\u202e", "") for line in HOSTILE]
 
 
-def test_the_state_with_its_reason_is_in_the_head_and_in_the_list(
-    api: TestClient, make_run: Any
-) -> None:
+def test_a_state_is_shown_with_its_reason(api: TestClient, make_run: Any) -> None:
     run = make_run()
     run.create(api)
     run.send(api, 1, 6)
-    told = {
-        "instance": "p1",
-        "state": "failed",
-        "reason": "ValueError",
-        "ended_at": run.started + 9,
-    }
+    told = {"instance": "p1", "state": "failed", "reason": "ValueError", "ended_at": 1.77e9}
     assert api.patch("/api/v1/runs/r1", json=told).status_code == 200
     page = api.get("/runs/r1").text
     assert '<span class="state" data-state="failed"><b>failed: ValueError</b></span>' in page
@@ -279,10 +271,7 @@ def test_a_run_without_processes_has_a_page(api: TestClient, make_run: Any) -> N
 
 MIB = 2**20
 GROWTH = {"estimate": 8.0 * MIB, "low": 7.5 * MIB, "high": 8.5 * MIB}
-FINDINGS = [
-    {"fingerprint": "one", "status": "watch"},
-    {"fingerprint": "two", "status": "confirmed"},
-]
+FINDINGS = [{"fingerprint": n, "status": s} for n, s in (("one", "watch"), ("two", "confirmed"))]
 
 
 def cells(*found: dict[str, Any]) -> list[tuple[Cell, Cell]]:
@@ -302,7 +291,7 @@ def test_growth_that_is_not_known_is_said_to_be_unknown() -> None:
     assert (growth.text, named.text) == ("unknown", "–")
 
 
-def test_growth_is_told_with_its_interval_and_the_worst_finding_that_names_the_process() -> None:
+def test_growth_is_shown_with_the_worst_finding() -> None:
     quiet = {"estimate": 0.0, "low": 0.0, "high": 0.0}
     healthy, leaking = cells(
         process(growth_bytes_per_generation=quiet),
@@ -321,12 +310,11 @@ def test_an_attempt_before_the_newest_says_where_its_curve_goes_on() -> None:
     assert now[0].text == "+8.00 MiB"
 
 
-def test_the_interval_stands_beside_the_growth_where_there_is_one() -> None:
+def test_growth_has_an_interval_where_there_is_one() -> None:
     point = {"estimate": 4.0, "low": 4.0, "high": 4.0}
     grows = (None, point, GROWTH)
-    section = inventory_tables.processes(
-        [process(growth_bytes_per_generation=each) for each in grows]
-    )
+    rows = [process(growth_bytes_per_generation=each) for each in grows]
+    section = inventory_tables.processes(rows)
     assert section.table is not None
     at = [column.label for column in section.table.columns].index("90 % interval")
     assert [row.cells[at].text for row in section.table.rows] == ["–", "–", "+7.50 MiB to +8.50 MiB"]  # fmt: skip
@@ -341,7 +329,7 @@ def ranks(*findings: list[str]) -> dict[str, Any]:
     }
 
 
-def test_a_page_opens_on_the_process_that_leaks_and_else_on_the_first() -> None:
+def test_a_page_opens_on_the_process_that_leaks() -> None:
     assert first_shown({"processes": []}) is None
     assert first_shown(ranks([], [])) == "rank 0 main"
     assert first_shown(ranks([], ["two"], [])) == "rank 1 main"
@@ -352,7 +340,7 @@ def test_a_page_opens_on_the_process_that_leaks_and_else_on_the_first() -> None:
     assert first_shown(more, "one") == "rank 0 main"
 
 
-def test_beside_the_lines_of_one_rank_nothing_is_drawn_of_what_another_leaks() -> None:
+def test_a_rank_has_the_findings_of_its_own_only() -> None:
     whole = {"status": "confirmed", "findings": FINDINGS, "growth_bytes_per_generation": {"estimate": 1e9},
              "oom": {"generation": {"estimate": 9}}}  # fmt: skip
     run = ranks([], ["two"])
@@ -379,9 +367,7 @@ def test_the_type_that_a_finding_names_comes_first() -> None:
     assert [each.name for each in found] == ["app.Agent", "torch.Adam", "torch.Tensor"]
 
 
-def test_the_api_tells_of_each_process_what_the_verdict_says(
-    api: Any, make_run: Any, eventually: Any
-) -> None:
+def test_the_api_has_growth_of_each_process(api: Any, make_run: Any, eventually: Any) -> None:
     keeps_two = {"type.app.Env.count": lambda _: 2}
     healthy = make_run(id="two", instance="p2", rank=1, leak_bytes=0, extra=keeps_two)
     ranks = [make_run(id="two"), healthy]
@@ -428,7 +414,7 @@ def test_a_verdict_of_before_tells_of_no_process(api: Any, make_run: Any) -> Non
 
 
 @pytest.mark.parametrize("sides", [("little", "much"), ("much", "little")])
-def test_a_comparison_draws_the_rank_that_leaks_most_in_either_run(
+def test_a_comparison_draws_the_rank_that_leaks_most(
     api: Any, make_run: Any, eventually: Any, sides: tuple[str, str]
 ) -> None:
     keeps_two = {"type.app.Env.count": lambda _: 2}
@@ -463,21 +449,8 @@ def many(api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch) -> Tes
     return api
 
 
-def test_no_process_of_a_run_of_few_is_left_out(api: TestClient, make_run: Any) -> None:
-    make_run(id="one").create(api)
-    make_run(id="one").send(api, 0, 9)
-    read, _ = run_history.load_for_examination(engine_of(api), "one")
-    assert (len(read.processes), read.processes_left_out) == (1, 0)
-    assert "not studied" not in analysis.examine(read).summary
-    told = api.get("/api/v1/runs/one/series?name=*").json()
-    assert told["processes_left_out"] == 0
-    assert api.get("/api/v1/runs/one/snapshots").json()["processes_left_out"] == 0
-
-
 @pytest.mark.parametrize("load", [run_history.load_for_examination, run_history.load_for_pages])
-def test_the_largest_processes_are_studied_and_the_others_counted(
-    many: TestClient, load: Any
-) -> None:
+def test_the_largest_processes_are_studied(many: TestClient, load: Any) -> None:
     read, _ = load(engine_of(many), "many")
     assert [process.instance for process in read.processes] == ["p2", "p3", "p4"]
     assert read.processes_left_out == ALL - FEW
@@ -499,9 +472,7 @@ def test_an_export_has_every_process(many: TestClient) -> None:
     assert (len(read.processes), read.processes_left_out) == (ALL, 0)
 
 
-def test_series_beyond_what_an_answer_holds_are_not_read_of_further_processes(
-    many: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_series_beyond_it_are_not_read(many: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chart_points, "MAX_PROCESSES_READ", FEW)
     path = "/api/v1/runs/many/series?name=process.rss_bytes"
     whole = many.get(path).json()
@@ -512,48 +483,42 @@ def test_series_beyond_what_an_answer_holds_are_not_read_of_further_processes(
     assert (len(cut["items"]), cut["left_out"], cut["processes_left_out"]) == (2, 1, 2)
 
 
-def test_snapshots_are_listed_of_the_processes_heard_of_last(
-    many: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshots_are_of_the_newest(many: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_rows, "MAX_PROCESSES_READ", FEW)
     told = many.get("/api/v1/runs/many/snapshots").json()
     assert {row["process"] for row in told["items"]} == {"p2", "p3", "p4"}
     assert told["processes_left_out"] == ALL - FEW
 
 
-def test_large_objects_are_read_with_one_question_and_are_those_of_the_newest_snapshot(
-    api: TestClient, make_run: Any
-) -> None:
-    for rank in range(4):
-        make_run(id="many", instance=f"p{rank}", rank=rank).begin(api, 34)
+@contextlib.contextmanager
+def counted(target: Engine | Connection) -> Iterator[list[str]]:
+    """The questions that this thread asks: the workers of the server ask theirs meanwhile."""
     asked: list[str] = []
     me = threading.get_ident()
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        # Threads of the server look at the run as well.
         if statement.startswith("SELECT") and threading.get_ident() == me:
             asked.append(statement)
 
-    engine = engine_of(api)
-    event.listen(engine, "before_cursor_execute", note)
+    event.listen(target, "before_cursor_execute", note)
     try:
-        found = details.newest_large_objects(engine, "many")
+        yield asked
     finally:
-        event.remove(engine, "before_cursor_execute", note)
+        event.remove(target, "before_cursor_execute", note)
+
+
+def test_newest_large_objects_are_read_with_one_question(api: TestClient, make_run: Any) -> None:
+    for rank in range(4):
+        make_run(id="many", instance=f"p{rank}", rank=rank).begin(api, 34)
+    with counted(engine_of(api)) as asked:
+        found = details.newest_large_objects(engine_of(api), "many")
     assert len(asked) == 1
     assert {(row["process"], row["sequence"]) for row in found} == {(f"p{n}", 32) for n in range(4)}
     assert len(found) == 8
 
 
 def questions_for(api: TestClient, run_id: str) -> int:
-    asked: list[str] = []
-
-    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        asked.append(statement)
-
-    with engine_of(api).connect() as connection:
-        # Of this connection alone: the workers of the server ask theirs meanwhile.
-        event.listen(connection, "before_cursor_execute", note)
+    with engine_of(api).connect() as connection, counted(connection) as asked:
         state = load_run(connection, run_id)
     assert state is not None
     for rank in range(len(state.processes)):
@@ -563,11 +528,233 @@ def questions_for(api: TestClient, run_id: str) -> int:
     return len(asked)
 
 
-def test_a_run_of_many_processes_is_known_with_as_many_questions_as_one_of_one(
-    api: TestClient, make_run: Any
-) -> None:
+def test_many_processes_take_as_many_questions_as_one(api: TestClient, make_run: Any) -> None:
     for run_id, ranks in (("one", 1), ("many", 12)):
         for rank in range(ranks):
             run = make_run(id=run_id, instance=f"{run_id}-{rank}", rank=rank).begin(api, 3)
             run.send(api, 5, 3)
     assert questions_for(api, "many") == questions_for(api, "one")
+
+
+RATED_GENERATIONS = 13
+BEGAN = time.time() - 3600
+GROWS = ("problem: grows", "expected: it grows, but no finding names it")
+# type -> (first, last, the row of a run that leaks, and of one that keeps to its memory)
+CHANGES = {
+    "app.TradingEnvironment": (2, 2, "expected: 2", "expected: 2"),
+    "app.DDPGAgent": (16, 17, "expected: 16 to 17", "expected: 16 to 17"),
+    "app.Scaler": (5, 5, "good", "good"),
+    "app.Critic": (4, 9, "problem: expected 4", "problem: expected 4"),
+    "app.Transition": (1_000, 3_222, *GROWS),
+    "app.Step": (100, 424, *GROWS),
+    "numpy.ndarray": (1_234, 15_678, *GROWS),
+    "torch.Tensor": (567, 1_234, *GROWS),
+}
+DECLARED = {"app.TradingEnvironment": (2, 2), "app.DDPGAgent": (16, 17), "app.Critic": (4, 4)}
+
+
+def generation_end(n: int, samples: Mapping[str, Any], **more: Any) -> Snapshot:
+    return Snapshot(n, BEGAN + n, float(n), n, None, "", "generation_end", samples, **more)
+
+
+def batch(leaked: int, generations: int) -> Batch:
+    rows = []
+    for n in range(generations):
+        share = n / (RATED_GENERATIONS - 1)
+        samples = {
+            f"type.{name}.count": first + math.ceil((last - first) * share)
+            for name, (first, last, *_) in CHANGES.items()
+        }  # fmt: skip
+        memory = 4096 * MIB + n * leaked
+        samples |= {"process.anon_bytes": memory, "process.rss_bytes": memory}
+        declared = tuple(
+            Event(0, BEGAN, "expect", name, data={"low": low, "high": high, "after": None})
+            for name, (low, high) in DECLARED.items()
+        )
+        rows.append(generation_end(n, samples, events=declared if n == 0 else ()))
+    return Batch(ProcessIdentity("r1", pid=1, host="box"), tuple(rows))
+
+
+def post(api: TestClient, eventually: Any, sent: Batch) -> None:
+    """Send one snapshot for each generation, and wait for their verdict."""
+    new = {"id": "r1", "project": "erl", "name": "before", "unit": "generation", "total": 25}
+    assert api.post("/api/v1/runs", json=new).status_code == 201
+    assert api.post("/api/v1/runs/r1/batches", json=batch_to_wire(sent)).status_code == 200
+    count = len(sent.snapshots)
+    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json().get("generations") == count)
+
+
+def of_page(api: TestClient) -> dict[str, list[str]]:
+    """type -> its cells, without marks."""
+    page = api.get("/runs/r1").text.replace("<wbr>", "")
+    table = page[page.index('id="types"') :].partition("<tbody>")[2].partition("</tbody>")[0]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in table.split("</tr>")]
+    plain = [[re.sub(r"<[^>]+>", "", cell).strip() for cell in row] for row in rows if row]
+    return {row[0]: row for row in plain}
+
+
+@pytest.mark.parametrize("leaked", [64 * MIB, 0])
+def test_each_change_has_its_rating_on_the_page_in_the_api_and_in_markdown(
+    leaked: int, api: TestClient, eventually: Any
+) -> None:
+    post(api, eventually, batch(leaked, RATED_GENERATIONS))
+    verdict = api.get("/api/v1/runs/r1/verdict").json()
+    items = {each["name"]: each for each in api.get("/api/v1/runs/r1/types").json()["items"]}
+    page, markdown = of_page(api), api.get("/runs/r1/report.md").text
+    for name, (first, last, *words) in CHANGES.items():
+        said = words[0] if verdict["status"] in ("suspected", "confirmed", "watch") else words[1]
+        told = items[name]
+        counts = (told["first_count"], told["last_count"], told["difference"])
+        assert counts == (first, last, last - first)
+        assert told["change_rating"] == said.partition(":")[0]
+        assert rating_words(told) == said
+        row = page[name]
+        assert row[1] == said
+        assert row[3:6] == [f"{first:,}", f"{last:,}", f"{last - first:+,}"]
+        if told["rating"] != "steady":
+            assert re.search(
+                rf"`{re.escape(name)}` \| {first:,} \| {last:,} \| \{last - first:+,} \|.* {said} \|",
+                markdown,
+            )
+
+
+def test_before_there_is_a_verdict_a_rise_is_neither_good_nor_bad(
+    api: TestClient, eventually: Any
+) -> None:
+    post(api, eventually, batch(64 * MIB, 3))
+    page = of_page(api)
+    assert page["numpy.ndarray"][1] == "not known yet"
+    assert (page["app.Scaler"][1], page["app.TradingEnvironment"][1]) == ("good", "expected: 2")
+
+
+@pytest.mark.parametrize(
+    ("rating", "difference", "readings", "status", "told"),
+    [
+        ("steady", -3, 2, None, "good"), ("steady", 0, 1, "learning", "good"), ("steady", 14_444, 4, "ok", "good"),
+        # Of another leak, whose verdict says nothing of this one.
+        ("steady", 14_444, 3, "confirmed", "unknown"), ("steady", 7, 8, "learning", "unknown"),
+        ("grows", 14_444, 8, None, "unknown"), ("grows", 14_444, 8, "filling", "expected"),
+        ("grows", 1, 8, "watch", "expected"), ("grows", 1, 8, "recovered", "unknown"),
+        ("problem", 0, 1, None, "problem"), ("expected", 1, 1, None, "expected"),
+    ],
+)  # fmt: skip
+def test_a_change_is_rated_by_what_is_known_of_it(
+    rating: str, difference: int, readings: int, status: str | None, told: str
+) -> None:
+    assert change_rating(rating, difference, readings, status, is_blamed=False) == told
+
+
+GENERATIONS = 10
+
+
+def send(
+    api: TestClient, eventually: Any, series: Mapping[str, Any], census_at: int | None = None
+) -> None:
+    """Each of ``series`` is asked for its reading by generation; None is none."""
+    rows = []
+    for n in range(GENERATIONS):
+        read = {name: value(n) for name, value in series.items()}
+        samples = {name: value for name, value in read.items() if value is not None}
+        samples |= {"process.anon_bytes": 800 * MIB, "process.rss_bytes": 900 * MIB}
+        census = Census(n, "full", 1.0, 9, (("dict", 9, 3 * MIB),)) if n == census_at else None
+        rows.append(generation_end(n, samples, census=census))
+    post(api, eventually, Batch(ProcessIdentity("p1", pid=1, host="box"), tuple(rows)))
+
+
+def table_of(api: TestClient, section: str) -> list[dict[str, str]]:
+    """Rows of its table by the heads of the columns."""
+    page = api.get("/runs/r1").text.replace("<wbr>", "")
+    table = page[page.index(f'id="{section}"') :].partition("<table>")[2].partition("</table>")[0]
+    cells = [
+        [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
+        for row in table.split("</tr>")
+    ]  # fmt: skip
+    heads, *rows = [row for row in cells if row]
+    return [dict(zip(heads, row, strict=True)) for row in rows]
+
+
+def items_of(api: TestClient, what: str) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in api.get(f"/api/v1/runs/r1/{what}").json()["items"]}
+
+
+def test_bytes_of_a_store_on_devices_stand_beside_those_on_the_host(
+    api: TestClient, eventually: Any
+) -> None:
+    stores = {
+        "tracked.replay.length": lambda n: 100 * (n + 1),
+        "tracked.replay.bytes": lambda n: 12 * MIB * (n + 1),
+        "tracked.replay.device_bytes": lambda n: 2 * MIB * (n + 1),
+        # Taken to the host after a while: what was on the device then is not there now.
+        "tracked.moved.length": lambda n: 100,
+        "tracked.moved.bytes": lambda n: 4 * MIB,
+        "tracked.moved.device_bytes": lambda n: 4 * MIB if n < 5 else None,
+        # Nobody has told these apart.
+        "tracked.plain.length": lambda n: 10,
+        "tracked.plain.bytes": lambda n: MIB,
+        "tracked.unsized.length": lambda n: 10,
+    }
+    send(api, eventually, stores)
+    told = items_of(api, "stores")
+    parts = ("bytes", "host_bytes", "device_bytes")
+    assert {name: tuple(each[part] for part in parts) for name, each in told.items()} == {
+        "replay": (120 * MIB, 100 * MIB, 20 * MIB),
+        "moved": (4 * MIB, 4 * MIB, 0),
+        "plain": (MIB, None, None),
+        "unsized": (None, None, None),
+    }
+    rows = {row["container"]: row for row in table_of(api, "containers")}
+    shown = ("bytes", "of it on the host", "of it on devices")
+    assert [rows["replay"][head] for head in shown] == ["120.00 MiB", "100.00 MiB", "20.00 MiB"]
+    assert [rows["moved"][head] for head in shown] == ["4.00 MiB", "4.00 MiB", "0 B"]
+    assert [rows["plain"][head] for head in shown] == ["1.00 MiB", "not measured", "not measured"]
+
+
+def test_of_a_watched_class_it_is_told_how_many_were_created_freed_and_are_alive(
+    api: TestClient, eventually: Any
+) -> None:
+    counts = {
+        "type.app.Env.count": lambda n: 116 * (n + 1),
+        "type.app.Env.created": lambda n: 2_320 * (n + 1) if n else None,
+        "type.app.Env.freed": lambda n: 2_204 * (n + 1) if n else None,
+        "type.app.Agent.count": lambda n: 16,
+    }
+    send(api, eventually, counts)
+    told = items_of(api, "types")
+    parts = ("last_count", "created_at_least", "freed_at_least")
+    assert [told["app.Env"][part] for part in parts] == [1_160, 23_200, 22_040]
+    assert [told["app.Agent"][part] for part in parts] == [16, None, None]
+    rows = {row["type"]: row for row in table_of(api, "types")}
+    shown = ("last", "created, at least", "freed, at least")
+    assert [rows["app.Env"][head] for head in shown] == ["1,160", "23,200", "22,040"]
+    assert [rows["app.Agent"][head] for head in shown] == ["16", "–", "–"]
+
+
+def test_an_older_count_is_dated(api: TestClient, eventually: Any) -> None:
+    counts = {
+        "type.app.Env.count": lambda n: n + 1,
+        "type.app.Rare.count": lambda n: 10 + n if n % 4 == 0 else None,
+    }
+    send(api, eventually, counts)
+    told = items_of(api, "types")
+    assert (told["app.Env"]["last_generation"], told["app.Rare"]["last_generation"]) == (9, 8)
+    rows = {row["type"]: row for row in table_of(api, "types")}
+    assert [rows[name]["counted at generation"] for name in ("app.Env", "app.Rare")] == ["9", "8"]
+    assert rows["app.Rare"]["last"] == "18"
+
+
+def test_columns_without_anything_to_say_are_left_out(api: TestClient, eventually: Any) -> None:
+    """Devices where no store is on one, created and freed where no class is watched, and when it was counted."""
+    store = {"tracked.replay.length": lambda n: n, "tracked.replay.bytes": lambda n: n}
+    send(api, eventually, {"type.app.Env.count": lambda n: n + 1, **store})
+    (of_store,), (of_type,) = table_of(api, "containers"), table_of(api, "types")
+    assert "bytes" in of_store and not any("devices" in head for head in of_store)
+    assert of_type["last"] == "10"
+    assert not any("at least" in head or head.startswith("counted at") for head in of_type)
+
+
+@pytest.mark.parametrize(("at", "older"), [(4, True), (GENERATIONS - 1, False)])
+def test_an_older_census_is_dated(at: int, older: bool, api: TestClient, eventually: Any) -> None:
+    send(api, eventually, {"tensors.bytes": lambda n: MIB}, census_at=at)
+    page = api.get("/runs/r1").text.replace("\u00a0", " ")
+    assert "other objects 3.00 MiB" in page
+    assert (f"Other objects are those of the census at generation {at}." in page) is older

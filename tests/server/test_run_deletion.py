@@ -94,17 +94,13 @@ def others(database_url: str) -> Iterator[list[Engine]]:
         engine.dispose()
 
 
-def test_a_removed_run_is_gone_at_once_for_every_reader(
-    api: TestClient, run: Any, make_run: Any
-) -> None:
+def test_a_removed_run_is_gone_at_once(api: TestClient, run: Any, make_run: Any) -> None:
     other = make_run(id="other")
     other.create(api)
     other.send(api, 0, 10)
     assert api.delete("/api/v1/runs/r1").status_code == 204
     assert rows(engine_of(api), "r1", (chunks, batches)) != {}
-    for path in (
-        "", "/series?name=*", "/snapshots", "/events", "/verdict", "/books", "/export.csv",
-    ):  # fmt: skip
+    for path in ("", "/series?name=*", "/snapshots", "/events", "/verdict", "/export.csv"):
         answer = api.get(f"/api/v1/runs/r1{path}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found"), path
     assert [item["id"] for item in api.get("/api/v1/runs").json()["items"]] == ["other"]
@@ -112,9 +108,7 @@ def test_a_removed_run_is_gone_at_once_for_every_reader(
     assert api.delete("/api/v1/runs/r1").status_code == 404
 
 
-def test_its_rows_go_in_short_steps_and_nothing_of_others(
-    api: TestClient, run: Any, make_run: Any
-) -> None:
+def test_its_rows_go_in_short_steps(api: TestClient, run: Any, make_run: Any) -> None:
     other = make_run(id="r10")
     other.create(api)
     other.send(api, 0, 150, size=50)
@@ -130,9 +124,7 @@ def test_its_rows_go_in_short_steps_and_nothing_of_others(
     assert sequences(api, "r10") == list(range(150))
 
 
-def test_what_was_on_its_way_in_that_moment_is_found_by_a_second_look(
-    api: TestClient, run: Any
-) -> None:
+def test_rows_on_their_way_are_found_by_a_second_look(api: TestClient, run: Any) -> None:
     engine = engine_of(api)
     with engine.connect() as connection:
         late = connection.execute(select(segments).where(segments.c.run_id == "r1")).first()
@@ -159,39 +151,33 @@ def test_a_live_run_stays_and_its_end_lets_it_go(api: TestClient, make_run: Any)
     assert api.delete("/api/v1/runs/r1").status_code == 204
 
 
-def test_the_same_id_begins_anew_while_the_rows_of_its_first_life_lie_there(
-    api: TestClient, run: Any, make_run: Any
-) -> None:
+def test_an_id_begins_again_before_its_rows_go(api: TestClient, run: Any, make_run: Any) -> None:
     engine = engine_of(api)
     assert api.delete("/api/v1/runs/r1").status_code == 204
-    anew = make_run(leak_bytes=5)
-    anew.create(api)
+    second = make_run(leak_bytes=5)
+    second.create(api)
     # The same process instance with the same numbers: known before, and new now.
-    assert anew.send(api, 0, 20, size=10) == 20
+    assert second.send(api, 0, 20, size=10) == 20
     assert sequences(api) == list(range(20))
     found = api.get("/api/v1/runs/r1").json()
     assert [(p["instance"], p["stored"]) for p in found["processes"]] == [("p1", 20)]
-    points = api.get("/api/v1/runs/r1/series?name=process.rss_bytes&x=sequence").json()["items"]
+    series_path = "/api/v1/runs/r1/series?name=process.rss_bytes&x=sequence"
+    points = api.get(series_path).json()["items"]
     sweep(engine, time.time())
     sweep(engine, time.time() + 2 * run_deletion.SETTLED_SECONDS)
-    assert (
-        api.get("/api/v1/runs/r1/series?name=process.rss_bytes&x=sequence").json()["items"]
-        == points
-    )
-    assert points[0]["last"][-1] == anew.snapshot(19).samples["process.rss_bytes"]
-    assert anew.send(api, 0, 25) == 5
+    assert api.get(series_path).json()["items"] == points
+    assert points[0]["last"][-1] == second.snapshot(19).samples["process.rss_bytes"]
+    assert second.send(api, 0, 25) == 5
     assert rows(engine, "r1", (segments, removals)) == {}
 
 
-def test_removed_twice_before_its_rows_were_gone_nothing_is_left(
-    api: TestClient, run: Any, make_run: Any
-) -> None:
+def test_a_run_removed_twice_leaves_nothing(api: TestClient, run: Any, make_run: Any) -> None:
     engine = engine_of(api)
     run_deletion.remove(engine, "r1", 1_000.0)
     sweep_once = run_deletion.sweep(engine, 1_000.0, 2)
-    anew = make_run()
-    anew.create(api)
-    anew.send(api, 0, 20)
+    second = make_run()
+    second.create(api)
+    second.send(api, 0, 20)
     end(api)
     assert sweep_once
     assert run_deletion.remove(engine, "r1", 1_001.0) == "removed"
@@ -200,26 +186,17 @@ def test_removed_twice_before_its_rows_were_gone_nothing_is_left(
     assert rows(engine, "r1", (*OF_A_RUN, removals)) == {}
 
 
-def test_a_run_that_somebody_else_removed_is_not_remembered(
-    api: TestClient, run: Any, make_run: Any, others: list[Engine]
+def test_a_run_removed_elsewhere_is_not_remembered(
+    api: TestClient, run: Any, others: list[Engine]
 ) -> None:
-    """As another server does."""
     run_deletion.remove(others[0], "r1", time.time())
     answer = api.post("/api/v1/runs/r1/batches", json=run.wire(500, 3))
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found")
     run.create(api)
     assert run.send(api, 0, 10) == 10
-    end(api)
-    run_deletion.remove(others[0], "r1", time.time())
-    anew = make_run()
-    anew.create(api)
-    assert anew.send(api, 0, 10) == 10
-    assert sequences(api) == list(range(10))
 
 
-def test_servers_that_sweep_at_once_delete_everything_once(
-    api: TestClient, run: Any, others: list[Engine]
-) -> None:
+def test_several_servers_sweep_at_once(api: TestClient, run: Any, others: list[Engine]) -> None:
     engine = engine_of(api)
     run_deletion.remove(engine, "r1", 1_000.0)
     with ThreadPoolExecutor(4) as pool:
@@ -237,27 +214,7 @@ def test_alerts_and_everything_else_of_a_run_go_with_it(api: TestClient, run: An
         assert not [column for column in by_run if count_of(engine, table, column == "r1")]
 
 
-@pytest.mark.long
-def test_a_server_that_is_killed_while_it_removes_goes_on_when_it_starts_again(
-    serve: Any, make_run: Any, eventually: Any
-) -> None:
-    server = serve()
-    run = make_run()
-    server.request("POST", "/api/v1/runs", run.header)
-    for first in range(0, 1_600, 200):
-        assert server.request("POST", "/api/v1/runs/r1/batches", run.wire(first, 200))[0] == 200
-    server.request("PATCH", "/api/v1/runs/r1", {"state": "finished"})
-    assert server.request("DELETE", "/api/v1/runs/r1")[0] == 204
-    server.kill()
-    engine = open_engine(f"sqlite:///{server.folder}/.leakline-server/leakline.db")
-    assert rows(engine, "r1") != {}
-    again = serve()
-    assert again.request("GET", "/api/v1/runs/r1")[0] == 404
-    eventually(lambda: rows(engine, "r1") == {})
-    engine.dispose()
-
-
-def test_a_step_that_fails_is_told_and_tried_again(
+def test_a_failed_step_is_logged_and_tried_again(
     working: None, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     retainer = Retainer(engine, Limits())
@@ -284,9 +241,7 @@ def test_a_lease_holds_for_a_server_whose_clock_is_a_little_behind(engine: Engin
 
 
 @pytest.mark.postgres
-def test_of_several_servers_one_removes_at_a_time(
-    working: None, postgres_copies: Any, tmp_path: Any
-) -> None:
+def test_one_server_removes_at_a_time(working: None, postgres_copies: Any, tmp_path: Any) -> None:
     """Until its turn is over; then the next one may."""
     with postgres_copies.new(tmp_path) as url:
         engine, clock = open_engine(url), [1_000.0]
@@ -303,26 +258,6 @@ def test_of_several_servers_one_removes_at_a_time(
         second.once()
         assert run_deletion.waiting(engine) == 0
         engine.dispose()
-
-
-def test_a_live_page_of_a_removed_run_ends_and_the_server_says_nothing_wrong(
-    serve: Any, make_run: Any
-) -> None:
-    server = serve()
-    run = make_run()
-    server.request("POST", "/api/v1/runs", run.header)
-    server.request("POST", "/api/v1/runs/r1/batches", run.wire(0, 10))
-    server.request("PATCH", "/api/v1/runs/r1", {"state": "finished"})
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    with contextlib.closing(connection):
-        connection.request("GET", "/api/v1/runs/r1/live")
-        answer = connection.getresponse()
-        assert answer.readline().startswith(b"event: ")
-        assert server.request("DELETE", "/api/v1/runs/r1")[0] == 204
-        with contextlib.suppress(http.client.IncompleteRead):
-            answer.read()
-    _, said = server.interrupt()
-    assert "Traceback" not in said
 
 
 # The worker of the application looks at the clock, and finds nothing due while a test goes on.
@@ -369,7 +304,7 @@ def retain(engine: Engine, now: float) -> None:
         pass
 
 
-def test_what_was_not_picked_or_is_not_there_is_not_deleted(two: TestClient) -> None:
+def test_only_picked_runs_are_deleted(two: TestClient) -> None:
     of_another_site = {"origin": "https://evil.example"}
     answer = two.post("/deletions", data={"pick": "r1"}, headers=of_another_site)
     assert answer.status_code == 403
@@ -397,9 +332,7 @@ def test_a_deleted_run_is_in_no_list_at_once_and_its_page_says_so(two: TestClien
     assert "Deleted and left out" in overlay and "Overlay of 1 run" in overlay
 
 
-def test_the_list_says_how_many_went_and_one_press_brings_all_of_them_back(
-    two: TestClient, make_run: Any
-) -> None:
+def test_one_press_brings_back_all_that_were_deleted(two: TestClient, make_run: Any) -> None:
     make_run(id="r3").create(two)
     location = delete(two, "r1", "r2", view="q=r&sort=name").headers["location"]
     assert location.startswith("/?q=r&sort=name&deleted=")
@@ -447,7 +380,7 @@ def test_deleting_again_gives_no_more_time(two: TestClient) -> None:
     assert found == {"r1": NOW + GRACE_SECONDS, "r2": NOW + 300 + GRACE_SECONDS}
 
 
-def test_it_is_removed_when_its_time_is_over_and_not_before(two: TestClient) -> None:
+def test_a_deleted_run_is_removed_when_its_time_is_over(two: TestClient) -> None:
     engine = engine_of(two)
     run_deletion.mark(engine, ["r1"], NOW)
     retain(engine, NOW + GRACE_SECONDS - 1)
@@ -461,7 +394,7 @@ def test_it_is_removed_when_its_time_is_over_and_not_before(two: TestClient) -> 
     assert listed(two) == ["r2"]
 
 
-def test_what_was_brought_back_is_not_removed(two: TestClient) -> None:
+def test_a_run_that_was_brought_back_is_not_removed(two: TestClient) -> None:
     engine = engine_of(two)
     run_deletion.mark(engine, ["r1"], NOW)
     assert run_deletion.undo(engine, ["r1"]) == 1
@@ -469,7 +402,7 @@ def test_what_was_brought_back_is_not_removed(two: TestClient) -> None:
     assert listed(two) == ["r1", "r2"]
 
 
-def test_a_training_that_goes_on_is_stored_and_told_nothing(two: TestClient, make_run: Any) -> None:
+def test_a_deleted_run_that_goes_on_is_stored(two: TestClient, make_run: Any) -> None:
     run = make_run(id="r2", instance="r2-1")
     before = two.post("/api/v1/runs/r2/batches", json=run.wire(12, 3)).json()
     engine = engine_of(two)
@@ -479,27 +412,12 @@ def test_a_training_that_goes_on_is_stored_and_told_nothing(two: TestClient, mak
     assert two.post("/api/v1/runs", json=run.header).status_code == 200
     assert two.patch("/api/v1/runs/r2", json={"tags": ["x"]}).status_code == 200
     assert listed(two) == ["r1"]
-    # As long as it runs: its next batch would begin it anew, and it would be back in the list.
+    # As long as it runs: its next batch would begin it second, and it would be back in the list.
     retain(engine, NOW + 2 * GRACE_SECONDS)
     assert two.post("/api/v1/runs/r2/batches", json=run.wire(18, 3)).status_code == 200
     run_deletion.undo(engine, ["r2"])
     found = two.get("/api/v1/runs/r2/snapshots?limit=200").json()["items"]
     assert sorted(row["sequence"] for row in found) == list(range(21))
-
-
-def test_it_goes_when_it_has_ended_and_then_all_is_as_it_was(
-    two: TestClient, make_run: Any
-) -> None:
-    engine = engine_of(two)
-    run_deletion.mark(engine, ["r2"], NOW)
-    two.patch("/api/v1/runs/r2", json={"state": "finished"})
-    retain(engine, NOW + GRACE_SECONDS)
-    run = make_run(id="r2", instance="r2-1")
-    answer = two.post("/api/v1/runs/r2/batches", json=run.wire(12, 3))
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found")
-    run.create(two)
-    assert run.send(two, 0, 3) == 3
-    assert listed(two) == ["r1", "r2"]
 
 
 def test_the_api_removes_at_once_also_what_is_deleted(two: TestClient) -> None:
@@ -509,9 +427,7 @@ def test_the_api_removes_at_once_also_what_is_deleted(two: TestClient) -> None:
     assert run_deletion.count(engine_of(two)) == 0
 
 
-def test_a_run_is_brought_back_or_removed_and_never_both(
-    two: TestClient, others: list[Engine]
-) -> None:
+def test_a_run_is_brought_back_or_removed_never_both(two: TestClient, others: list[Engine]) -> None:
     """Whoever is first, the other finds nothing to do."""
     for _ in range(8):
         run_deletion.mark(others[0], ["r1"], NOW)
@@ -526,20 +442,16 @@ def test_a_run_is_brought_back_or_removed_and_never_both(
         assert run_deletion.find(others[0], "r1") is None
 
 
-def test_two_who_delete_the_same_run_at_once_both_find_it_deleted(
-    two: TestClient, others: list[Engine]
-) -> None:
+def test_a_run_deleted_twice_at_once_is_deleted_once(two: TestClient, others: list[Engine]) -> None:
+    def mark(other: Engine) -> int:
+        return run_deletion.mark(other, ["r2", "r1"], time.time())
+
     with ThreadPoolExecutor(4) as pool:
-        numbers = pool.map(
-            lambda other: run_deletion.mark(other, ["r2", "r1"], time.time()), others
-        )
-    assert sum(numbers) == 2
+        assert sum(pool.map(mark, others)) == 2
     assert run_deletion.count(others[0]) == 2
 
 
-def test_its_leaks_are_among_the_incidents_only_while_it_is_there(
-    api: TestClient, make_run: Any, eventually: Any
-) -> None:
+def test_deleted_runs_have_no_incidents(api: TestClient, make_run: Any, eventually: Any) -> None:
     for run_id in ("r1", "r2"):
         run = make_run(id=run_id, instance=run_id, leak_bytes=2**27)
         run.create(api)
@@ -559,25 +471,7 @@ def test_its_leaks_are_among_the_incidents_only_while_it_is_there(
     assert seen_in() == ["r1", "r2"]
 
 
-@pytest.mark.long
-def test_a_server_removes_it_by_itself(serve: Any, make_run: Any, eventually: Any) -> None:
-    server = serve()
-    run = make_run()
-    server.request("POST", "/api/v1/runs", run.header)
-    server.request("POST", "/api/v1/runs/r1/batches", run.wire(0, 12))
-    server.request("PATCH", "/api/v1/runs/r1", {"state": "finished"})
-    form = {"content-type": "application/x-www-form-urlencoded"}
-    assert server.request("POST", "/deletions", b"pick=r1", form)[0] == 303
-    engine = open_engine(f"sqlite:///{server.folder}/.leakline-server/leakline.db")
-    with writing(engine) as connection:
-        connection.execute(update(deletions).values(deleted_at=time.time() - GRACE_SECONDS))
-    eventually(lambda: server.request("GET", "/api/v1/runs/r1")[0] == 404)
-    eventually(lambda: not any(rows(engine, "r1").values()) and run_deletion.waiting(engine) == 0)
-    engine.dispose()
-    assert "removed run r1" in server.interrupt()[1]
-
-
-def test_nothing_is_told_of_it(api: TestClient, make_run: Any, eventually: Any) -> None:
+def test_a_deleted_run_raises_no_alert(api: TestClient, make_run: Any, eventually: Any) -> None:
     run = make_run(id="r1", leak_bytes=200 * 2**20)
     run.create(api)
     delete(api, "r1")
@@ -586,7 +480,7 @@ def test_nothing_is_told_of_it(api: TestClient, make_run: Any, eventually: Any) 
     assert count_of(engine_of(api), alerts) == 0
 
 
-def test_one_that_may_only_have_lost_its_network_is_not_removed(two: TestClient) -> None:
+def test_a_deleted_run_that_fell_silent_is_not_removed_at_once(two: TestClient) -> None:
     engine = engine_of(two)
     delete(two, "r2")
     heard = NOW + GRACE_SECONDS
@@ -598,3 +492,45 @@ def test_one_that_may_only_have_lost_its_network_is_not_removed(two: TestClient)
     assert run_deletion.find(engine, "r2")
     retain(engine, heard + run_deletion.SILENT_SECONDS + 1)
     assert two.get("/api/v1/runs/r2").status_code == 404
+
+
+@pytest.mark.long
+def test_a_server_that_was_killed_goes_on_removing_and_ends_live_pages(
+    serve: Any, make_run: Any, eventually: Any
+) -> None:
+    server = serve()
+
+    def ended(name: str, count: int) -> None:
+        run = make_run(id=name, instance=name)
+        server.request("POST", "/api/v1/runs", run.header)
+        for first in range(0, count, 200):
+            body = run.wire(first, 200)
+            assert server.request("POST", f"/api/v1/runs/{name}/batches", body)[0] == 200
+        server.request("PATCH", f"/api/v1/runs/{name}", {"state": "finished"})
+
+    ended("r1", 1_600)
+    assert server.request("DELETE", "/api/v1/runs/r1")[0] == 204
+    server.kill()
+    engine = open_engine(f"sqlite:///{server.folder}/.leakline-server/leakline.db")
+    assert rows(engine, "r1") != {}
+    server = serve()
+    assert server.request("GET", "/api/v1/runs/r1")[0] == 404
+    eventually(lambda: rows(engine, "r1") == {})
+    # One that a person deleted goes by itself when its time is over.
+    ended("r2", 200)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("GET", "/api/v1/runs/r2/live")
+        answer = connection.getresponse()
+        assert answer.readline().startswith(b"event: ")
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        assert server.request("POST", "/deletions", b"pick=r2", form)[0] == 303
+        with writing(engine) as database:
+            database.execute(update(deletions).values(deleted_at=time.time() - GRACE_SECONDS))
+        eventually(lambda: server.request("GET", "/api/v1/runs/r2")[0] == 404)
+        with contextlib.suppress(http.client.IncompleteRead):
+            answer.read()
+    eventually(lambda: not rows(engine, "r2") and run_deletion.waiting(engine) == 0)
+    engine.dispose()
+    said = server.interrupt()[1]
+    assert "removed run r2" in said and "Traceback" not in said
