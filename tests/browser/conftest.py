@@ -172,6 +172,19 @@ def open_page(chromium: Browser, server: str) -> Iterator[Callable[..., Page]]:
     assert not wrong
 
 
+LEAK, FIX = "pair-leak", "pair-fix"
+
+
+@pytest.fixture(scope="session")
+def two_runs(server: str) -> None:
+    """A run that leaks and one that does not, both ended, for tests that change neither."""
+    for run, leaking in ((LEAK, True), (FIX, False)):
+        training = MadeTraining(server, run, leaking)
+        training.start()
+        training.run_generations(8)
+        training.finish()
+
+
 @pytest.fixture
 def train(server: str) -> Callable[..., MadeTraining]:
     """Starts a made-up training that reports to the server."""
