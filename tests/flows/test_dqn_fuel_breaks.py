@@ -15,8 +15,16 @@ from typing import Any, Final
 import pytest
 from examples.dqn_fuel_breaks.fixes import FIXES
 from examples.dqn_fuel_breaks.leaks import RIGHT_ANSWERS
-from tests.flows.conftest import TRAINING_SECONDS, Server, clean_environment, compare
-from tests.flows.judging import accused, is_right, severity, told
+from tests.flows.conftest import (
+    TRAINING_SECONDS,
+    Server,
+    accused,
+    clean_environment,
+    compare,
+    is_right,
+    severity,
+    told,
+)
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = "dqn-fuel-breaks"

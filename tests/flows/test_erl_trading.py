@@ -12,8 +12,16 @@ from typing import Any, Final
 
 import pytest
 from examples.erl_trading.leaks import RIGHT_ANSWERS
-from tests.flows.conftest import CRITIC_STEPS, Server, Training, compare
-from tests.flows.judging import accused, is_right, severity, told
+from tests.flows.conftest import (
+    CRITIC_STEPS,
+    Server,
+    Training,
+    accused,
+    compare,
+    is_right,
+    severity,
+    told,
+)
 
 GENERATIONS = 16
 RATE_TOLERANCE = 0.25

@@ -1,31 +1,41 @@
-"""The docstrings of the leak switches say what the table says, which was measured."""
+"""The examples are true: the docstrings of their leak switches say the right answers, which were measured, and the
+commands of their READMEs run against a real server and come out as they say.
+
+Those of `tfjs_ppo` need TensorFlow.js: they are run in `tests/integrations/test_tensorflow_js.py`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.flows.conftest import Server
+from tests.flows.readmes import EXAMPLES, Readme, readme, without_numbers
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = EXAMPLES.parent
 MIB = 2**20
 # The example, and what it calls its generation.
-EXAMPLES = {"erl_trading": "generation", "dqn_fuel_breaks": "episode"}
+IN_PYTHON = {"dqn_fuel_breaks": "episode", "erl_trading": "generation"}
+WITH_A_COMPARISON = (*IN_PYTHON, "tfjs_ppo")
+
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
 
 
-@dataclass(frozen=True)
-class Written:
-    docstrings: dict[str, str]
-    answers: dict[str, Any]
-    unit: str
+def answers_of(example: str) -> dict[str, Any]:
+    answers: dict[str, Any] = importlib.import_module(f"examples.{example}.leaks").RIGHT_ANSWERS
+    return answers
 
 
-def _docstrings(path: Path) -> dict[str, str]:
+def docstrings_of(example: str) -> dict[str, str]:
     """Of the attributes of `Leaks`: the text behind each."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse((EXAMPLES / example / "leaks.py").read_text())
     (leaks,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Leaks"]
     found = {}
     for field, text in zip(leaks.body, leaks.body[1:], strict=False):
@@ -35,32 +45,69 @@ def _docstrings(path: Path) -> dict[str, str]:
     return found
 
 
-def _written(example: str, unit: str) -> Written:
-    answers = importlib.import_module(f"examples.{example}.leaks").RIGHT_ANSWERS
-    return Written(_docstrings(ROOT / "examples" / example / "leaks.py"), answers, unit)
+@pytest.mark.parametrize("example", IN_PYTHON)
+def test_the_docstring_of_each_switch_says_the_right_answer(example: str) -> None:
+    texts, unit = docstrings_of(example), IN_PYTHON[example]
+    assert texts.keys() == answers_of(example).keys()
+    for leak, right in answers_of(example).items():
+        wanted = ["Right: nothing."]
+        if right.kind is not None:
+            assert any(name in texts[leak] for name in right.names), leak
+            wanted = [
+                f"kind {right.kind}", f"phase {right.phase}", f"{right.count_per_generation:g} ",
+                f"{round(right.bytes_per_generation / MIB, 2):g} MiB per {unit}",
+                f"from {unit} {right.started_at_generation}",
+            ]  # fmt: skip
+        assert [words for words in wanted if words not in texts[leak]] == [], leak
 
 
-WRITTEN = {example: _written(example, unit) for example, unit in EXAMPLES.items()}
+def test_every_example_has_a_readme() -> None:
+    folders = {
+        path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name[0] not in "._"
+    }
+    assert {*WITH_A_COMPARISON, "webhook_receiver"} == folders
+    assert all((EXAMPLES / name / "README.md").is_file() for name in folders)
 
 
-@pytest.mark.parametrize("example", WRITTEN)
-def test_every_switch_has_both(example: str) -> None:
-    assert set(WRITTEN[example].docstrings) == set(WRITTEN[example].answers)
+@pytest.mark.parametrize("example", WITH_A_COMPARISON)
+def test_a_readme_shows_before_after_and_the_comparison(example: str) -> None:
+    shown = readme(example)
+    assert len(shown.commands) == 3
+    before, after, comparison = shown.commands
+    assert "before-fix" in before and "--leak" in before
+    assert "after-fix" in after and "--leak" not in after
+    project = example.replace("_", "-")
+    assert comparison == f"leakline compare {project}/before-fix {project}/after-fix"
+    assert without_numbers(shown.promised).startswith("fixed: SIZE per ")
 
 
-@pytest.mark.parametrize(
-    ("example", "leak"),
-    [(example, leak) for example in WRITTEN for leak in WRITTEN[example].answers],
-)
-def test_the_docstring_says_the_right_answer(example: str, leak: str) -> None:
-    written = WRITTEN[example]
-    text, right = written.docstrings[leak], written.answers[leak]
-    if right.kind is None:
-        assert "Right: nothing." in text
-        return
-    assert f"kind {right.kind}" in text
-    assert f"phase {right.phase}" in text
-    assert any(name in text for name in right.names)
-    assert f"{right.count_per_generation:g} " in text
-    assert f"{round(right.bytes_per_generation / MIB, 2):g} MiB per {written.unit}" in text
-    assert f"from {written.unit} {right.started_at_generation}" in text
+@pytest.mark.parametrize("example", IN_PYTHON)
+def test_a_readme_tells_of_every_switch_and_of_no_other(example: str) -> None:
+    switches = importlib.import_module(f"examples.{example}.leaks").SWITCHES
+    assert sorted(readme(example).switches()) == sorted(switches)
+
+
+@pytest.mark.parametrize("example", IN_PYTHON)
+def test_a_program_takes_what_its_readme_says(example: str) -> None:
+    parser: Callable[[], argparse.ArgumentParser] = importlib.import_module(
+        f"examples.{example}.__main__"
+    )._parser
+    shown = readme(example)
+    for command in shown.commands[:2]:
+        words = shlex.split(command)
+        assert words[:3] == ["python", "-m", f"examples.{example}"]
+        assert parser().parse_args(words[3:]).project == example.replace("_", "-")
+    options = {option for action in parser()._actions for option in action.option_strings}
+    named = set(re.findall(r"(?<![-\w])--(?!story\b)[a-z]+(?:-[a-z]+)*", shown.text))
+    assert named <= options
+
+
+@pytest.mark.leaks
+@pytest.mark.parametrize("example", IN_PYTHON)
+def test_the_commands_come_out_as_the_readme_says(
+    server: Server, tmp_path: Path, example: str
+) -> None:
+    shown: Readme = readme(example)
+    said = shown.run(server.address, ROOT, LEAKLINE_DIR=str(tmp_path))
+    assert without_numbers(said.splitlines()[0]) == without_numbers(shown.promised)
+    assert re.search(r"^gone: ", said, re.M), said
