@@ -52,12 +52,6 @@ def test_pictures_are_those_of_the_pages_colours(open_page: Open, scheme: str) -
     expect(page.locator(f".document img.only-{other}").first).to_be_visible()
 
 
-def test_an_empty_server_leads_to_the_tutorial(own_server: object, open_page: Open) -> None:
-    page = open_page("/", address=own_server.address)  # type: ignore[attr-defined]
-    page.get_by_role("link", name="Ten minutes").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Ten minutes")
-
-
 def test_sizes_in_a_document_stay_as_they_were_written(open_page: Open) -> None:
     page = open_page("/docs/memory")
     before = page.locator(".document").inner_text()

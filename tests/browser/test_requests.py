@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 from tests.browser.conftest import OwnServer
-from tests.browser.patience import PATIENCE_MS, eventually, fits, until
-from tests.browser.real_training import RealTraining
+from tests.browser.patience import PATIENCE_MS, fits, until
 from tests.browser.training import ENVIRONMENT, MadeTraining, post
 
-from leakline.transport.http_delivery import request_json
-
 Train = Callable[..., MadeTraining]
-TrainForReal = Callable[..., RealTraining]
 Open = Callable[..., Page]
 KINDS = ("census", "find_holders")
 WAITING = "Waiting for the training, until its next phase end."
-AGENT = "__main__.Agent"
-
-
-@pytest.fixture
-def train_for_real(server: str, tmp_path: Path) -> Iterator[TrainForReal]:
-    started: list[RealTraining] = []
-
-    def start(run: str, generations: int, **environment: str) -> RealTraining:
-        training = RealTraining(tmp_path, server, run, **environment)
-        started.append(training)
-        training.train(generations)
-
-        def known() -> bool:
-            runs = request_json(server, "GET", "/runs?limit=200")["items"]
-            return any(each["id"] == run for each in runs)
-
-        eventually(known)
-        return training
-
-    yield start
-    for training in started:
-        training.process.kill()
-        training.process.communicate()
 
 
 @pytest.fixture
@@ -104,9 +76,9 @@ def test_a_request_waits_in_words_until_the_training_comes_to_it(
 
 @pytest.mark.long
 def test_the_training_answers_and_the_page_shows_it_without_a_reload_and_aloud(
-    train_for_real: TrainForReal, open_page: Open
+    leaking: Callable[[str], MadeTraining], open_page: Open
 ) -> None:
-    training = train_for_real("answers", 12)
+    training = leaking("answers")
     page = open_page("/runs/answers")
     page.evaluate("window.same = true")
     # The region is there before its words, and is never exchanged: else nothing reads it.
@@ -115,41 +87,15 @@ def test_the_training_answers_and_the_page_shows_it_without_a_reload_and_aloud(
     for kind in KINDS:
         press(page, kind)
         expect(words(page, kind)).to_have_text(WAITING)
-    training.show_holder()
-
-    def answered() -> bool:
-        training.train()
-        return "Waiting" not in " ".join(page.locator("[data-asked]").all_inner_texts())
-
-    until(page, answered)
+    training.tells_holders = True
+    training.run_generation()
+    training.answer_requests()
     for kind in KINDS:
-        expect(words(page, kind)).to_have_text("The training answered: done.")
-    events = page.locator("#events table")
-    expect(events).to_contain_text("census: done", timeout=PATIENCE_MS)
-    expect(events).to_contain_text(f"find_holders {AGENT}: done", timeout=PATIENCE_MS)
-    expect(page.locator("#holders")).to_contain_text("__main__.Trainer.known[*]")
+        expect(words(page, kind)).to_have_text("The training answered: done.", timeout=PATIENCE_MS)
+    expect(page.locator("#holders")).to_contain_text("Trainer.population_history[*]")
     expect(voice(page)).to_contain_text("The training answered: done.")
     assert region.evaluate("(region) => region.isConnected")
     assert page.evaluate("window.same === true")
-    assert training.end() == ""
-
-
-@pytest.mark.long
-def test_a_training_that_takes_no_requests_is_said_to_refuse(
-    train_for_real: TrainForReal, open_page: Open
-) -> None:
-    training = train_for_real("refuses", 1, LEAKLINE_REQUESTS="0")
-    page = open_page("/runs/refuses")
-    press(page, "census")
-    expect(words(page, "census")).to_have_text(WAITING)
-
-    def answered() -> bool:
-        training.train()
-        return words(page, "census").inner_text() != WAITING
-
-    until(page, answered)
-    expect(words(page, "census")).to_have_text("The training answered: refused.")
-    assert training.end() == ""
 
 
 @pytest.mark.long
