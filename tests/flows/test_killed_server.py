@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.flows.conftest import accused, compare, leakline
+from tests.flows.conftest import accused, leakline
 
 from leakline.transport.spool_format import read_batches
 
@@ -75,14 +74,3 @@ def test_sync_uploads_all_and_twice_is_once(server: Any, without_a_server: Any) 
     # Of 16 generations, the first ten of which fill caches, memory may look unsteady; nothing is accused.
     assert verdict["status"] in ("ok", "filling", "watch"), verdict["summary"]
     assert not accused(verdict), verdict["summary"]
-
-
-@pytest.mark.long
-def test_two_fixed_runs_compare_as_no_effect(
-    server: Any, trained: Any, without_a_server: Any
-) -> None:
-    trained()
-    sync(server, without_a_server.spool)
-    done = compare(server, "no-leak", "never-online", "--json")
-    found = json.loads(done.stdout)
-    assert found["outcome"] == "no_effect", found["summary"]
