@@ -399,12 +399,6 @@ def test_a_folder_without_series_is_named() -> None:
     assert ended.stderr.strip() == "bench-detection: RECORDED: nowhere holds no .csv file"
 
 
-def test_there_are_enough_families() -> None:
-    assert len(HEALTHY) >= 12
-    assert len(LEAKING) >= 12
-    assert len(FAMILIES) == len(HEALTHY) + len(LEAKING)
-
-
 @pytest.mark.parametrize("family", ALL)
 def test_the_same_word_draws_the_same_run_and_another_word_another(family: str) -> None:
     case = drawn(Draw(PUBLIC, family, 3))
