@@ -22,7 +22,6 @@ from tests.browser.conftest import serving
 from tests.browser.everything import NamedByOthers
 from tests.browser.hostile_labels import ALIVE, LABELS
 from tests.browser.patience import eventually, open_all, text_of
-from tests.browser.test_saved_reports import open_far_away  # noqa: F401
 from tests.browser.training import patch, post
 
 from leakline.transport.http_delivery import request_json
@@ -302,7 +301,7 @@ def test_a_search_for_a_name_shows_it_as_it_was_typed(told: str, open_page: Open
 )
 def test_no_name_comes_to_life_in_a_saved_file(
     told: str,
-    open_far_away: Callable[..., Page],  # noqa: F811
+    open_far_away: Callable[..., Page],
     tmp_path: Path,
     path: str,
 ) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 from tests.browser.conftest import FIX, LEAK
 from tests.browser.patience import (
     PATIENCE_MS,
@@ -44,38 +43,6 @@ def save(two_runs: None, open_page: Open, tmp_path: Path) -> Callable[[str], Pat
         return file
 
     return saved
-
-
-@pytest.fixture
-def open_far_away(chromium: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens a file in a browser without a network; any request but for what is in the file fails the test, and any
-    error."""
-    wrong: list[str] = []
-    contexts = []
-
-    def open_file(file: Path, **options: object) -> Page:
-        context = chromium.new_context(offline=True, **options)  # type: ignore[arg-type]
-        contexts.append(context)
-        page = context.new_page()
-
-        def watch(url: str) -> None:
-            own = urlsplit(url).scheme == "file" and url.split("#")[0] == file.as_uri()
-            if not own and urlsplit(url).scheme not in ("data", "blob"):
-                wrong.append(f"request: {url}")
-
-        page.on("request", lambda request: watch(request.url))
-        page.on("pageerror", lambda error: wrong.append(f"exception: {error}"))
-        page.on(
-            "console",
-            lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None,
-        )
-        page.goto(file.as_uri())
-        return page
-
-    yield open_file
-    for context in contexts:
-        context.close()
-    assert not wrong
 
 
 def test_what_is_left_of_a_killed_run_travels_as_a_file(
