@@ -149,8 +149,8 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(
     assert not missed
 
 
-def test_the_skip_link_leads_past_the_bar(world: World, open_page: Open) -> None:
-    page = open_page("/", address=world.address)
+def test_the_skip_link_leads_past_the_bar(open_page: Open) -> None:
+    page = open_page("/")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")

@@ -150,6 +150,7 @@ def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
         expect(tag).to_have_attribute("title", re.compile("LEAKLINE_PRIORITIES sets the limits"))
 
 
+@pytest.mark.long
 def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page: Open) -> None:
     page = open_page("/compare?before=live&after=fixed", address=world.address)
     for tile in ("GROWTH", "PEAK", "TIME"):
@@ -170,6 +171,7 @@ def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page:
     expect(page.locator("#environment")).to_contain_text("2.13.1")
 
 
+@pytest.mark.long
 def test_a_server_without_runs_says_what_to_type(world: World, open_page: Open) -> None:
     for path in ("/", "/compare"):
         page = open_page(path, address=world.empty)

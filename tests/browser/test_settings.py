@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import Page, expect
-from tests.browser.conftest import OwnServer, serving
+from tests.browser.conftest import LEAK, OwnServer, serving
 from tests.browser.everything import MISSING, PAGES, World
 from tests.browser.patience import PATIENCE_MS, open_all, until
 from tests.browser.test_accessibility import violations
@@ -50,14 +50,14 @@ def test_every_time_is_one_of_the_viewers_zone(world: World, open_page: Open, na
         assert f"{at:%H:%M}" in str(time.text_content())
 
 
-def test_without_scripts_a_time_says_that_it_is_utc(world: World, open_page: Open) -> None:
-    page = open_page("/incidents", address=world.address, java_script_enabled=False)
+def test_without_scripts_a_time_says_that_it_is_utc(two_runs: None, open_page: Open) -> None:
+    page = open_page(f"/runs/{LEAK}", java_script_enabled=False)
     expect(page.locator("main time").first).to_contain_text("UTC")
     expect(page.locator("#units")).to_be_hidden()
 
 
-def test_a_time_of_another_day_says_the_day(world: World, open_page: Open) -> None:
-    page = open_page("/patterns", address=world.address, timezone_id=FAR, locale="en-GB")
+def test_a_time_of_another_day_says_the_day(open_page: Open) -> None:
+    page = open_page("/patterns", timezone_id=FAR, locale="en-GB")
     expect(page.locator("#tables time")).to_contain_text("1 Feb 2026")
 
 
@@ -102,8 +102,8 @@ def test_names_stay_as_people_wrote_them(own_server: OwnServer, open_page: Open)
     expect(page.get_by_role("link", name="limit 2 GiB")).to_be_visible()
 
 
-def test_the_settings_choose_the_same(world: World, open_page: Open) -> None:
-    page = open_page("/settings", address=world.address, color_scheme="light")
+def test_the_settings_choose_the_same(open_page: Open) -> None:
+    page = open_page("/settings", color_scheme="light")
     expect(page.get_by_label("As the system")).to_be_checked()
     page.get_by_label("Decimal").check()
     expect(page.locator("#units")).to_contain_text("GB")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +34,11 @@ AS_SHIPPED: Final = (("loss_history",), ("figures",), ("deepcopied_checkpoints",
 OVERHEAD: Final = "0.02"
 # Graphs are looked at between the steps of autograd alone: within that, too seldom in generations of a second.
 OF_GRAPHS: Final = "0.05"
+
+
+def by_cost(names: Iterable[str], in_test_all: Container[str]) -> list[Any]:
+    """As parameters; what is not in `make test-all` is left to `make test-leaks`."""
+    return [pytest.param(n, marks=() if n in in_test_all else pytest.mark.leaks) for n in names]
 
 
 def eventually(ask: Callable[[], Any], seconds: float = VERDICT_SECONDS) -> Any:

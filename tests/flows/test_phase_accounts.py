@@ -42,7 +42,9 @@ def at_ends(server: Any, run: str, name: str) -> dict[int, float]:
     return dict(zip(map(int, item["x"]), item["last"], strict=True))
 
 
-@pytest.mark.parametrize("where", PHASES)
+@pytest.mark.parametrize(
+    "where", ["train", *(pytest.param(p, marks=pytest.mark.long) for p in ("collect", "evaluate"))]
+)
 def test_what_one_phase_keeps_is_on_its_line_and_the_lines_are_the_whole(
     server: Any, tmp_path: Path, where: str
 ) -> None:

@@ -603,7 +603,7 @@ gc.set_threshold(1, 1000, 1000)
 sys.setswitchinterval(1e-6)
 thread = threading.Thread(target=busy)
 thread.start()
-until, seen = time.monotonic() + 3, 0
+until, seen = time.monotonic() + 1, 0
 while time.monotonic() < until:
     for found in frames.locals_of_threads(sys._getframe()).values():
         seen += len(found.read())
