@@ -26,6 +26,8 @@ pytestmark = pytest.mark.flow
 
 MIB: Final = 2**20
 GENERATIONS: Final = 12
+# Until something comes, on a machine that does other things as well; how soon it comes is asked of its time.
+WAIT_SECONDS: Final = 90.0
 URGENT: Final = ("incident.suspected", "incident.confirmed", "contract.violated", "oom.risk")
 
 
@@ -170,7 +172,7 @@ def test_urgent_alerts_are_attempted_within_five_seconds_of_their_verdict(
     runs = {f"r{i}" for i in range(6)}
     for run in sorted(runs):
         train(server, run)
-    received = receiver.wait_for(lambda so_far: incidents_of(so_far) == runs, 30)
+    received = receiver.wait_for(lambda so_far: incidents_of(so_far) == runs, WAIT_SECONDS)
     told_at = dict(rows(server, "SELECT id, created_at FROM alerts WHERE urgent"))
     first = {one.id: one for one in reversed(received)}
     urgent = {message_id: one for message_id, one in first.items() if message_id in told_at}
@@ -198,7 +200,7 @@ def test_an_alert_whose_sender_is_killed_before_it_noted_the_answer_arrives_agai
     receiver = receive(kill_the_server_once)
     server = serve(LEAKLINE_WEBHOOK_URL=receiver.url, **settings)
     train(server, "r1")
-    (before, *_) = receiver.wait_for(len, 30)
+    (before, *_) = receiver.wait_for(len, WAIT_SECONDS)
     eventually(lambda: server.process.poll() is not None)
     # What is left is the claim of a process that is no more, and no try.
     state = "SELECT state, tries FROM deliveries WHERE alert_id = ?"
@@ -207,7 +209,7 @@ def test_an_alert_whose_sender_is_killed_before_it_noted_the_answer_arrives_agai
 
     again = serve(LEAKLINE_WEBHOOK_URL=receiver.url, **settings)
     received = receiver.wait_for(
-        lambda so_far: [one.id for one in so_far].count(before.id) == 2, 40
+        lambda so_far: [one.id for one in so_far].count(before.id) == 2, WAIT_SECONDS
     )
     first, second = (one for one in received if one.id == before.id)
     assert first.verified(secret)["data"]["incident"] == second.verified(secret)["data"]["incident"]
@@ -231,11 +233,13 @@ def test_an_address_that_never_answers_delays_no_other_by_more_than_a_second(
     runs = {f"r{i}" for i in range(4)}
     try:
         train(server, "r0")
-        dead.wait_for(len, 20)
+        dead.wait_for(len, WAIT_SECONDS)
         # From here on a message hangs there, and another after it.
         for run in sorted(runs - {"r0"}):
             train(server, run)
-        told = [one.wait_for(lambda so_far: incidents_of(so_far) == runs, 30) for one in alive]
+        told = [
+            one.wait_for(lambda so_far: incidents_of(so_far) == runs, WAIT_SECONDS) for one in alive
+        ]
         hanging = len(dead.received)
     finally:
         over.set()
