@@ -23,8 +23,9 @@ from leakline.analysis.results import SEVERITY
 from leakline.transport.http_delivery import request_json
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
-# A verdict over all generations must be there this long after the training; it takes well under one second.
-VERDICT_SECONDS: Final = 20.0
+# A verdict over all generations is there well under a second after the training; a machine that does other things as
+# well takes longer, and what never comes fails all the same.
+VERDICT_SECONDS: Final = 90.0
 TRAINING_SECONDS: Final = 400.0
 # A third of what it takes by default: most of the time of a training goes there, and nothing of it stays.
 CRITIC_STEPS: Final = 16
