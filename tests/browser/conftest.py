@@ -17,8 +17,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+from tests.browser.patience import PATIENCE_MS, eventually
 from tests.browser.patterns.page import add_patterns
 from tests.browser.training import MadeTraining
+
+from leakline.transport.http_delivery import request_json
 
 if TYPE_CHECKING:
     from tests.browser.everything import World
@@ -30,9 +33,8 @@ ARGUMENTS = (
 )  # fmt: skip
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Of a machine that does other things as well; a server ends within seconds on one that does not.
-EXPECTED_WITHIN_MS = 30_000
 ENDS_WITHIN_SECONDS = 60
-expect.set_options(timeout=EXPECTED_WITHIN_MS)
+expect.set_options(timeout=PATIENCE_MS)
 # How Chromium tells of one; whatever else a page does wrong begins otherwise.
 FAILED_REQUEST = "Failed to load resource: "
 
@@ -170,6 +172,54 @@ def open_page(chromium: Browser, server: str) -> Iterator[Callable[..., Page]]:
     for context in contexts:
         context.close()
     assert not wrong
+
+
+@pytest.fixture
+def open_far_away(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens a file in a browser without a network; any request but for what is in the file fails the test, and any
+    error."""
+    wrong: list[str] = []
+    contexts = []
+
+    def open_file(file: Path, **options: object) -> Page:
+        context = chromium.new_context(offline=True, **options)  # type: ignore[arg-type]
+        contexts.append(context)
+        page = context.new_page()
+
+        def watch(url: str) -> None:
+            own = urlsplit(url).scheme == "file" and url.split("#")[0] == file.as_uri()
+            if not own and urlsplit(url).scheme not in ("data", "blob"):
+                wrong.append(f"request: {url}")
+
+        page.on("request", lambda request: watch(request.url))
+        page.on("pageerror", lambda error: wrong.append(f"exception: {error}"))
+        page.on(
+            "console",
+            lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None,
+        )
+        page.goto(file.as_uri())
+        return page
+
+    yield open_file
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+LEAK, FIX = "pair-leak", "pair-fix"
+
+
+@pytest.fixture(scope="session")
+def two_runs(server: str) -> None:
+    """A run that leaks and one that does not, both ended, for tests that change neither."""
+    for run, leaking in ((LEAK, True), (FIX, False)):
+        training = MadeTraining(server, run, leaking)
+        training.start()
+        training.run_generations(8)
+        training.finish()
+        # What is read without scripts does not change once it is there.
+        verdict = f"/runs/{run}/verdict"
+        eventually(lambda at=verdict: request_json(server, "GET", at)["generations"] == 8)  # type: ignore[misc]
 
 
 @pytest.fixture

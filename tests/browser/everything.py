@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, expect
 from tests.browser.conftest import serving
 from tests.browser.hostile_labels import LABELS
 from tests.browser.patience import eventually
-from tests.browser.training import (
-    ENVIRONMENT,
-    EVALUATE,
-    MIB,
-    MadeTraining,
-    patch,
-    post,
-)
+from tests.browser.training import ENVIRONMENT, EVALUATE, MadeTraining, patch, post
 
-from leakline.snapshot import (
-    Batch,
-    Census,
-    Holder,
-    LargeObject,
-    ProcessIdentity,
-    Snapshot,
-    batch_to_wire,
-)
+from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
 from leakline.transport.http_delivery import request_json
 
-PATIENCE_MS = 30_000
 # Page -> its path. Those that need a server without runs are opened on one.
 PAGES = {
     "list": "/",
@@ -86,26 +68,18 @@ def everything(folder: Path) -> Iterator[World]:
         serving(folder / "empty") as (empty, _),
     ):
         _add_webhook_and_rule(address)
-        live = _trained(
+        live = trained(
             address, "live", 12, registers_cleanup=True, rich=True, tags=("baseline", "gpu")
         )
-        _trained(address, "live", 12, rank=1, leaking=False)
-        _trained(address, "fixed", 12, leaking=False).finish()
-        _kill(_trained(address, "killed", 3))
+        trained(address, "live", 12, rank=1, leaking=False)
+        trained(address, "fixed", 12, leaking=False).finish()
+        _kill(trained(address, "killed", 3))
         eventually(lambda: request_json(address, "GET", "/incidents")["items"])
         eventually(lambda: request_json(address, "GET", "/runs/fixed/verdict")["generations"])
         yield World(address, empty, live)
 
 
-def open_all(page: Page) -> None:
-    """Everything that is folded is opened, and every chart is drawn."""
-    page.locator("details").evaluate_all("all => all.forEach((each) => { each.open = true; })")
-    for chart in page.locator(".chart").all():
-        chart.scroll_into_view_if_needed()
-        expect(chart.locator("svg.main-svg").first).to_be_attached(timeout=PATIENCE_MS)
-
-
-def _trained(address: str, run: str, generations: int, **options: Any) -> MadeTraining:
+def trained(address: str, run: str, generations: int, **options: Any) -> MadeTraining:
     training = MadeTraining(address, run, **options)
     training.start()
     training.run_generations(generations)
@@ -138,36 +112,3 @@ class NamedByOthers(MadeTraining):
         for ours, theirs in ((ENVIRONMENT, self.type_name), (EVALUATE, self.phase_name)):
             body = body.replace(ours, json.dumps(theirs)[1:-1])
         post(f"{self.server}/api/v1/runs/{self.run}/batches", json.loads(body))
-
-
-def add_hostile(address: str) -> None:
-    """Runs, a project, tags, rules, types, events, holders, objects and lines by all those names."""
-    for number, label in enumerate(LABELS):
-        named = {"name": label, "project": label, "tags": [label[:64]], "phases": [label]}
-        post(
-            f"{address}/api/v1/runs", {"id": f"named-{number}", "started_at": time.time(), **named}
-        )
-        # The name of a rule goes into messages, so what is not seen is refused there.
-        if label.isprintable():
-            never = {"name": label, "series": "process.rss_bytes", "above": 1e15}
-            post(f"{address}/api/v1/rules", never)
-    training = _trained(address, "hostile", 1)
-    training._send([_named(training)])
-    leaking = NamedByOthers(address, "hostile-leak")
-    leaking.start()
-    leaking.run_generations(12)
-    eventually(lambda: request_json(address, "GET", "/runs/hostile-leak/verdict")["findings"])
-
-
-def _named(training: MadeTraining) -> Snapshot:
-    made = training._snapshot("manual", None, LABELS[0], look=True)
-    number = made.sequence
-    named = tuple(training._event("mark", label, {}) for label in LABELS)
-    lines = training._event("log", "log", {"lines": list(LABELS[:48])})
-    return replace(
-        made,
-        events=tuple(replace(each, sequence=number) for each in (*named, lines)),
-        census=Census(number, "full", 1.0, 1_000, tuple((label, 3, 3 * MIB) for label in LABELS)),
-        holders=tuple(Holder(number, label, label, 2, MIB) for label in LABELS),
-        large_objects=tuple(LargeObject(number, each, MIB, each, each) for each in LABELS[:20]),
-    )

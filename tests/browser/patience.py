@@ -1,4 +1,6 @@
-"""Waiting with a deadline. Playwright's own wait for an expression needs eval, which our pages forbid."""
+"""Waiting with a deadline, and moves of the mouse that several tests make. Playwright's own wait for an expression
+needs eval, which our pages forbid.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,11 @@ import time
 import urllib.request
 from collections.abc import Callable
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
-DEADLINE_SECONDS = 30.0
+# Reached by what fails alone: a machine that does other things as well takes its time.
+DEADLINE_SECONDS = 90.0
+PATIENCE_MS = 60_000
 
 
 def until(page: Page, check: Callable[[], bool]) -> None:
@@ -32,3 +36,36 @@ def text_of(address: str) -> str:
     with urllib.request.urlopen(address, timeout=DEADLINE_SECONDS) as answer:
         text: str = answer.read().decode()
     return text
+
+
+def draw_everything(page: Page) -> int:
+    """Charts are drawn when they come into view; gives how many there are."""
+    charts = page.locator(".chart").all()
+    for chart in charts:
+        chart.scroll_into_view_if_needed()
+        expect(chart.locator("svg.main-svg").first).to_be_attached(timeout=PATIENCE_MS)
+    return len(charts)
+
+
+def open_all(page: Page) -> None:
+    """Everything that is folded is opened, and every chart is drawn."""
+    page.locator("details").evaluate_all("all => all.forEach((each) => { each.open = true; })")
+    draw_everything(page)
+
+
+def drag(page: Page, chart: str, left: float = 0.3, right: float = 0.6) -> None:
+    """Over a part of a chart, as a viewer does who zooms; left and right are shares of its width."""
+    area = page.locator(f"#chart-{chart} .nsewdrag").first
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * left, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * right, middle, steps=5)
+    page.mouse.up()
+
+
+def fits(page: Page, width: int) -> bool:
+    """Whether nothing of the page is wider than a screen of this width."""
+    return bool(page.evaluate("document.documentElement.scrollWidth") <= width)

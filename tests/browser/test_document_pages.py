@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.browser.patience import fits
 
 Open = Callable[..., Page]
 
@@ -51,17 +52,6 @@ def test_pictures_are_those_of_the_pages_colours(open_page: Open, scheme: str) -
     expect(page.locator(f".document img.only-{other}").first).to_be_visible()
 
 
-def test_an_empty_server_leads_to_the_tutorial(own_server: object, open_page: Open) -> None:
-    page = open_page("/", address=own_server.address)  # type: ignore[attr-defined]
-    page.get_by_role("link", name="Ten minutes").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Ten minutes")
-
-
-def test_a_document_is_read_without_scripts(open_page: Open) -> None:
-    page = open_page("/docs/verdict", java_script_enabled=False)
-    expect(page.locator(".document table").first).to_contain_text("confirmed")
-
-
 def test_sizes_in_a_document_stay_as_they_were_written(open_page: Open) -> None:
     page = open_page("/docs/memory")
     before = page.locator(".document").inner_text()
@@ -73,7 +63,7 @@ def test_sizes_in_a_document_stay_as_they_were_written(open_page: Open) -> None:
 
 def test_a_wide_table_moves_on_a_phone_and_the_page_does_not(open_page: Open) -> None:
     page = open_page("/docs/compared", width=390, height=844)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert fits(page, 390)
     table = page.locator(".document .scroll").nth(1)
     expect(table).to_contain_text("Resident memory of the process over time")
     expect(table.locator("td:nth-child(2)").first).to_have_css("white-space", "normal")

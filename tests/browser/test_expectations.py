@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tests.browser.patience import until
+from tests.browser.patience import fits, until
 from tests.browser.training import MadeTraining
 
 Open = Callable[..., Page]
@@ -63,13 +63,53 @@ def test_a_count_stays_to_be_clicked_while_the_run_goes_on(open_page: Open, trai
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_on_a_phone_nothing_lies_outside(open_page: Open, train: Train, scheme: str) -> None:
-    train(f"phone-{scheme}", 10, leaking=False, project=f"phone {scheme}")
-    page = open_page(f"/runs/phone-{scheme}", width=375, height=800, color_scheme=scheme)
+def test_on_a_phone_nothing_lies_outside(open_page: Open, train: Train) -> None:
+    train("phone", 10, leaking=False, project="phone")
+    page = open_page("/runs/phone", width=375, height=800)
     page.locator("#expectations").get_by_role("button", name=f"Expect {COUNT} {ARRAYS}").click()
     expect(row_of(page)).to_contain_text("holds")
     # A chart that is drawn anew has its width a moment later.
-    until(page, lambda: page.evaluate("document.documentElement.scrollWidth") <= 375)
+    until(page, lambda: fits(page, 375))
     box = page.get_by_role("button", name=f"Take back {COUNT} {ARRAYS}").bounding_box()
     assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 375 and box["height"] >= 30  # fmt: skip
+
+
+# -- rules of people
+
+
+Open = Callable[..., Page]
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
+def test_a_person_sets_a_rule(open_page: Open, scripts: bool) -> None:
+    page = open_page("/alerts", java_script_enabled=scripts)
+    name = f"Queue {scripts}"
+    page.get_by_text("Add a rule of your own").click()
+    form = page.locator("form.fields[action='/alerts/rules']")
+    form.get_by_label("Series").fill("gauge.queue")
+    form.get_by_label("What of it").select_option("change per generation")
+    form.get_by_label("Above").fill("500 MiB")
+    form.get_by_label("Name").fill(name)
+    form.get_by_role("button", name="Add rule").click()
+
+    rule = page.locator("#rules li", has_text=name)
+    expect(rule).to_contain_text("change of gauge.queue per generation above 524,288,000")
+    expect(rule).to_contain_text("quiet")
+    rule.get_by_text("Change…").click()
+    rule.get_by_label("Above").fill("7")
+    rule.get_by_role("button", name="Save this rule").click()
+    expect(rule).to_contain_text("per generation above 7")
+    rule.get_by_role("button", name="Pause").click()
+    expect(rule).to_contain_text("paused")
+    rule.get_by_text("Delete…").click()
+    rule.get_by_role("button", name="Delete this rule").click()
+    expect(rule).to_have_count(0)
+
+
+def test_a_ready_made_rule_is_one_click(open_page: Open) -> None:
+    page = open_page("/alerts")
+    page.get_by_text("Add a ready-made one").click()
+    page.get_by_label("Project for Bands of tensors").fill("erl")
+    page.get_by_role("button", name="Add Bands of tensors").click()
+    for band in ("elevated", "high", "critical"):
+        expect(page.locator("#rules li", has_text=f"Tensors {band}")).to_contain_text("erl")

@@ -9,13 +9,11 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.browser.conftest import OwnServer, serving
-from tests.browser.patience import until
+from tests.browser.patience import PATIENCE_MS, drag, until
 from tests.browser.training import MadeTraining
 
 Train = Callable[..., MadeTraining]
 Open = Callable[..., Page]
-# A verdict needs a batch, an examination, a message and a fragment; the machine may be busy.
-PATIENCE_MS = 30_000
 
 
 def points(page: Page, chart: str = "trend") -> int:
@@ -79,7 +77,7 @@ def test_zooming_pauses_and_a_double_click_resumes(train: Train, open_page: Open
     mark = page.locator("#live")
     expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
     wait_for_points(page, 6)
-    zoom(page, "trend")
+    drag(page, "trend")
     expect(mark).to_have_attribute("data-live", "paused", timeout=PATIENCE_MS)
     assert "x=" in page.url
 
@@ -102,7 +100,7 @@ def test_a_run_that_ends_while_the_page_is_zoomed_is_shown_as_it_ended(
     mark = page.locator("#live")
     expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
     wait_for_points(page, 6)
-    zoom(page, "trend")
+    drag(page, "trend")
     expect(mark).to_have_attribute("data-live", "paused", timeout=PATIENCE_MS)
     training.run_generation()
     training.finish()
@@ -117,7 +115,7 @@ def test_a_zoom_moves_every_chart(train: Train, open_page: Open) -> None:
     train("linked", 8)
     page = open_page("/runs/linked")
     wait_for_points(page, 8)
-    zoom(page, "trend")
+    drag(page, "trend")
     page.locator("#chart-books").scroll_into_view_if_needed()
     trend = xaxis(page, "trend")
     assert trend[1] - trend[0] < 6
@@ -141,19 +139,6 @@ def test_the_stream_is_closed_while_nobody_looks_and_reopened_after(
 
 
 @pytest.mark.long
-def test_a_server_that_is_gone_is_seen(own_server: OwnServer, open_page: Open) -> None:
-    training = MadeTraining(own_server.address, "left-alone")
-    training.start()
-    training.run_generations(2)
-    page = open_page("/runs/left-alone", address=own_server.address, expect_failed_requests=True)
-    mark = page.locator("#live")
-    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
-    own_server.stop()
-    expect(mark).to_have_attribute("data-live", "disconnected", timeout=PATIENCE_MS)
-    expect(mark).to_have_text("Disconnected")
-
-
-@pytest.mark.long
 def test_a_page_goes_on_after_the_server_was_started_again(
     own_server: OwnServer, open_page: Open, tmp_path: Path
 ) -> None:
@@ -167,6 +152,7 @@ def test_a_page_goes_on_after_the_server_was_started_again(
     wait_for_points(page, 2)
     own_server.stop()
     expect(mark).to_have_attribute("data-live", "disconnected", timeout=PATIENCE_MS)
+    expect(mark).to_have_text("Disconnected")
     port = urlsplit(own_server.address).port
     assert port is not None
     with serving(tmp_path, port):
@@ -176,12 +162,6 @@ def test_a_page_goes_on_after_the_server_was_started_again(
         assert never_reloaded(page)
 
 
-def test_a_run_that_ended_is_not_streamed(train: Train, open_page: Open) -> None:
-    train("ended", 3).finish()
-    page = open_page("/runs/ended")
-    expect(page.locator("#live")).to_have_text("Ended")
-
-
 def test_the_end_of_a_run_is_seen_live(train: Train, open_page: Open) -> None:
     training = train("ends", 3)
     page = open_page("/runs/ends")
@@ -189,19 +169,6 @@ def test_the_end_of_a_run_is_seen_live(train: Train, open_page: Open) -> None:
     training.finish()
     expect(page.locator("#live")).to_have_text("Ended", timeout=PATIENCE_MS)
     expect(page.locator(".state")).to_have_text("finished", timeout=PATIENCE_MS)
-
-
-def zoom(page: Page, chart: str) -> None:
-    """Drag over the middle of a chart, as a viewer does."""
-    area = page.locator(f"#chart-{chart} .nsewdrag")
-    area.scroll_into_view_if_needed()
-    box = area.bounding_box()
-    assert box is not None
-    middle = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + box["width"] * 0.3, middle)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 0.6, middle, steps=5)
-    page.mouse.up()
 
 
 def hide(page: Page, *, hidden: bool) -> None:

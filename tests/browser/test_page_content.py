@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 from tests.browser.everything import World
-from tests.browser.patience import eventually, text_of, until
+from tests.browser.patience import drag, eventually, fits, text_of, until
 from tests.browser.training import GIB, MIB, MadeTraining, post
 
 from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
@@ -146,6 +150,7 @@ def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
         expect(tag).to_have_attribute("title", re.compile("LEAKLINE_PRIORITIES sets the limits"))
 
 
+@pytest.mark.long
 def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page: Open) -> None:
     page = open_page("/compare?before=live&after=fixed", address=world.address)
     for tile in ("GROWTH", "PEAK", "TIME"):
@@ -166,12 +171,15 @@ def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page:
     expect(page.locator("#environment")).to_contain_text("2.13.1")
 
 
+@pytest.mark.long
 def test_a_server_without_runs_says_what_to_type(world: World, open_page: Open) -> None:
     for path in ("/", "/compare"):
         page = open_page(path, address=world.empty)
         expect(page.locator("pre")).to_contain_text(f'server="{world.empty}"')
         expect(page.locator("main")).to_contain_text(f"leakline run --server {world.empty}")
         expect(page.locator("main")).to_contain_text("leakline demo")
+        if path == "/":
+            expect(page.get_by_role("link", name="Ten minutes")).to_be_visible()
     page = open_page("/?q=nothing-like-this", address=world.address)
     expect(page.locator("main")).to_contain_text("No run matches this search.")
 
@@ -194,17 +202,6 @@ def test_a_run_that_has_just_begun_says_what_it_waits_for(
     # A broken expectation may say something before that.
     text = page.locator(".verdict").inner_text()
     assert "2 more to go" in text or "TradingEnvironment" in text
-
-
-def test_a_killed_run_says_so_beside_its_verdict(world: World, open_page: Open) -> None:
-    page = open_page("/runs/killed", address=world.address, java_script_enabled=False)
-    ending = page.locator(".verdict .ending")
-    expect(ending).to_contain_text("Killed for memory. 191.20 GiB of its limit of 192.00 GiB")
-    expect(ending).to_contain_text("Last reading of rank 0: RSS 11.")
-    expect(ending.get_by_role("link")).to_have_attribute("href", "#end")
-    for section in ("end", "trend", "large-objects", "lines"):
-        expect(page.locator(f"#{section}")).to_have_count(1)
-    expect(page.locator("#findings")).to_contain_text("Ruled out:")
 
 
 MINUTE = 60.0
@@ -272,13 +269,126 @@ def test_a_link_to_a_stretch_of_time_shows_the_same_however_old_the_run_is(
     read = page.evaluate("document.getElementById('chart-trend').data[0].x")
     assert len(read) in (20, 21) and read[0] == pytest.approx(wanted[0], abs=1e-3)
     # A zoom of the viewer is written down in seconds too.
-    page.locator("#chart-trend").scroll_into_view_if_needed()
-    box = page.locator("#chart-trend .nsewdrag").bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 60)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60, steps=5)
-    page.mouse.up()
+    drag(page, "trend")
     until(page, lambda: "x=600s" not in page.url)
     first, last = (float(each.rstrip("s")) for each in page.url.split("x=")[1].split(".."))
     assert 900 < first < 1000 and 1250 < last < 1350
+
+
+# -- a run of two ranks, of which one leaks
+
+
+GENERATIONS_OF_RANKS = 14
+KEPT_MIB = 8
+# As torchrun starts it: the same program with another RANK. Both wait for each other, as ranks do.
+SCRIPT = f"""
+import os, sys, leakline
+
+class Batch:
+    def __init__(self):
+        self.data = bytearray({KEPT_MIB} << 20)
+
+kept = []
+run = leakline.init(project="ranks", watch=[Batch])
+for generation in range({GENERATIONS_OF_RANKS}):
+    with run.generation(generation), run.phase("train"):
+        batch = Batch()
+        if os.environ["RANK"] == "1":
+            kept.append(batch)
+    print("ready", flush=True)
+    sys.stdin.readline()
+run.finish()
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks(server: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "train.py").write_text(SCRIPT)
+    started = [_start(folder, server, rank) for rank in (0, 1)]
+    for _ in range(GENERATIONS_OF_RANKS):
+        for each in started:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "ready\n"
+        for each in started:
+            assert each.stdin is not None
+            each.stdin.write("\n")
+            each.stdin.flush()
+    for each in started:
+        _, errors = each.communicate(timeout=120)
+        assert each.returncode == 0, errors
+    return "two-ranks"
+
+
+def _start(folder: Path, server: str, rank: int) -> subprocess.Popen[str]:
+    outside = {k: v for k, v in os.environ.items() if not k.startswith("LEAKLINE_")}
+    own = {
+        "LEAKLINE_SERVER": server, "LEAKLINE_RUN_ID": "two-ranks", "LEAKLINE_DIR": f"{folder}/{rank}",
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, str(folder / "train.py")], cwd=folder, text=True, env=outside | own,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def rows(page: Page) -> list[dict[str, Any]]:
+    """Of the table of processes: head -> text."""
+    table = page.locator("#processes table")
+    heads = table.locator("thead th").all_text_contents()
+    found = [row.locator("td").all_text_contents() for row in table.locator("tbody tr").all()]
+    return [dict(zip(heads, map(str.strip, row), strict=True)) for row in found]
+
+
+def chart_of(page: Page) -> str:
+    return page.locator('[data-part="trend.data"] script').text_content() or ""
+
+
+def test_the_page_marks_the_rank_that_leaks_and_tells_the_growth_of_both(
+    server: str, ranks: str, open_page: Open
+) -> None:
+    page = open_page(f"/runs/{ranks}")
+    expect(page.locator("#processes a[href='#findings']")).to_have_count(1, timeout=60_000)
+    # The lines are those of the rank that leaks, with where it began.
+    expect(page.locator(".filters [aria-current=true]")).to_have_text("rank 1 main")
+    assert "leak starts" in chart_of(page)
+    expect(page.locator("#trend .note")).to_contain_text("of rank 1 main, which is shown")
+    healthy, leaking = rows(page)
+    growth = "growth per generation"
+    assert healthy["finding"] == "–"
+    assert leaking["finding"] in ("Leaking", "Suspected leak")
+    assert "MiB" in leaking[growth]
+    assert leaking[growth] != healthy[growth]
+    expect(page.locator("#findings")).to_contain_text("rank 1 main")
+
+    # The same as the API says.
+    told = request_json(server, "GET", f"/runs/{ranks}")
+    whole = told["growth_bytes_per_generation"]["estimate"]
+    each = [p["growth_bytes_per_generation"] for p in told["processes"]]
+    assert each[1]["estimate"] == pytest.approx(KEPT_MIB << 20, rel=0.2)
+    assert abs(each[0]["estimate"]) < 1 << 20
+    assert sum(growth["estimate"] for growth in each) == pytest.approx(whole)
+    verdict = request_json(server, "GET", f"/runs/{ranks}/verdict")
+    named = {f["fingerprint"] for f in verdict["findings"] if f["process"] == "rank 1 main"}
+    assert told["processes"][0]["findings"] == []
+    assert set(told["processes"][1]["findings"]) <= named
+    assert told["processes"][1]["findings"]
+
+
+def test_the_rank_that_does_not_leak_is_shown_without_the_leak_of_the_other(
+    ranks: str, open_page: Open
+) -> None:
+    page = open_page(f"/runs/{ranks}?process=rank 0 main")
+    expect(page.locator("#processes a[href='#findings']")).to_have_count(1, timeout=60_000)
+    expect(page.locator(".filters [aria-current=true]")).to_have_text("rank 0 main")
+    assert "leak starts" not in chart_of(page)
+    assert '"cone":null' in chart_of(page).replace(" ", "")
+
+
+def test_on_a_phone_the_growth_of_each_rank_is_within_reach(ranks: str, open_page: Open) -> None:
+    page = open_page(f"/runs/{ranks}", width=390)
+    page.locator("#processes").scroll_into_view_if_needed()
+    for row in page.locator("#processes tbody tr").all():
+        expect(row.locator("td").nth(2)).to_be_in_viewport(ratio=1)
+    expect(page.locator("#processes a[href='#findings']")).to_be_in_viewport()
+    assert fits(page, 390)

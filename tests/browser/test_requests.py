@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 from tests.browser.conftest import OwnServer
-from tests.browser.patience import eventually, until
-from tests.browser.real_training import RealTraining
+from tests.browser.patience import PATIENCE_MS, fits, until
 from tests.browser.training import ENVIRONMENT, MadeTraining, post
 
-from leakline.transport.http_delivery import request_json
-
 Train = Callable[..., MadeTraining]
-TrainForReal = Callable[..., RealTraining]
 Open = Callable[..., Page]
-PATIENCE_MS = 30_000
 KINDS = ("census", "find_holders")
 WAITING = "Waiting for the training, until its next phase end."
-AGENT = "__main__.Agent"
-
-
-@pytest.fixture
-def train_for_real(server: str, tmp_path: Path) -> Iterator[TrainForReal]:
-    started: list[RealTraining] = []
-
-    def start(run: str, generations: int, **environment: str) -> RealTraining:
-        training = RealTraining(tmp_path, server, run, **environment)
-        started.append(training)
-        training.train(generations)
-
-        def known() -> bool:
-            runs = request_json(server, "GET", "/runs?limit=200")["items"]
-            return any(each["id"] == run for each in runs)
-
-        eventually(known)
-        return training
-
-    yield start
-    for training in started:
-        training.process.kill()
-        training.process.communicate()
 
 
 @pytest.fixture
@@ -91,10 +62,11 @@ def test_a_request_waits_in_words_until_the_training_comes_to_it(
 ) -> None:
     run = f"waits-{kind}"
     training = leaking(run)
-    page = open_page(f"/runs/{run}")
+    page = open_page(f"/runs/{run}", width=390, height=844)
     press(page, kind)
     expect(words(page, kind)).to_have_text(WAITING)
     expect(words(page, kind)).to_be_in_viewport()
+    assert fits(page, 390)
     draw_anew(page, training, kind)
     expect(words(page, kind)).to_have_text(WAITING)
     expect(page.locator("[data-asked]")).to_have_count(1)
@@ -103,58 +75,36 @@ def test_a_request_waits_in_words_until_the_training_comes_to_it(
 
 
 @pytest.mark.long
-def test_the_training_answers_and_the_page_shows_it_without_a_reload(
-    train_for_real: TrainForReal, open_page: Open
+def test_the_training_answers_and_the_page_shows_it_without_a_reload_and_aloud(
+    leaking: Callable[[str], MadeTraining], open_page: Open
 ) -> None:
-    training = train_for_real("answers", 12)
+    training = leaking("answers")
     page = open_page("/runs/answers")
     page.evaluate("window.same = true")
+    # The region is there before its words, and is never exchanged: else nothing reads it.
+    expect(voice(page)).to_have_text("")
+    region = voice(page).element_handle()
     for kind in KINDS:
         press(page, kind)
         expect(words(page, kind)).to_have_text(WAITING)
-    training.show_holder()
-
-    def answered() -> bool:
-        training.train()
-        return "Waiting" not in " ".join(page.locator("[data-asked]").all_inner_texts())
-
-    until(page, answered)
+    training.tells_holders = True
+    training.run_generation()
+    training.answer_requests()
     for kind in KINDS:
-        expect(words(page, kind)).to_have_text("The training answered: done.")
-    events = page.locator("#events table")
-    expect(events).to_contain_text("census: done", timeout=PATIENCE_MS)
-    expect(events).to_contain_text(f"find_holders {AGENT}: done", timeout=PATIENCE_MS)
-    expect(page.locator("#holders")).to_contain_text("__main__.Trainer.known[*]")
+        expect(words(page, kind)).to_have_text("The training answered: done.", timeout=PATIENCE_MS)
+    expect(page.locator("#holders")).to_contain_text("Trainer.population_history[*]")
+    expect(voice(page)).to_contain_text("The training answered: done.")
+    assert region.evaluate("(region) => region.isConnected")
     assert page.evaluate("window.same === true")
-    assert training.end() == ""
 
 
 @pytest.mark.long
-def test_a_training_that_takes_no_requests_is_said_to_refuse(
-    train_for_real: TrainForReal, open_page: Open
-) -> None:
-    training = train_for_real("refuses", 1, LEAKLINE_REQUESTS="0")
-    page = open_page("/runs/refuses")
-    press(page, "census")
-    expect(words(page, "census")).to_have_text(WAITING)
-
-    def answered() -> bool:
-        training.train()
-        return words(page, "census").inner_text() != WAITING
-
-    until(page, answered)
-    expect(words(page, "census")).to_have_text("The training answered: refused.")
-    assert training.end() == ""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_keyboard_reaches_the_button_and_stays_on_it(
-    leaking: Callable[[str], MadeTraining], open_page: Open, kind: str
+    leaking: Callable[[str], MadeTraining], open_page: Open
 ) -> None:
-    run = f"keys-{kind}"
-    training = leaking(run)
-    page = open_page(f"/runs/{run}")
+    kind = "find_holders"
+    training = leaking("keys")
+    page = open_page("/runs/keys")
     expect(button(page, kind)).to_be_visible(timeout=PATIENCE_MS)
     here = f"document.activeElement.dataset.ask === '{kind}'"
     for _ in range(100):
@@ -181,27 +131,6 @@ def test_a_focus_that_was_taken_away_is_not_brought_back(
     page.locator("#verdict-sentence").click()
     draw_anew(page, training, "census")
     assert page.evaluate("document.activeElement === document.body")
-
-
-@pytest.mark.long
-def test_what_became_of_it_is_read_out(train_for_real: TrainForReal, open_page: Open) -> None:
-    training = train_for_real("aloud", 1)
-    page = open_page("/runs/aloud")
-    # It is there before its words, and is never exchanged: else nothing reads it.
-    expect(voice(page)).to_have_count(1)
-    expect(voice(page)).to_have_text("")
-    region = voice(page).element_handle()
-    press(page, "census")
-    expect(voice(page)).to_have_text(WAITING)
-
-    def answered() -> bool:
-        training.train()
-        return voice(page).inner_text() != WAITING
-
-    until(page, answered)
-    expect(voice(page)).to_have_text("The training answered: done.")
-    assert region.evaluate("(region) => region.isConnected")
-    assert training.end() == ""
 
 
 @pytest.mark.long
@@ -277,12 +206,3 @@ def test_an_answer_that_is_no_json_is_a_refusal(train: Train, open_page: Open) -
     page.route("**/requests", answer)
     press(page, "census")
     expect(words(page, "census")).to_have_text("Not asked: the server answered 502.")
-
-
-def test_the_words_fit_on_a_phone(leaking: Callable[[str], MadeTraining], open_page: Open) -> None:
-    leaking("narrow")
-    page = open_page("/runs/narrow", width=390, height=844)
-    for kind in KINDS:
-        press(page, kind)
-        expect(words(page, kind)).to_have_text(WAITING)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390

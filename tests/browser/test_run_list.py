@@ -12,11 +12,10 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.browser.conftest import OwnServer
-from tests.browser.patience import eventually, text_of, until
+from tests.browser.patience import PATIENCE_MS, draw_everything, eventually, fits, text_of, until
 from tests.browser.training import MadeTraining
 
 Open = Callable[..., Page]
-PATIENCE_MS = 30_000
 PROJECT = "many tries"
 LIST = "/?q=" + quote(f'project:"{PROJECT}"')
 NAMES = ("try-one", "try-two", "try-three", "try-four")
@@ -52,11 +51,6 @@ def in_api(server: str) -> list[str]:
         return sorted(item["name"] for item in json.load(answer)["items"])
 
 
-def drawn(page: Page) -> None:
-    page.locator("#chart-overlay").scroll_into_view_if_needed()
-    expect(page.locator("#chart-overlay svg.main-svg").first).to_be_attached(timeout=PATIENCE_MS)
-
-
 def test_nothing_can_be_done_with_nothing_and_an_overlay_takes_two_to_ten(
     tries: str, open_page: Open
 ) -> None:
@@ -85,7 +79,7 @@ def test_three_runs_are_laid_over_each_other_and_the_link_shows_the_same(
     button(page, "Overlay").click()
     expect(page).to_have_url(re.compile(r"/overlay\?run=try-one&run=try-two&run=try-three"))
     expect(page.get_by_role("heading", name="Overlay of 3 runs")).to_be_visible()
-    drawn(page)
+    draw_everything(page)
     lines = "document.getElementById('chart-overlay').data.map((each) => each.name)"
     assert set(page.evaluate(lines)) >= {"try-one", "try-two", "try-three"}
     axis = "document.getElementById('chart-overlay').layout.xaxis.range"
@@ -95,7 +89,7 @@ def test_three_runs_are_laid_over_each_other_and_the_link_shows_the_same(
     page.get_by_role("link", name="RSS").click()
     expect(page).to_have_url(re.compile(r"series=rss.*x=1\.5\.\.4\.5"))
     again = open_page(page.url.removeprefix(tries))
-    drawn(again)
+    draw_everything(again)
     until(again, lambda: again.evaluate(axis) == [1.5, 4.5])
     until(again, lambda: again.locator("#chart-overlay").get_attribute("data-of") == "stretch")
     expect(again.get_by_role("link", name="RSS")).to_have_attribute("aria-current", "true")
@@ -150,20 +144,19 @@ def test_runs_are_sorted_and_grouped_by_the_head_of_a_column_or_by_a_choice(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("width", [390, 1280])
-def test_two_runs_are_deleted_and_brought_back(
-    tries: str, open_page: Open, server: str, width: int
+def test_two_runs_are_deleted_and_brought_back_on_a_phone(
+    tries: str, open_page: Open, server: str
 ) -> None:
-    page = open_page(LIST, width=width, height=844)
+    page = open_page(LIST, width=390, height=844)
     check(page, "try-three", "try-four")
     button(page, "Delete").click()
     expect(page.get_by_text("Deleted 2 runs.")).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert fits(page, 390)
     expect(page.get_by_role("link", name="try-three")).to_have_count(0)
     assert "try-three" not in in_api(server) and "try-one" in in_api(server)
-    gone = open_page("/runs/try-four", width=width, height=844)
+    gone = open_page("/runs/try-four", width=390, height=844)
     expect(gone.get_by_role("heading", name="try-four is deleted")).to_be_visible()
-    assert gone.evaluate("document.documentElement.scrollWidth") <= width
+    assert fits(gone, 390)
     gone.get_by_role("button", name="Undo").click()
     expect(gone.locator("#verdict-sentence")).to_be_visible()
     button(page, "Undo").click()
@@ -223,16 +216,6 @@ def test_without_scripts_the_same_can_be_done(tries: str, open_page: Open, serve
     expect(page.get_by_label("Sort runs")).to_have_value("name")
     button(page, "Undo").click()
     assert "try-two" in in_api(server)
-
-
-@pytest.mark.parametrize(
-    "path", ["/overlay?run=try-one&run=try-two&run=try-three", LIST, f"{LIST}&group=tag"]
-)
-def test_nothing_is_wider_than_a_phone(tries: str, open_page: Open, path: str) -> None:
-    page = open_page(path, width=390, height=844)
-    if "overlay" in path:
-        drawn(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_too_many_runs_are_refused_in_a_line(tries: str, open_page: Open) -> None:

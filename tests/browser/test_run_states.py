@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tests.browser.test_live_pages import wait_for_points, zoom
+from tests.browser.patience import PATIENCE_MS, drag, fits
+from tests.browser.test_live_pages import wait_for_points
 from tests.browser.training import MadeTraining, patch
 
 Train = Callable[..., MadeTraining]
 Open = Callable[..., Page]
-PATIENCE_MS = 30_000
 MEMORY = "memory: 191.20 GiB of its limit of 192.00 GiB at the last reading"
 SILENT = re.compile(r"^Silent since \d{1,2}:\d{2}")
 
@@ -85,10 +85,15 @@ def test_a_silent_run_says_since_when_and_is_live_again_when_it_speaks(
     training = train("falls-silent", 3)
     page = open_page("/runs/falls-silent")
     mark(page, "live")
+    expect(page.locator("#end")).to_have_count(0)
     ends(training, "silent")
     expect(mark(page, "silent")).to_have_text(SILENT)
+    expect(page.locator("#end")).to_contain_text("stopped sending", timeout=PATIENCE_MS)
+    expect(page.locator(".facts .state")).to_contain_text("silent since")
     training.run_generation()
     expect(mark(page, "live")).to_have_text("Live")
+    expect(page.locator("#end")).to_have_count(0, timeout=PATIENCE_MS)
+    expect(page.locator(".facts .state")).to_have_text("running")
 
 
 @pytest.mark.long
@@ -97,7 +102,7 @@ def test_a_paused_page_tells_that_its_run_was_killed(train: Train, open_page: Op
     page = open_page("/runs/killed-while-paused")
     mark(page, "live")
     wait_for_points(page, 4)
-    zoom(page, "trend")
+    drag(page, "trend")
     mark(page, "paused")
     ends(training, "killed", MEMORY)
     expect(mark(page, "killed")).to_have_text("Killed, paused")
@@ -175,27 +180,11 @@ def ends(training: MadeTraining, state: str, reason: str = "") -> None:
     )
 
 
-@pytest.mark.long
-def test_a_run_that_speaks_again_is_not_called_silent_any_more(
-    train: Train, open_page: Open
-) -> None:
-    training = train("speaks-again", 3)
-    page = open_page("/runs/speaks-again")
-    expect(page.locator("#end")).to_have_count(0)
-    ends(training, "silent")
-    expect(page.locator("#end")).to_contain_text("stopped sending", timeout=PATIENCE_MS)
-    expect(page.locator(".facts .state")).to_contain_text("silent since")
-    ends(training, "running")
-    expect(page.locator("#end")).to_have_count(0, timeout=PATIENCE_MS)
-    expect(page.locator(".facts .state")).to_have_text("running")
-
-
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_killed_run_shows_its_last_reading_and_its_last_line(
-    train: Train, open_page: Open, width: int, scheme: str
+    train: Train, open_page: Open, width: int
 ) -> None:
-    run = f"killed-{width}-{scheme}"
+    run = f"killed-{width}"
     training = train(run, 3)
     says(
         training,
@@ -203,8 +192,8 @@ def test_a_killed_run_shows_its_last_reading_and_its_last_line(
         HOSTILE,
         "the very last line",
     )
-    ends(training, "killed", "memory: 191.20 GiB of its limit of 192.00 GiB at the last reading")  # fmt: skip
-    page = open_page(f"/runs/{run}", width=width, color_scheme=scheme)
+    ends(training, "killed", MEMORY)
+    page = open_page(f"/runs/{run}", width=width)
     expect(page.locator(".facts .state")).to_have_text("killed for memory")
     expect(page.locator("#end")).to_contain_text("191.20 GiB of its limit of 192.00 GiB")
     page.locator("#lines").scroll_into_view_if_needed()
@@ -212,6 +201,6 @@ def test_a_killed_run_shows_its_last_reading_and_its_last_line(
     expect(page.get_by_text("the very last line")).to_be_in_viewport()
     expect(page.locator("#lines code", has_text="onerror")).to_have_text(HOSTILE)
     assert "broken" not in page.title()
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert fits(page, width)
     page.goto(f"{training.server}/")
     expect(page.get_by_text("killed for memory").first).to_be_visible()

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import re
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
-from tests.browser.everything import NamedByOthers, open_all
-from tests.browser.hostile_labels import ALIVE
-from tests.browser.patience import eventually, until
+from playwright.sync_api import Page, expect
+from tests.browser.conftest import FIX, LEAK
+from tests.browser.patience import (
+    PATIENCE_MS,
+    drag,
+    draw_everything,
+    fits,
+    open_all,
+    text_of,
+    until,
+)
 from tests.browser.test_accessibility import violations
 from tests.browser.training import MadeTraining, patch
-
-from leakline.transport.http_delivery import request_json
 
 pytestmark = pytest.mark.long
 
 Open = Callable[..., Page]
-PATIENCE_MS = 30_000
-RUN = "/runs/sent-leak"
-COMPARISON = "/compare?before=sent-leak&after=sent-fix"
+RUN = f"/runs/{LEAK}"
+COMPARISON = f"/compare?before={LEAK}&after={FIX}"
 PHONE = {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def two_runs(server: str) -> None:
-    for run, leaking in (("sent-leak", True), ("sent-fix", False)):
-        training = MadeTraining(server, run, leaking)
-        training.start()
-        training.run_generations(8)
-        training.finish()
 
 
 @pytest.fixture
@@ -50,47 +43,6 @@ def save(two_runs: None, open_page: Open, tmp_path: Path) -> Callable[[str], Pat
         return file
 
     return saved
-
-
-@pytest.fixture
-def open_far_away(chromium: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens a file in a browser without a network; any request but for what is in the file fails the test, and any
-    error."""
-    wrong: list[str] = []
-    contexts = []
-
-    def open_file(file: Path, **options: object) -> Page:
-        context = chromium.new_context(offline=True, **options)  # type: ignore[arg-type]
-        contexts.append(context)
-        page = context.new_page()
-
-        def watch(url: str) -> None:
-            own = urlsplit(url).scheme == "file" and url.split("#")[0] == file.as_uri()
-            if not own and urlsplit(url).scheme not in ("data", "blob"):
-                wrong.append(f"request: {url}")
-
-        page.on("request", lambda request: watch(request.url))
-        page.on("pageerror", lambda error: wrong.append(f"exception: {error}"))
-        page.on(
-            "console",
-            lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None,
-        )
-        page.goto(file.as_uri())
-        return page
-
-    yield open_file
-    for context in contexts:
-        context.close()
-    assert not wrong
-
-
-def draw_everything(page: Page) -> int:
-    """Charts are drawn when they come into view."""
-    charts = page.locator(".chart").all()
-    for chart in charts:
-        chart.scroll_into_view_if_needed()
-        expect(chart.locator("svg.main-svg").first).to_be_attached(timeout=PATIENCE_MS)
-    return len(charts)
 
 
 def test_what_is_left_of_a_killed_run_travels_as_a_file(
@@ -121,7 +73,7 @@ def test_a_file_shows_its_charts_without_any_network(
     save: Callable[[str], Path], open_far_away: Callable[..., Page], path: str
 ) -> None:
     file = save(path)
-    assert re.fullmatch(r"leakline-[\w-]*sent-leak[\w-]*\.html", file.name)
+    assert re.fullmatch(rf"leakline-[\w-]*{LEAK}[\w-]*\.html", file.name)
     page = open_far_away(file)
     assert draw_everything(page) >= 3
     expect(page.locator(".chart").first.locator(".trace").first).to_be_attached()
@@ -132,10 +84,10 @@ def test_a_file_shows_its_charts_without_any_network(
     assert page.locator(".chip svg use").first.evaluate("each => each.getBBox().width") > 0
 
 
-def test_the_theme_of_a_file_is_switched_and_reaches_the_charts(
-    save: Callable[[str], Path], open_far_away: Callable[..., Page]
+def test_the_charts_of_a_file_are_zoomed_recoloured_and_taken_away(
+    save: Callable[[str], Path], open_far_away: Callable[..., Page], tmp_path: Path
 ) -> None:
-    page = open_far_away(save(RUN), color_scheme="light")
+    page = open_far_away(save(RUN), accept_downloads=True, color_scheme="light")
     draw_everything(page)
     paper = "document.getElementById('chart-trend').layout.paper_bgcolor"
     light = page.evaluate(paper)
@@ -144,32 +96,12 @@ def test_the_theme_of_a_file_is_switched_and_reaches_the_charts(
     until(page, lambda: page.evaluate(paper) != light)
     background = page.evaluate("getComputedStyle(document.getElementById('trend')).backgroundColor")
     assert page.evaluate(paper) == background
-
-
-def test_a_chart_of_a_file_is_zoomed_and_shown_whole_again(
-    save: Callable[[str], Path], open_far_away: Callable[..., Page]
-) -> None:
-    page = open_far_away(save(RUN))
-    draw_everything(page)
-    page.locator("#chart-trend").scroll_into_view_if_needed()
     axis = "document.getElementById('chart-trend').layout.xaxis.range"
     whole = page.evaluate(axis)
-    box = page.locator("#chart-trend .nsewdrag").first.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 40)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 40, steps=5)
-    page.mouse.up()
+    drag(page, "trend")
     until(page, lambda: page.evaluate(axis)[0] > whole[0])
     page.keyboard.press("r")
     until(page, lambda: page.evaluate(axis) == whole)
-
-
-def test_the_numbers_of_a_file_can_be_taken_away(
-    save: Callable[[str], Path], open_far_away: Callable[..., Page], tmp_path: Path
-) -> None:
-    page = open_far_away(save(RUN), accept_downloads=True)
-    draw_everything(page)
     for name, start in (("CSV", b"generation,"), ("PNG", b"\x89PNG")):
         with page.expect_download(timeout=PATIENCE_MS) as waiting:
             page.locator("[data-tools=trend]").get_by_text(name).click()
@@ -178,54 +110,13 @@ def test_the_numbers_of_a_file_can_be_taken_away(
 
 
 @pytest.mark.parametrize("path", [RUN, COMPARISON])
-def test_a_file_fits_a_phone(
+def test_axe_finds_nothing_grave_in_a_file_and_it_fits_a_phone(
     save: Callable[[str], Path], open_far_away: Callable[..., Page], path: str
 ) -> None:
     page = open_far_away(save(path), viewport=PHONE)
     draw_everything(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-
-
-@pytest.fixture(scope="module")
-def hostile(two_runs: None, server: str) -> str:
-    """A server with a leak in a run, a phase and a type whose names would like to be more than text."""
-    leaking = NamedByOthers(server, "sent-hostile", tags=(NamedByOthers.type_name,))
-    leaking.start()
-    leaking.run_generations(12)
-    leaking.finish()
-    verdict = "/runs/sent-hostile/verdict"
-    eventually(lambda: request_json(server, "GET", verdict)["findings"])
-    return server
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/runs/sent-hostile/report.html",
-        "/compare/report.html?before=sent-hostile&after=sent-fix",
-    ],
-)
-def test_no_name_comes_to_life_in_a_file(
-    hostile: str, open_far_away: Callable[..., Page], tmp_path: Path, path: str
-) -> None:
-    file = tmp_path / "report.html"
-    with urllib.request.urlopen(hostile + path, timeout=60) as answer:
-        file.write_bytes(answer.read())
-    page = open_far_away(file)
-    open_all(page)
-    assert page.evaluate(f"window.{ALIVE}") is None
-    assert page.locator(f".{ALIVE}").count() == 0
-    assert page.locator("main :is(iframe, img, script:not([type='application/json']))").count() == 0
-    said = "".join(page.locator("main").evaluate("main => main.textContent").split())
-    for name in (NamedByOthers.type_name, NamedByOthers.phase_name):
-        assert "".join(name.split()) in said
-
-
-@pytest.mark.parametrize("path", [RUN, COMPARISON])
-def test_axe_finds_nothing_grave_in_a_file(
-    save: Callable[[str], Path], open_far_away: Callable[..., Page], path: str
-) -> None:
-    page = open_far_away(save(path))
+    assert fits(page, PHONE["width"])
+    page.set_viewport_size({"width": 1280, "height": 900})
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         open_all(page)
@@ -263,8 +154,7 @@ def test_the_report_is_copied_with_the_keyboard(
     served = (
         path.replace("/compare?", "/compare/report.txt?") if "?" in path else f"{path}/report.txt"
     )
-    with urllib.request.urlopen(server + served) as answer:
-        assert copied.strip() == answer.read().decode().strip()
+    assert copied.strip() == text_of(server + served).strip()
     assert "GiB" in copied and copied.startswith("**")
     expect(page.locator("#copy-report")).to_be_focused()
 
@@ -295,14 +185,16 @@ def test_a_server_that_is_away_is_told_at_the_button(two_runs: None, open_page: 
     expect(page.locator("#copy-report")).to_have_text("Not copied: the server does not answer")
 
 
-def test_the_menu_works_without_scripts_and_closes_as_menus_do(
+def test_the_menu_works_without_scripts_fits_a_phone_and_closes_as_menus_do(
     two_runs: None, open_page: Open
 ) -> None:
-    plain = open_page(RUN, java_script_enabled=False)
+    plain = open_page(RUN, java_script_enabled=False, **PHONE)
     expect(plain.get_by_role("button", name="Copy report")).to_have_count(0)
     plain.locator("#share").click()
     for words in ("HTML", "Markdown", "Text", "JSON"):
         expect(plain.locator(".menu a", has_text=words).first).to_be_visible()
+    box = plain.locator(".menu > .panel").bounding_box()
+    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"]
     page = open_page(RUN)
     page.locator("#share").click()
     page.keyboard.press("Escape")
@@ -311,12 +203,3 @@ def test_the_menu_works_without_scripts_and_closes_as_menus_do(
     page.locator("#share").click()
     page.locator("#verdict-sentence").click()
     expect(page.locator("#share-html")).to_be_hidden()
-
-
-@pytest.mark.parametrize("path", [RUN, COMPARISON])
-def test_the_open_menu_is_no_wider_than_a_phone(two_runs: None, open_page: Open, path: str) -> None:
-    page = open_page(path, **PHONE)
-    page.locator("#share").click()
-    box = page.locator(".menu > .panel").bounding_box()
-    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"]
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

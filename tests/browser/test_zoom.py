@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Page, Route, expect
-from tests.browser.patience import eventually, until
+from tests.browser.patience import drag, eventually, text_of, until
 from tests.browser.training import MadeTraining, post
 
 from leakline.snapshot import (
@@ -20,6 +19,7 @@ from leakline.snapshot import (
     batch_to_wire,
     header_to_wire,
 )
+from leakline.transport.http_delivery import request_json
 
 Open = Callable[..., Page]
 PATIENCE_MS = 60_000
@@ -55,16 +55,11 @@ def long_run(server: str) -> str:
         rows = tuple(snapshot(g) for g in range(first, min(first + BATCH, GENERATIONS)))
         post(f"{server}/api/v1/runs/long/batches", batch_to_wire(Batch(who, rows)))
     # What is worked out of so many generations is kept as long as the run stays as it is: no test waits for it.
-    read(f"{server}/runs/long")
-    eventually(lambda: f'"generations":{GENERATIONS}' in read(f"{server}/api/v1/runs/long/verdict"))
-    read(f"{server}/runs/long")
+    text_of(f"{server}/runs/long")
+    verdict = "/runs/long/verdict"
+    eventually(lambda: request_json(server, "GET", verdict)["generations"] == GENERATIONS)
+    text_of(f"{server}/runs/long")
     return "/runs/long"
-
-
-def read(address: str) -> str:
-    with urllib.request.urlopen(address, timeout=PATIENCE_MS / 1000) as answer:
-        text: str = answer.read().decode().replace(": ", ":")
-        return text
 
 
 def drawn(page: Page, chart: str = "trend") -> list[dict[str, Any]]:
@@ -86,19 +81,6 @@ def is_zoomed(page: Page) -> None:
     expect(page.locator("#chart-trend")).to_have_attribute(
         "data-of", "stretch", timeout=PATIENCE_MS
     )
-
-
-def drag(page: Page, chart: str, left: float, right: float) -> None:
-    """Over a part of a chart, as a viewer does; left and right are shares of its width."""
-    area = page.locator(f"#chart-{chart} .nsewdrag")
-    area.scroll_into_view_if_needed()
-    box = area.bounding_box()
-    assert box is not None
-    middle = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + box["width"] * left, middle)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * right, middle, steps=5)
-    page.mouse.up()
 
 
 def test_one_sample_is_seen_in_the_whole_run_and_is_exact_after_a_zoom(

@@ -1,5 +1,5 @@
-"""`make bench-server`, `bench-client` and `bench-pages` on next to nothing: they measure what they say, and their
-checks can fail.
+"""`make bench-server`, `bench-client`, `bench-pages` and `bench-detection` on next to nothing: they measure what they
+say, and their checks can fail.
 """
 
 from __future__ import annotations
@@ -8,24 +8,29 @@ import gzip
 import itertools
 import json
 import os
-import socket
+import random
 import struct
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.pages import opening
+from benchmarks.detection.baselines import MannKendall, least_squares
+from benchmarks.detection.evaluate import Outcome, evaluated, leaked_rate, outcomes
+from benchmarks.detection.figures import figures
+from benchmarks.detection.generators import FAMILIES, HEALTHY, LEAKING, PUBLIC, Draw, drawn
+from benchmarks.detection.histories import Recording
+from benchmarks.detection.online import looks
+from benchmarks.detection.recorded import recorded_figures, recorded_runs
+from benchmarks.detection.shares import Share
 from benchmarks.server import (
     bodies,
     kills,
     latency,
-    load,
     rows,
 )
 from benchmarks.server.__main__ import PROGRAM
@@ -33,6 +38,7 @@ from benchmarks.server.samples import NAMES, Samples, samples, stream
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from leakline.analysis import examine
 from leakline.snapshot import batch_from_wire, batch_to_wire
 from leakline.transport.http_delivery import encode
 
@@ -128,8 +134,6 @@ def test_a_latency_without_sealing_is_not_measured() -> None:
         (1, "1 failed, 2 passed in 61.20s", 1),
         (0, "1 passed, 2 skipped in 61.20s", None),
         (0, "2 passed in 61.20s", None),
-        (1, "2 passed, 1 error in 61.20s", None),
-        (5, "no tests ran in 0.10s", None),
         (2, "3 passed in 61.20s", None),
     ],
 )
@@ -149,43 +153,6 @@ def test_the_check_names_what_it_says_nothing_about(capsys: pytest.CaptureFixtur
     assert "SHORT=1" in capsys.readouterr().err
     assert whole.check([], ["loggers"]) == 1
     assert whole.check([good, rows.Figure("b", 1.0, missing="gone")], ["ingest"]) == 1
-
-
-@pytest.fixture
-def hasty_server() -> Iterator[load.Address]:
-    """Answers one request a connection, the first of all with 429, and closes the connection after each answer."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    answers = [b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n"]
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listening.accept()
-            except OSError:
-                return
-            with connection:
-                connection.recv(65536)
-                connection.sendall(answers.pop() if answers else b"HTTP/1.1 204 No Content\r\n\r\n")
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield listening.getsockname()
-    listening.shutdown(socket.SHUT_RDWR)
-    listening.close()
-    thread.join(10)
-
-
-def test_what_is_refused_for_now_is_sent_again_and_closed_connections_are_opened_anew(
-    hasty_server: load.Address,
-) -> None:
-    plan = load.Plan(hasty_server, load.at_once([bodies.request("POST", "/")] * 3))
-    done = load.drive([plan], patient=True)
-    assert done.statuses == {429: 1, 204: 3}
-
-
-def test_what_is_refused_fails_where_nobody_waits(hasty_server: load.Address) -> None:
-    with pytest.raises(load.Failed, match="429"):
-        load.closed(hasty_server, [[bodies.request("POST", "/")]])
 
 
 def test_a_part_runs_on_a_real_server_and_the_check_fails_when_a_target_cannot_be_reached(
@@ -251,17 +218,6 @@ def test_the_check_of_the_client_fails_when_a_target_cannot_be_reached() -> None
 # -- bench-pages, in a real browser ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [1_000, 30_000])
-def test_a_run_is_fed_to_its_length_and_then_generation_by_generation(length: int) -> None:
-    more = 3 * opening.NEWS
-    parts = opening._parts(stream(1, length + more, time.time()), length)
-    fed = list(opening._until(parts, length))
-    assert sum(part.count for part in fed) == length
-    news = list(parts)
-    assert [part.count for part in news] == [opening.NEWS] * 3
-    assert news[0].first == length
-
-
 @pytest.mark.soak
 def test_every_row_is_measured_and_the_check_fails_when_a_target_cannot_be_reached(
     tmp_path: Path,
@@ -278,3 +234,193 @@ def test_every_row_is_measured_and_the_check_fails_when_a_target_cannot_be_reach
         assert figures[name]["value"] > 0, figures[name]["missing"]
         assert figures[name]["verdict"] == "SHORT"
     assert figures["charts out of view that an update draws"]["value"] == 0
+
+
+# -- bench-detection: what it prints, that its check can fail, and that its ground is true
+
+
+SMOKE = {"RUNS": "1", "FAMILIES": "flat,linear", "JOBS": "1", "SOAK": "40"}
+# Families in which more than the leak changes.
+NOT_ALONE = ("rising sawtooth", "fill and leak", "after full", "warm-up and leak")
+ALL = [family.name for family in (*HEALTHY, *LEAKING)]
+
+
+def _bench(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if key not in ("CHECK", "FRESH")}
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.detection", *arguments],
+        cwd=ROOT, env={**kept, **SMOKE, **settings}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_it_prints_a_line_for_each_family_and_each_figure(tmp_path: Path) -> None:
+    document = tmp_path / "all.md"
+    written = tmp_path / "all.json"
+    ended = _bench("--json", str(written), "--markdown", str(document), FRESH="word")
+    assert ended.returncode == 0, ended.stderr
+    for words in ("flat", "linear", "Hamed-Rao", "healthy runs ever suspected", "fresh seeds", "long run"):  # fmt: skip
+        assert words in ended.stdout
+        assert words in document.read_text()
+    found = json.loads(written.read_text())
+    codes = {figure["code"] for figure in found["figures"]}
+    assert codes == {"A1", "A2", "A3", "A7", "A8", "A9", "A10"}
+    assert [run["family"] for run in found["runs"]] == ["flat", "linear"]
+    assert found["runs"][1]["suspected"] is not None
+    assert found["runs"] != found["fresh_runs"]
+
+
+def test_the_check_fails_when_a_figure_could_not_be_measured() -> None:
+    ended = _bench(CHECK="1", FAMILIES="flat")
+    assert ended.returncode == 1
+    assert "bench-detection: A2, leaks of >= 0.5 %/generation confirmed" in ended.stderr
+    assert "was not measured" in ended.stderr
+
+
+@cache
+def theirs() -> tuple[str, ...]:
+    return tuple(evaluated(Draw(PUBLIC, "flat", 0)).baselines)
+
+
+def outcome(family: str, number: int, suspects: int | None, sure: float, **more: Any) -> Outcome:
+    """A run that each of the baselines suspects at the same moment, as sure as the others."""
+    if family == "linear":
+        more = {"start": 0, **more}
+    baselines, strongest = dict.fromkeys(theirs(), suspects), dict.fromkeys(theirs(), sure)
+    return Outcome(family, number, 90, baselines=baselines, strongest=strongest, **more)
+
+
+def test_a_false_alarm_and_a_missed_leak_fall_short() -> None:
+    alarmed = outcome("flat", 0, None, 1.0, suspected=20)
+    missed = outcome("linear", 0, 40, 1.0, slope=0.03)
+    short = {(f.code, f.name): f.failure() for f in figures([alarmed, missed]) if f.failure()}
+    named = "healthy runs ever suspected, bounds declared where the code has them"
+    assert short["A1", named] == "100.0 % is not <= 5.0 %"
+    assert any(code == "A2" and "0.0 % is not >= 98.0 %" in why for (code, _), why in short.items())
+    assert any(code == "A3" for code, _ in short)
+
+
+def test_a_detector_that_finds_more_leaks_is_not_beaten_by_fewer_false_alarms() -> None:
+    runs = [outcome("flat", 0, 9, 1.0), outcome("linear", 0, 40, 1.0, slope=0.03)]
+    held = [f for f in figures(runs) if f.is_held and "no fewer leaks found" in f.name]
+    assert [f.failure() for f in held] == ["they find more leaks than either of our levels"] * 5
+
+
+@pytest.mark.parametrize(
+    ("ours", "others", "ratio"), [(1, 4, 4.0), (0, 4, float("inf")), (2, 0, 0.0)]
+)
+def test_others_are_compared_where_they_find_as_many(ours: int, others: int, ratio: float) -> None:
+    """Of four leaks we find three; the others must then be as sure as they were of the third."""
+    leaks = [outcome("linear", i, None, 2.0 + i, suspected=30 if i else None) for i in range(4)]
+    healthy = [
+        outcome("flat", i, None, 3.5 if i < others else 2.9, suspected=40 if i < ours else None)
+        for i in range(8)
+    ]
+    found = [f for f in figures([*healthy, *leaks]) if "finds as many" in f.name]
+    assert [f.value for f in found] == [ratio] * 5
+
+
+def test_memory_of_real_machines_is_read_from_files_and_cut_into_runs(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    calm = [40 + rng.gauss(0, 1) for _ in range(310)]
+    rising = [40 + 0.5 * i + rng.gauss(0, 1) for i in range(150)]
+    lines = ["timestamp,value", *(f"2014-05-27 12:{i % 60:02d},{v}" for i, v in enumerate(calm))]
+    (tmp_path / "calm.csv").write_text("\n".join([*lines, "later,0.0", "lost,"]))
+    (tmp_path / "rising.csv").write_text("\n".join(map(str, rising)))
+    runs = list(recorded_runs(tmp_path))
+    assert [(run.family, run.number, run.readings) for run in runs] == [
+        ("calm", 0, 150), ("calm", 1, 150), ("rising", 0, 150),
+    ]  # fmt: skip
+    suspected, confirmed, *others = recorded_figures(runs)
+    assert [run.family for run in runs if run.suspected is not None] == ["rising"]
+    assert (suspected.code, suspected.value, confirmed.value) == ("A4", 1 / 3, 1 / 3)
+    assert "is not <= 1.0 %" in suspected.failure()
+    assert len(others) == 5
+
+
+def test_a_folder_without_series_is_named() -> None:
+    ended = _bench(FAMILIES="flat", SOAK="0", RECORDED="nowhere")
+    assert (ended.returncode, ended.stdout.count("bench-detection")) == (1, 0)
+    assert ended.stderr.strip() == "bench-detection: RECORDED: nowhere holds no .csv file"
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_the_same_word_draws_the_same_run_and_another_word_another(family: str) -> None:
+    case = drawn(Draw(PUBLIC, family, 3))
+    assert case == drawn(Draw(PUBLIC, family, 3))
+    assert case.private != drawn(Draw("another word", family, 3)).private
+    assert 30 <= len(case) <= 150
+    assert len(case.clean) == len(case.generation) == len(case.attempt) == len(case)
+    assert all(len(values) == len(case) for values in (*case.others.values(), *case.inside))
+    if case.leak is None:
+        assert case.out_at is None and max(case.clean) < case.limit_bytes
+
+
+def test_several_processes_find_what_one_finds() -> None:
+    asked = [Draw(PUBLIC, "flat", 1), Draw(PUBLIC, "steps", 1), Draw(PUBLIC, "flat", 2)]
+    assert list(outcomes(asked, 2)) == list(outcomes(asked, 1))
+
+
+@pytest.mark.parametrize("family", [family.name for family in LEAKING])
+def test_the_noiseless_memory_of_every_leak_has_its_slope(family: str) -> None:
+    for number in range(12):
+        case = drawn(Draw(PUBLIC, family, number))
+        leak = case.leak
+        assert leak is not None
+        assert 0.004 <= leak.slope <= 0.15
+        assert not any(leak.shares[: leak.start])
+        assert leak.shares[leak.start] > 0
+        assert all(b >= a for a, b in pairwise(leak.shares))
+        rate = leaked_rate(leak, len(case), case.baseline)
+        assert rate == pytest.approx(leak.slope * case.baseline, rel=0.20)
+        assert case.out_at is not None
+        assert case.out_at > leak.start
+        if family == "children":
+            assert max(case.clean) == min(case.clean)
+            continue
+        rest = [c - case.baseline * s for c, s in zip(case.clean, leak.shares, strict=True)]
+        assert min(rest) >= 0.999 * case.baseline
+        if family not in NOT_ALONE:
+            assert least_squares(case.clean[leak.start :])[0] == pytest.approx(rate, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "family", ["steps", "declared fill", "resume", "late start", "two at once", "children"]
+)
+def test_each_look_says_what_examine_says_of_the_same_prefix(family: str) -> None:
+    case = FAMILIES[family].make(random.Random(f"looks {family}"), 36)
+    recording = Recording(case, witness=True)
+    for i, look in enumerate(looks(case, witness=True)):
+        verdict = examine(recording.until(i + 1))
+        active = verdict.status if verdict.status in ("suspected", "confirmed") else ""
+        assert (look.level, look.warned) == (active, verdict.oom.risk != "none"), i
+
+
+def _readings(seed: int, n: int, digits: int) -> list[float]:
+    rng = random.Random(seed)
+    found, last = [], 0.0
+    for i in range(n):
+        last = 0.5 * last + rng.gauss(0, 1)
+        found.append(round(last + 0.02 * i, digits))
+    return found
+
+
+@pytest.mark.parametrize(("seed", "n", "digits"), [(1, 12, 6), (2, 40, 6), (3, 90, 1), (4, 40, 0)])
+def test_kendalls_score_and_its_p_are_scipys(seed: int, n: int, digits: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    readings, test = _readings(seed, n, digits), MannKendall()
+    for value in readings:
+        test.add(value)
+    pairs = [(a, b) for i, a in enumerate(readings) for b in readings[i + 1 :]]
+    assert test.score == sum((b > a) - (b < a) for a, b in pairs)
+    asymptotic = stats.kendalltau(range(n), readings, method="asymptotic")
+    p = 2 * stats.norm.sf(abs(test.score) / test.variance() ** 0.5)
+    assert p == pytest.approx(asymptotic.pvalue, rel=1e-9)
+
+
+@pytest.mark.parametrize(("hits", "runs"), [(0, 5), (3, 80), (79, 80), (40, 2040)])
+def test_the_bounds_are_those_of_the_beta_distribution(hits: int, runs: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    share = Share(hits, runs)
+    assert share.upper() == pytest.approx(stats.beta.ppf(0.95, hits + 1, runs - hits), rel=1e-6)
+    lower = stats.beta.ppf(0.05, hits, runs - hits + 1) if hits else 0.0
+    assert share.lower() == pytest.approx(lower, rel=1e-6, abs=1e-9)

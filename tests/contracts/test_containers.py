@@ -426,6 +426,7 @@ def test_what_is_copied_into_the_image_is_not_kept_out_of_it() -> None:
     assert all((ROOT / name).exists() for name in kept)
 
 
+@pytest.mark.long
 def test_what_is_copied_is_enough_to_build_the_whole_wheel(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()

@@ -147,11 +147,17 @@ def test_what_is_installed_is_what_runs(installed: Machine) -> None:
     assert str(ROOT) not in said.stdout and said.stdout.count("site-packages") == 2
 
 
-def test_an_installed_server_has_its_documents(address: str) -> None:
-    for path, part in (("/docs", b"Documentation"), ("/docs/tutorial", b"Ten minutes"),
-                       ("/docs/images/run-dark.png", b"PNG"), ("/docs/reference/api", b"/api/v1/runs")):  # fmt: skip
+def test_an_installed_server_has_its_pages_documents_and_static_files(
+    address: str, installed: Machine
+) -> None:
+    for path, part in (
+        ("/", b"Leakline"), ("/static/css/variables.css", b"--"), ("/static/js/leakline.js", b"TensorFlow.js"),
+        ("/docs", b"Documentation"), ("/docs/tutorial", b"Ten minutes"), ("/docs/images/run-dark.png", b"PNG"),
+        ("/docs/reference/api", b"/api/v1/runs"),
+    ):  # fmt: skip
         with urllib.request.urlopen(address + path, timeout=20) as answer:
             assert part in answer.read(), path
+    assert (installed.folder / ".leakline-server" / "leakline.db").is_file()
 
 
 @pytest.mark.long

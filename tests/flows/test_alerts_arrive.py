@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from jsonschema import Draft202012Validator
 from standardwebhooks import Webhook as Verifier
+from tests.flows.conftest import Server
 
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot, batch_to_wire
 from leakline.transport.http_delivery import request_json
@@ -26,9 +24,10 @@ from leakline_server.alerts.sending.signing import make_secret
 
 pytestmark = pytest.mark.flow
 
-DATA: Final = Path(__file__).resolve().parents[1] / "data"
 MIB: Final = 2**20
 GENERATIONS: Final = 12
+# Until something comes, on a machine that does other things as well; how soon it comes is asked of its time.
+WAIT_SECONDS: Final = 90.0
 URGENT: Final = ("incident.suspected", "incident.confirmed", "contract.violated", "oom.risk")
 
 
@@ -108,63 +107,29 @@ def receive() -> Iterator[Callable[..., Receiver]]:
         server.server_close()
 
 
-class Server:
-    """`leakline serve` in a process of its own; on the same folder it is the same server."""
+def call(server: Server, method: str, path: str, body: Any = None) -> Any:
+    return request_json(server.address, method, path, body)
 
-    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
-        self.database = folder / ".leakline-server" / "leakline.db"
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("LEAKLINE_")}
-        allowed = {"LEAKLINE_WEBHOOK_ALLOW": "127.0.0.0/8", "PYTHONUNBUFFERED": "1"}
-        self._log = (folder / "log").open("a+")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "leakline", "serve", "--port", "0"],
-            cwd=folder, env={**clean, **allowed, **settings}, stdout=subprocess.PIPE, stderr=self._log, text=True,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert "http://" in line, line + (folder / "log").read_text()
-        self.address = "http://" + line.split("http://")[1].split()[0]
 
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        return request_json(self.address, method, path, body)
-
-    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """From the database file itself, also when the server is gone."""
-        connection = sqlite3.connect(self.database, timeout=20)
-        try:
-            return connection.execute(query, values).fetchall()
-        finally:
-            connection.close()
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            self.process.wait(20)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self._log.close()
+def rows(server: Server, query: str, *values: object) -> list[tuple[Any, ...]]:
+    """From the database file itself, also when the server is gone."""
+    database = server.folder / ".leakline-server" / "leakline.db"
+    with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
+        return connection.execute(query, values).fetchall()
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    started: list[Server] = []
-
-    def start(**settings: str) -> Server:
-        started.append(Server(tmp_path, settings))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.stop()
+def serve(start_server: Callable[..., Server], tmp_path: Path) -> Callable[..., Server]:
+    return partial(start_server, tmp_path, LEAKLINE_WEBHOOK_ALLOW="127.0.0.0/8")
 
 
 def train(server: Server, run: str, generations: int = GENERATIONS) -> None:
     """A run whose first phase keeps 16 objects and 100 MiB of every generation."""
     header = RunHeader(run, "erl-trading", run, "generation", 25, time.time() - 600)
-    server.call("POST", "/runs", asdict(header))
+    call(server, "POST", "/runs", asdict(header))
     snapshots = tuple(s for generation in range(generations) for s in of_generation(generation))
     process = ProcessIdentity(f"instance-{run}", pid=1, host="example")
-    server.call("POST", f"/runs/{run}/batches", batch_to_wire(Batch(process, snapshots)))
+    call(server, "POST", f"/runs/{run}/batches", batch_to_wire(Batch(process, snapshots)))
 
 
 def of_generation(generation: int) -> list[Snapshot]:
@@ -207,8 +172,8 @@ def test_urgent_alerts_are_attempted_within_five_seconds_of_their_verdict(
     runs = {f"r{i}" for i in range(6)}
     for run in sorted(runs):
         train(server, run)
-    received = receiver.wait_for(lambda so_far: incidents_of(so_far) == runs, 30)
-    told_at = dict(server.rows("SELECT id, created_at FROM alerts WHERE urgent"))
+    received = receiver.wait_for(lambda so_far: incidents_of(so_far) == runs, WAIT_SECONDS)
+    told_at = dict(rows(server, "SELECT id, created_at FROM alerts WHERE urgent"))
     first = {one.id: one for one in reversed(received)}
     urgent = {message_id: one for message_id, one in first.items() if message_id in told_at}
     assert incidents_of(list(urgent.values())) == runs
@@ -235,21 +200,21 @@ def test_an_alert_whose_sender_is_killed_before_it_noted_the_answer_arrives_agai
     receiver = receive(kill_the_server_once)
     server = serve(LEAKLINE_WEBHOOK_URL=receiver.url, **settings)
     train(server, "r1")
-    (before, *_) = receiver.wait_for(len, 30)
+    (before, *_) = receiver.wait_for(len, WAIT_SECONDS)
     eventually(lambda: server.process.poll() is not None)
     # What is left is the claim of a process that is no more, and no try.
     state = "SELECT state, tries FROM deliveries WHERE alert_id = ?"
-    assert server.rows(state, before.id) == [("claimed", 1)]
-    assert server.rows("SELECT count(*) FROM tries") == [(0,)]
+    assert rows(server, state, before.id) == [("claimed", 1)]
+    assert rows(server, "SELECT count(*) FROM tries") == [(0,)]
 
     again = serve(LEAKLINE_WEBHOOK_URL=receiver.url, **settings)
     received = receiver.wait_for(
-        lambda so_far: [one.id for one in so_far].count(before.id) == 2, 40
+        lambda so_far: [one.id for one in so_far].count(before.id) == 2, WAIT_SECONDS
     )
     first, second = (one for one in received if one.id == before.id)
     assert first.verified(secret)["data"]["incident"] == second.verified(secret)["data"]["incident"]
     assert first.headers["webhook-timestamp"] < second.headers["webhook-timestamp"]
-    eventually(lambda: again.rows(state, before.id) == [("delivered", 2)])
+    eventually(lambda: rows(again, state, before.id) == [("delivered", 2)])
 
 
 @pytest.mark.long
@@ -262,38 +227,25 @@ def test_an_address_that_never_answers_delays_no_other_by_more_than_a_second(
     server = serve()
     # The dead one first, where a queue would stop.
     secrets = [
-        server.call("POST", "/webhooks", {"url": one.url, "name": f"{i}"})["secret"]
+        call(server, "POST", "/webhooks", {"url": one.url, "name": f"{i}"})["secret"]
         for i, one in enumerate([dead, *alive])
     ]
     runs = {f"r{i}" for i in range(4)}
     try:
         train(server, "r0")
-        dead.wait_for(len, 20)
+        dead.wait_for(len, WAIT_SECONDS)
         # From here on a message hangs there, and another after it.
         for run in sorted(runs - {"r0"}):
             train(server, run)
-        told = [one.wait_for(lambda so_far: incidents_of(so_far) == runs, 30) for one in alive]
+        told = [
+            one.wait_for(lambda so_far: incidents_of(so_far) == runs, WAIT_SECONDS) for one in alive
+        ]
         hanging = len(dead.received)
     finally:
         over.set()
-    told_at = dict(server.rows("SELECT id, created_at FROM alerts"))
+    told_at = dict(rows(server, "SELECT id, created_at FROM alerts"))
     for secret, received in zip(secrets[1:], told, strict=True):
         assert {one.verified(secret)["data"]["run"]["id"] for one in received} == runs
         waits = [one.at - told_at[one.id] for one in received]
         assert max(waits) <= 1, waits
     assert 1 <= hanging < len(told[0])
-
-
-@pytest.mark.long
-def test_slack_gets_the_alert_as_it_publishes(
-    serve: Callable[..., Server], receive: Callable[..., Receiver]
-) -> None:
-    server, slack = serve(), receive()
-    added = server.call("POST", "/webhooks", {"url": slack.url, "format": "slack"})
-    train(server, "r1")
-    (one, *_) = slack.wait_for(len, 30)
-    schema = json.loads((DATA / "slack_message.schema.json").read_text())
-    Draft202012Validator(schema).validate(one.verified(added["secret"]))
-    said = one.body.decode()
-    for text in ("evaluate", "TradingEnvironment", "100.00 MiB", f"{server.address}/runs/r1"):
-        assert text in said, text

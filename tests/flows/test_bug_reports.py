@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
-from .conftest import Server, clean_environment
+from .conftest import Server, leakline, page_of, section, text_of, train
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(300), pytest.mark.long]
 MIB = 2**20
@@ -147,33 +143,6 @@ for generation in range(7):
 """
 
 
-def train(
-    server: Server, folder: Path, run: str, program: str, *arguments: str, **environ: str
-) -> int:
-    """As by default: nothing is set but where the server is."""
-    (folder / "train.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, "train.py", *arguments], cwd=folder, capture_output=True, text=True, timeout=200, check=False,
-        env=clean_environment(LEAKLINE_SERVER=server.address, LEAKLINE_RUN_ID=run, **environ),
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode
-
-
-def page_of(server: Server, path: str) -> str:
-    with urlopen(server.address + path) as answer:
-        return html.unescape(answer.read().decode())
-
-
-def section(page: str, name: str) -> str:
-    return re.findall(rf'<(?:section|div)[^>]* id="{name}".*?</section>', page, re.DOTALL)[0]
-
-
-def section_of(page: str, name: str) -> str:
-    """Its text, of which a break may be anywhere."""
-    return " ".join(re.sub(r"<[^>]+>", " ", section(page, name).replace("<wbr>", "")).split())
-
-
 def figure_of(page: str, name: str) -> dict[str, Any]:
     part = re.findall(rf'data-part="{name}\.data".*?<script[^>]*>(.*?)</script>', page, re.DOTALL)
     found: dict[str, Any] = json.loads(part[0])
@@ -260,7 +229,7 @@ def test_tensors_of_a_buffer_with_their_graph_are_counted_as_measured_by_default
     assert any("replay" in suspect["name"] for suspect in finding["suspects"])
     page = page_of(server, "/runs/dqn-attached")
     assert "tensors with a graph" in json.dumps(figure_of(page, "tensors"))
-    assert "replay" in section_of(page, "findings")
+    assert "replay" in text_of(section(page, "findings"))
 
 
 def test_detached_tensors_of_a_buffer_are_no_finding(server: Server, dqn: Any) -> None:
@@ -293,7 +262,7 @@ def test_kept_losses_are_3072_graphs_more_a_generation_as_measured_by_default(
     assert finding["suspects"][0]["count_per_generation"] == pytest.approx(3_072, rel=0.01)
     assert any("Agent.losses" in suspect["name"] for suspect in finding["suspects"])
     page = page_of(server, "/runs/losses")
-    assert "3,072" in section_of(page, "findings")
+    assert "3,072" in text_of(section(page, "findings"))
 
 
 def test_what_never_ran_and_what_stayed_flat_is_ruled_out_with_the_reason(
@@ -312,7 +281,7 @@ def test_what_never_ran_and_what_stayed_flat_is_ruled_out_with_the_reason(
     }
     assert (ran["evaluate_population"], ran["evolve_population"]) == (12, 12)
     assert not ran.get("train_population")
-    page = " ".join(re.sub(r"<[^>]+>", " ", page_of(server, "/runs/blamed")).split())
+    page = text_of(page_of(server, "/runs/blamed"))
     for phase, reason in ruled_out.items():
         assert f"{phase} ({reason})" in page, phase
 
@@ -337,7 +306,7 @@ def test_each_fix_has_its_effect_one_helped_and_one_made_it_worse(
                 name,
             )
     page = page_of(server, "/runs/fixes")
-    told_there = section_of(page, "effects")
+    told_there = text_of(section(page, "effects"))
     assert re.search(r"clear the history.*helped", told_there), told_there
     assert re.search(r"keep gradients for later.*worse", told_there), told_there
 
@@ -350,10 +319,7 @@ def test_what_is_left_of_a_killed_run_has_all_four_on_the_page_and_in_the_file(
         server, tmp_path, "killed-6", KILLED, LEAKLINE_LOG_LINES="1", LEAKLINE_MAX_OVERHEAD="1"
     )
     assert status == -signal.SIGKILL
-    subprocess.run(
-        [sys.executable, "-m", "leakline", "sync", str(tmp_path / ".leakline"), "--server", server.address],
-        check=True, capture_output=True, timeout=60, env=clean_environment(),
-    )  # fmt: skip
+    assert leakline(server, "sync", str(tmp_path / ".leakline")).returncode == 0
     dead = ("killed", "silent")
     told = eventually(lambda: (r := server.get("/runs/killed-6"))["state"] in dead and r)
     (process,) = told["processes"]
@@ -368,7 +334,7 @@ def test_what_is_left_of_a_killed_run_has_all_four_on_the_page_and_in_the_file(
     for path in ("/runs/killed-6", "/runs/killed-6/report.html"):
         page = page_of(server, path)
         assert "7 generations" in page, path
-        assert "at generation 6" in section_of(page, "end"), path
+        assert "at generation 6" in text_of(section(page, "end")), path
         ends = [
             each for each in figure_of(page, "trend")["lines"] if each["name"] == "generation end"
         ]
@@ -376,7 +342,7 @@ def test_what_is_left_of_a_killed_run_has_all_four_on_the_page_and_in_the_file(
         rows = re.findall(r"<code[^>]*>(.*?)</code>", section(page, "lines"))
         assert [re.sub(r"<[^>]+>", "", row) for row in rows] == said, path
         # What the line of every fifth generation says: memory, and how many environments are alive.
-        assert "RSS" in section_of(page, "end"), path
+        assert "RSS" in text_of(section(page, "end")), path
         counted = next(
             each
             for each in figure_of(page, "types")["lines"]
@@ -404,7 +370,7 @@ def test_from_how_much_on_a_leak_is_critical_is_a_setting_of_the_server(
         12 * MIB, rel=0.1
     )
     assert verdict["findings"][0]["priority"] == called
-    assert called in section_of(page_of(server, "/runs/priorities"), "findings").split()
+    assert called in text_of(section(page_of(server, "/runs/priorities"), "findings")).split()
     (incident,) = server.get("/incidents")["items"]
     assert incident["finding"]["priority"] == called
     text = page_of(server, "/runs/priorities/report.md")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
-from .conftest import clean_environment
+from .conftest import page_of, rows_of, train
 
 pytestmark = [pytest.mark.flow, pytest.mark.long]
 MIB = 2**20
@@ -67,13 +63,8 @@ def last_of(server: Any, name: str) -> list[float]:
 def test_each_collector_has_its_series_and_the_one_that_grows_is_named(
     server: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "train.py").write_text(TRAINING)
-    command = [sys.executable, "train.py", str(GENERATIONS)]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False,
-        env=clean_environment(LEAKLINE_SERVER=server.address, LEAKLINE_RUN_ID="collectors", LEAKLINE_MAX_OVERHEAD="1"),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    status = train(server, tmp_path, "collectors", TRAINING, GENERATIONS, LEAKLINE_MAX_OVERHEAD="1")
+    assert status == 0
 
     # Each is a series of the API, and one of them grows.
     grown = {}
@@ -95,13 +86,11 @@ def test_each_collector_has_its_series_and_the_one_that_grows_is_named(
     assert "(collector-1)" in verdict["summary"]
 
     # The page shows a line and a row of each, what grows first.
-    with urlopen(f"{server.address}/runs/collectors") as answer:
-        page = html.unescape(answer.read().decode())
-    (section,) = re.findall(r'<section[^>]* id="children".*?</section>', page, re.DOTALL)
-    rows = re.findall(r"<tr>.*?</tr>", section, re.DOTALL)
+    page = page_of(server, "/runs/collectors")
+    rows = rows_of(page, "children")
     first = next(row for row in rows if "collector" in row)
     assert "collector-1" in first
-    assert all(name in section for name in COLLECTORS)
+    assert all(any(name in row for row in rows) for name in COLLECTORS)
     assert (
         '"collector-1"' in re.findall(r'data-part="children.data".*?</script>', page, re.DOTALL)[0]
     )

@@ -78,17 +78,6 @@ def test_ctrl_c_during_a_training_ends_everything(demo: Any) -> None:
     assert not [child for child in children if child.is_running()]
 
 
-@pytest.mark.leaks
-def test_ctrl_c_after_the_trainings_ends_everything(demo: Any) -> None:
-    running = demo("--port", "0", "--generations", "2")
-    running.read_until("Ctrl-C ends it")
-    children = running.children()
-    assert running.interrupt() < END_SECONDS
-    assert running.process.returncode == 0
-    assert "Traceback" not in running.seen
-    assert not [child for child in children if child.is_running()]
-
-
 @pytest.mark.long
 def test_it_ends_by_itself_with_three_addresses_and_says_that_its_port_was_taken(demo: Any) -> None:
     with socket.socket() as taken:

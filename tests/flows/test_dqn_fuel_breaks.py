@@ -15,15 +15,25 @@ from typing import Any, Final
 import pytest
 from examples.dqn_fuel_breaks.fixes import FIXES
 from examples.dqn_fuel_breaks.leaks import RIGHT_ANSWERS
-from tests.flows.conftest import TRAINING_SECONDS, Server, clean_environment, compare
-from tests.flows.judging import accused, is_right, severity, told
+from tests.flows.conftest import (
+    TRAINING_SECONDS,
+    Server,
+    accused,
+    by_cost,
+    clean_environment,
+    compare,
+    is_right,
+    severity,
+    told,
+)
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = "dqn-fuel-breaks"
 # As many as the verdict needs, of the twenty that the example trains by itself.
 EPISODES: Final = 16
 STEPS, TRAINING_STEPS = 40, 25
-IN_EVERY_TEST_RUN: Final = "attached_tensors"
+# The others are trained by `make test-leaks` alone.
+IN_TEST_ALL: Final = ("attached_tensors",)
 RATE_TOLERANCE: Final = 0.25
 START_TOLERANCE: Final = 2
 
@@ -59,13 +69,6 @@ def dqn(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Train:
 
 def name_of(*leaks: str) -> str:
     return "dqn-" + ("-".join(leaks).replace("_", "-") or "fixed")
-
-
-def by_cost(leaks: Any) -> list[Any]:
-    return [
-        leak if leak == IN_EVERY_TEST_RUN else pytest.param(leak, marks=pytest.mark.leaks)
-        for leak in leaks
-    ]
 
 
 def test_the_fixed_training_is_well(dqn: Train, server: Server) -> None:
@@ -118,14 +121,14 @@ def test_the_bounded_stores_are_full_and_no_fuller(dqn: Train, server: Server) -
         assert max(y for line in series for y in line["last"] if y is not None) == most, name
 
 
-@pytest.mark.parametrize("leak", by_cost(RIGHT_ANSWERS))
+@pytest.mark.parametrize("leak", by_cost(RIGHT_ANSWERS, IN_TEST_ALL))
 def test_a_leak_is_suspected_with_its_phase_and_its_type_or_holder(dqn: Train, leak: str) -> None:
     _, verdict = dqn(leak)
     assert severity(verdict["status"]) >= severity("suspected"), told(verdict)
     assert is_right(verdict["findings"][0], RIGHT_ANSWERS[leak]), told(verdict)
 
 
-@pytest.mark.parametrize("leak", by_cost(RIGHT_ANSWERS))
+@pytest.mark.parametrize("leak", by_cost(RIGHT_ANSWERS, IN_TEST_ALL))
 def test_its_rate_and_start_are_right(dqn: Train, leak: str) -> None:
     _, verdict = dqn(leak)
     right, finding = RIGHT_ANSWERS[leak], verdict["findings"][0]
@@ -135,12 +138,12 @@ def test_its_rate_and_start_are_right(dqn: Train, leak: str) -> None:
     assert abs(start - right.started_at_generation) <= START_TOLERANCE, told(verdict)
 
 
-@pytest.mark.parametrize("leak", by_cost(RIGHT_ANSWERS))
+@pytest.mark.parametrize("leak", by_cost(RIGHT_ANSWERS, IN_TEST_ALL))
 def test_a_leak_does_not_change_what_is_learnt(dqn: Train, leak: str) -> None:
     assert dqn(leak)[0] == dqn()[0]
 
 
-@pytest.mark.parametrize("leak", by_cost(RIGHT_ANSWERS))
+@pytest.mark.parametrize("leak", by_cost(RIGHT_ANSWERS, IN_TEST_ALL))
 def test_the_comparison_says_fixed(dqn: Train, server: Server, leak: str) -> None:
     dqn(leak), dqn()
     done = compare(server, f"{PROJECT}/{name_of(leak)}", f"{PROJECT}/{name_of()}", "--json")

@@ -12,16 +12,25 @@ from typing import Any, Final
 
 import pytest
 from examples.erl_trading.leaks import RIGHT_ANSWERS
-from tests.flows.conftest import CRITIC_STEPS, Server, Training, compare
-from tests.flows.judging import accused, is_right, severity, told
+from tests.flows.conftest import (
+    CRITIC_STEPS,
+    Server,
+    Training,
+    accused,
+    by_cost,
+    compare,
+    is_right,
+    severity,
+    told,
+)
 
 GENERATIONS = 16
 RATE_TOLERANCE = 0.25
 START_TOLERANCE = 2
 # One percent of what the training has resident without a leak; above it, rate and start must be right, too.
 LARGE_BYTES = 0.01 * 440 * 2**20
-IN_EVERY_TEST_RUN = "old_population"
-IN_EVERY_LONG_RUN = "loss_graph"
+# The others are trained by `make test-leaks` alone.
+IN_TEST_ALL: Final = ("old_population", "loss_graph")
 # Of 16 generations on a busy machine the graph was counted twice or thrice, which may be too few to tell; of 28 it is
 # not. What the lists of a history keep is arrays, four fifths of the bytes: told so where those were counted enough.
 TOLD_AS_WELL = (("loss_graph", "container"), ("episode_history", "arrays"))
@@ -37,19 +46,13 @@ WARMED_UP: Final = 28
 Train = Callable[..., Any]
 
 # The longest wait is a training on a busy machine.
-pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(600), pytest.mark.long]
 
 MATERIAL = [name for name, right in RIGHT_ANSWERS.items() if right.matters]
 LARGE = [name for name in MATERIAL if RIGHT_ANSWERS[name].bytes_per_generation > LARGE_BYTES]
 HARMLESS = [name for name, right in RIGHT_ANSWERS.items() if not right.matters]
 
 
-def _by_cost(names: list[str]) -> list[Any]:
-    marks = {IN_EVERY_TEST_RUN: (), IN_EVERY_LONG_RUN: pytest.mark.long}
-    return [pytest.param(name, marks=marks.get(name, pytest.mark.leaks)) for name in names]
-
-
-@pytest.mark.long
 def test_a_training_without_a_leak_is_not_accused(trained: Train) -> None:
     _, verdict = trained()
     # Its first ten generations fill caches and arenas, on a busy machine a few more: of 16 that may look unsteady.
@@ -67,14 +70,16 @@ def test_a_training_without_a_leak_that_has_warmed_up_is_well(
     assert verdict["status"] in ("ok", "filling"), told(verdict)
 
 
-@pytest.mark.parametrize("leak", _by_cost(HARMLESS))
+@pytest.mark.parametrize("leak", by_cost(HARMLESS, IN_TEST_ALL))
 def test_what_does_not_matter_is_not_called_a_leak(trained: Train, leak: str) -> None:
     _, verdict = trained(leak)
     worst = RIGHT_ANSWERS[leak].worst
     assert severity(verdict["status"]) <= severity(worst), told(verdict)
 
 
-@pytest.mark.parametrize("leak", _by_cost([name for name in HARMLESS if RIGHT_ANSWERS[name].kind]))
+@pytest.mark.parametrize(
+    "leak", by_cost([name for name in HARMLESS if RIGHT_ANSWERS[name].kind], IN_TEST_ALL)
+)
 def test_what_grows_and_does_not_matter_is_named(trained: Train, leak: str) -> None:
     _, verdict = trained(leak)
     assert any(is_right(finding, RIGHT_ANSWERS[leak]) for finding in verdict["findings"]), told(
@@ -82,8 +87,7 @@ def test_what_grows_and_does_not_matter_is_named(trained: Train, leak: str) -> N
     )
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("leak", _by_cost(MATERIAL))
+@pytest.mark.parametrize("leak", by_cost(MATERIAL, IN_TEST_ALL))
 def test_a_leak_is_suspected_with_its_phase_and_its_type_or_holder(
     trained: Train, leak: str
 ) -> None:
@@ -95,7 +99,7 @@ def test_a_leak_is_suspected_with_its_phase_and_its_type_or_holder(
     assert is_right(finding, RIGHT_ANSWERS[leak]), told(verdict)
 
 
-@pytest.mark.parametrize("leak", _by_cost(LARGE))
+@pytest.mark.parametrize("leak", by_cost(LARGE, IN_TEST_ALL))
 def test_a_large_leak_has_the_right_rate_and_start(trained: Train, leak: str) -> None:
     _, verdict = trained(leak)
     right, finding = RIGHT_ANSWERS[leak], verdict["findings"][0]
@@ -109,7 +113,6 @@ def _assert_start(verdict: dict[str, Any], right: Any) -> None:
     assert abs(start - right.started_at_generation) <= START_TOLERANCE, told(verdict)
 
 
-@pytest.mark.long
 def test_a_kept_loss_is_told_with_its_graph_or_what_keeps_it(trained: Train) -> None:
     _, verdict = trained("loss_graph")
     kinds = {
@@ -156,7 +159,7 @@ def test_two_leaks_at_once_are_both_found(trained: Train) -> None:
         assert any(is_right(finding, RIGHT_ANSWERS[leak]) for finding in leaking), told(verdict)
 
 
-@pytest.mark.parametrize("leak", _by_cost(MATERIAL))
+@pytest.mark.parametrize("leak", by_cost(MATERIAL, IN_TEST_ALL))
 def test_a_leak_does_not_change_what_is_learnt(trained: Train, leak: str) -> None:
     assert trained(leak)[0].output == trained()[0].output
 

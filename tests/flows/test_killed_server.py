@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.flows.judging import accused
+from tests.flows.conftest import accused, leakline
 
 from leakline.transport.spool_format import read_batches
 
@@ -55,8 +52,7 @@ def test_a_killed_server_loses_nothing_it_accepted_and_the_run_continues(
 
 
 def sync(server: Any, spool: Path) -> str:
-    command = [sys.executable, "-m", "leakline", "sync", str(spool), "--server", server.address]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return leakline(server, "sync", str(spool)).stdout
 
 
 @pytest.mark.long
@@ -78,17 +74,3 @@ def test_sync_uploads_all_and_twice_is_once(server: Any, without_a_server: Any) 
     # Of 16 generations, the first ten of which fill caches, memory may look unsteady; nothing is accused.
     assert verdict["status"] in ("ok", "filling", "watch"), verdict["summary"]
     assert not accused(verdict), verdict["summary"]
-
-
-@pytest.mark.long
-def test_two_fixed_runs_compare_as_no_effect(
-    server: Any, trained: Any, without_a_server: Any
-) -> None:
-    trained()
-    sync(server, without_a_server.spool)
-    command = [sys.executable, "-m", "leakline", "compare", "no-leak", "never-online", "--json"]
-    done = subprocess.run(
-        [*command, "--server", server.address], capture_output=True, text=True, timeout=60
-    )
-    found = json.loads(done.stdout)
-    assert found["outcome"] == "no_effect", found["summary"]

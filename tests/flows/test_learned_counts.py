@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 
 from leakline.transport.http_delivery import request_json
 
-from .conftest import clean_environment
+from .conftest import train
 
 pytestmark = [pytest.mark.flow, pytest.mark.long]
 
@@ -47,18 +45,8 @@ run.finish()
 """
 
 
-def train(folder: Path, server: Any, run: str, *arguments: str) -> None:
-    script = folder / "train.py"
-    script.write_text(TRAINING)
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments], cwd=folder, capture_output=True, text=True, timeout=120,
-        check=False, env=clean_environment(LEAKLINE_SERVER=server.address, LEAKLINE_RUN_ID=run),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-
-
 def test_the_next_training_breaks_what_was_accepted(server: Any, tmp_path: Path) -> None:
-    train(tmp_path, server, "keeps", "10")
+    assert train(server, tmp_path, "keeps", TRAINING, "10") == 0
     server.verdict("keeps", 10)
     steady = server.get("/runs/keeps/expectations")["steady"]
     ours = [each for each in steady if each["type"].startswith("__main__.")]
@@ -76,7 +64,7 @@ def test_the_next_training_breaks_what_was_accepted(server: Any, tmp_path: Path)
         wanted |= {"low": each["count"], "high": each["count"]}
         request_json(server.address, "POST", "/runs/keeps/expectations", wanted)
 
-    train(tmp_path, server, "breaks", "3", "keep")
+    assert train(server, tmp_path, "breaks", TRAINING, "3", "keep") == 0
     (finding, *_) = server.verdict("breaks", 3)["findings"]
     assert finding["status"] in ("suspected", "confirmed")
     told = " ".join(finding["evidence"])

@@ -23,6 +23,11 @@ SECONDS = 60
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(300)]
 needs_native = pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
+both_ways = pytest.mark.parametrize(
+    "way",
+    [pytest.param("1", marks=needs_native), pytest.param("0", marks=pytest.mark.long)],
+    ids=["native", "pure"],
+)
 
 LOOP = """
 import gc
@@ -113,9 +118,7 @@ def names(finding: Finding) -> list[str]:
     return [suspect.name for suspect in finding.suspects]
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param("1", marks=needs_native), "0"], ids=["native", "pure"]
-)
+@both_ways
 def test_a_growing_list_is_live_objects(train: Train, way: str) -> None:
     verdict = train(GROWING_LIST, "history = []", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)
@@ -124,9 +127,7 @@ def test_a_growing_list_is_live_objects(train: Train, way: str) -> None:
     assert kinds(verdict) <= {"container", "objects"}
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param("1", marks=needs_native), "0"], ids=["native", "pure"]
-)
+@both_ways
 def test_cycles_of_a_class_are_garbage_while_the_collector_is_off(train: Train, way: str) -> None:
     verdict = train(CYCLES_OF_A_CLASS, "gc.disable()", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)
@@ -137,9 +138,7 @@ def test_cycles_of_a_class_are_garbage_while_the_collector_is_off(train: Train, 
     assert kinds(verdict) == {"cyclic_garbage"}
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param("1", marks=needs_native), "0"], ids=["native", "pure"]
-)
+@both_ways
 def test_more_than_were_declared_that_something_holds_are_live_objects(
     train: Train, way: str
 ) -> None:
@@ -150,9 +149,7 @@ def test_more_than_were_declared_that_something_holds_are_live_objects(
     assert CYCLIC_GARBAGE not in names(finding)
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param("1", marks=needs_native), "0"], ids=["native", "pure"]
-)
+@both_ways
 def test_more_than_were_declared_in_cycles_are_garbage(train: Train, way: str) -> None:
     verdict = train(DECLARED + CYCLES_OF_A_CLASS, "gc.disable()", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)
@@ -177,9 +174,7 @@ def test_cycles_that_the_collector_frees_are_no_leak(train: Train) -> None:
     assert verdict.status in ("ok", "watch"), verdict.summary
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param("1", marks=needs_native), "0"], ids=["native", "pure"]
-)
+@both_ways
 def test_holes_between_survivors_are_kept_by_the_allocator(train: Train, way: str) -> None:
     verdict = train(SURVIVORS, "survivors = []", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import re
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
-from .conftest import clean_environment
+from .conftest import page_of, rows_of, train
 
 pytestmark = pytest.mark.flow
 MIB = 2**20
@@ -46,17 +42,14 @@ def at_ends(server: Any, run: str, name: str) -> dict[int, float]:
     return dict(zip(map(int, item["x"]), item["last"], strict=True))
 
 
-@pytest.mark.parametrize("where", PHASES)
+@pytest.mark.parametrize(
+    "where", ["train", *(pytest.param(p, marks=pytest.mark.long) for p in ("collect", "evaluate"))]
+)
 def test_what_one_phase_keeps_is_on_its_line_and_the_lines_are_the_whole(
     server: Any, tmp_path: Path, where: str
 ) -> None:
-    (tmp_path / "train.py").write_text(TRAINING)
     run = f"books-{where}"
-    done = subprocess.run(
-        [sys.executable, "train.py", where, str(GENERATIONS)], cwd=tmp_path, timeout=120, capture_output=True,
-        env=clean_environment(LEAKLINE_SERVER=server.address, LEAKLINE_RUN_ID=run), check=False, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert train(server, tmp_path, run, TRAINING, where, GENERATIONS) == 0
     verdict = server.verdict(run, GENERATIONS)
 
     books = server.get(f"/runs/{run}/books")
@@ -77,9 +70,6 @@ def test_what_one_phase_keeps_is_on_its_line_and_the_lines_are_the_whole(
         assert books["total"][i] == pytest.approx(after - before, abs=MIB), i
 
     assert verdict["findings"][0]["phase"] == where, verdict["summary"]
-    with urlopen(f"{server.address}/runs/{run}") as answer:
-        page = html.unescape(answer.read().decode())
-    (section,) = re.findall(r'<section[^>]* id="books".*?</section>', page, re.DOTALL)
-    rows = [re.sub(r"<[^>]+>", " ", row) for row in re.findall(r"<tr>.*?</tr>", section, re.DOTALL)]
-    (row,) = (row for row in rows if f" {where} " in row)
+    rows = rows_of(page_of(server, f"/runs/{run}"), "books")
+    (row,) = (row for row in rows if where in row.split())
     assert re.search(r"\+(4[5-9]|5[0-5])\.\d\d MiB", row), row

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
 from leakline.transport.spool_format import read_header
 
-from .conftest import clean_environment
+from .conftest import leakline, page_of, rows_of, train
 
 pytestmark = pytest.mark.flow
 MIB = 2**20
@@ -51,26 +47,15 @@ run.finish()
 """
 
 
-def train(folder: Path, server: Any, run: str, *arguments: int, **environ: str) -> int:
-    folder.mkdir(exist_ok=True)
-    (folder / "train.py").write_text(TRAINING)
-    done = subprocess.run(
-        [sys.executable, "train.py", *map(str, arguments)], cwd=folder, capture_output=True, text=True,
-        timeout=120, check=False, env=clean_environment(LEAKLINE_SERVER=server.address, LEAKLINE_RUN_ID=run, **environ),
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_resumed_training_is_one_run_with_one_leak(
     server: Any, tmp_path: Path, eventually: Callable[..., Any], elsewhere: bool
 ) -> None:
     run = f"resumed-{'elsewhere' if elsewhere else 'here'}"
-    assert train(tmp_path / "one", server, run, 0, 20, 300, 7) == -signal.SIGKILL
+    assert train(server, tmp_path / "one", run, TRAINING, 0, 20, 300, 7) == -signal.SIGKILL
     second = tmp_path / ("two" if elsewhere else "one")
-    assert train(second, server, run, 6, 22, 30, -1) == 0
+    assert train(server, second, run, TRAINING, 6, 22, 30, -1) == 0
     # Without the first spool, the second attempt knows of none before it.
     said = [read_header(path)[1].attempt for path in (second / ".leakline").rglob("*.spool")]
     assert sorted(said) == ([1] if elsewhere else [1, 2])
@@ -104,12 +89,7 @@ def test_a_resumed_training_is_one_run_with_one_leak(
         grown = each["growth_bytes_per_generation"]
         assert grown["low"] <= LEAKED * 1.1
         assert grown["estimate"] == pytest.approx(LEAKED, rel=0.25)
-    with urlopen(f"{server.address}/runs/{run}") as answer:
-        page = html.unescape(answer.read().decode())
-    (section,) = re.findall(r'<section[^>]* id="attempts".*?</section>', page, re.DOTALL)
-    newest, oldest = (
-        re.sub(r"<[^>]+>", " ", row) for row in re.findall(r"<tr>.*?</tr>", section, re.DOTALL)[1:]
-    )
+    newest, oldest = rows_of(page_of(server, f"/runs/{run}"), "attempts")[1:]
     assert "6 to 22" in newest and "6 to 7" in newest
     assert "0 to 7" in oldest and "6 to 7" not in oldest
     assert re.search(r"\+[789]\.\d\d MiB", newest) and re.search(r"\+[6789]\.\d\d MiB", oldest)
@@ -131,13 +111,8 @@ def test_a_training_that_is_resumed_without_its_leak_is_not_one_that_recovered_b
     run = "resumed-healthy"
     script = TRAINING.replace("kept.append(Kept())", "Kept()")
     assert script != TRAINING
-    (tmp_path / "one").mkdir()
     for arguments in ((0, 20, 300, 7), (6, 22, 30, -1)):
-        (tmp_path / "one" / "train.py").write_text(script)
-        subprocess.run(
-            [sys.executable, "train.py", *map(str, arguments)], cwd=tmp_path / "one", timeout=120, check=False,
-            env=clean_environment(LEAKLINE_SERVER=server.address, LEAKLINE_RUN_ID=run),
-        )  # fmt: skip
+        train(server, tmp_path / "one", run, script, *arguments)
     verdict = server.verdict(run, 23)
     assert verdict["status"] == "ok"
     assert [f for f in verdict["findings"] if f["status"] not in ("ok",)] == []
@@ -152,12 +127,11 @@ def test_what_three_machines_recorded_offline_is_the_same_run_in_whatever_order_
     folders = [tmp_path / f"machine-{n}" for n in range(3)]
     for n, folder in enumerate(folders):
         last = 4 * n + 5
-        assert train(folder, server, run, 4 * n, last, 10, -1, LEAKLINE_MODE="offline") == 0
+        arguments = (4 * n, last, 10, -1)
+        assert train(server, folder, run, TRAINING, *arguments, LEAKLINE_MODE="offline") == 0
     for _ in range(2):
         for n in order:
-            command = [sys.executable, "-m", "leakline", "sync", str(folders[n] / ".leakline")]
-            command += ["--server", server.address]
-            subprocess.run(command, check=True, timeout=60, env=clean_environment())
+            assert leakline(server, "sync", str(folders[n] / ".leakline")).returncode == 0
     told = server.get(f"/runs/{run}")
     assert (told["state"], told["attempt"]) == ("finished", 3)
     lasts = [(a["number"], a["environment"]["command_line"][-3]) for a in told["attempts"]]

@@ -3,6 +3,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { figure, fullRange, scaleOf } from "../../static/js/figure.js";
+import { markLines, markTraces } from "../../static/js/marks.js";
 import { escapeHtml, faded, resolve } from "../../static/js/paint.js";
 
 const theme = JSON.parse(readFileSync(new URL("../../static/plotly-theme.json", import.meta.url)));
@@ -141,4 +142,29 @@ test("a forecast beside a zoom does not set its height", () => {
 test("a unit called like markup stays text on both axes", () => {
   const { layout } = figure(chart({ x_title: "<a href='https://x'>epoch</a>", y_title: "growth per <b>epoch</b>" }), theme, colour, view);
   for (const { text } of [layout.xaxis.title, layout.yaxis.title]) assert.ok(!text.includes("<"), text);
+});
+
+// -- marks.js
+
+const mark = (x, kind, text = "", label = "label") => ({ x, kind, text, label });
+
+test("a chart without marks gets nothing", () => {
+  assert.deepEqual(markTraces([], String), []);
+});
+
+test("what a training wrote stays text, line by line", () => {
+  const [trace] = markTraces([mark(3, "note", "see <script>\nand more"), mark(5, "mark")], String);
+  assert.deepEqual(trace.text, ["note: see &lt;script&gt;<br>and more", "mark: label"]);
+});
+
+test("of several at one place the weightiest gives the sign, and all are told", () => {
+  const [trace] = markTraces([mark(3, "cleanup", "freed nothing"), mark(3, "fix", "detach")], String);
+  assert.deepEqual([trace.x, trace.marker.symbol], [[3], ["star"]]);
+  assert.equal(trace.text[0], "fix: detach<br>cleanup: freed nothing");
+});
+
+test("cleanups have signs and no lines, a kind of tomorrow has both", () => {
+  const marks = [mark(1, "cleanup"), mark(2, "tomorrow")];
+  assert.deepEqual(markLines(marks, String).map((line) => line.x0), [2]);
+  assert.equal(markTraces(marks, String)[0].marker.symbol.length, 2);
 });

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { covers, stretched, StretchReader, withLines } from "../../static/js/stretch.js";
 import { rangeText, readView, writeView } from "../../static/js/view.js";
 
 const nothing = { range: null, groups: new Map(), lines: new Map() };
@@ -43,4 +44,74 @@ test("a link to a time shows the same when the axis is in hours instead of minut
   assert.equal(early.search, "?x=1800s..7200s");
   assert.deepEqual(readView(early.search, minutes).range, [30, 120]);
   assert.deepEqual(readView(early.search, hours).range, [0.5, 2]);
+});
+
+// -- stretch.js
+
+const line = (name, more = {}) => ({ name, group: null, x: [0, 9], y: [1, 2], low: null, high: null, colour: 3, ...more });
+
+test("nothing covers the whole, and the whole covers nothing", () => {
+  assert.equal(covers(null, [1, 2]), false);
+  assert.equal(covers([1, 2], null), false);
+  assert.equal(covers([1, 4], [0, 3]), false);
+  assert.equal(covers([1, 4], [2, 3]), true);
+});
+
+test("a line keeps its look and gets the points of the stretch; without any it is empty there", () => {
+  const chart = { id: "c", lines: [line("a"), line("a", { group: "rss" }), line("b")] };
+  const part = [line("a", { x: [4, 5], y: [7, 8], low: [6, 8], high: [9, 8], colour: 1 }), line("unknown")];
+  const [a, rss, b] = withLines(chart, part).lines;
+  assert.deepEqual([a.x, a.y, a.low, a.high, a.colour], [[4, 5], [7, 8], [6, 8], [9, 8], 3]);
+  assert.deepEqual([rss.x, b.x], [[], []]);
+  assert.deepEqual(chart.lines[0].x, [0, 9]);
+});
+
+test("lines in hours are drawn in the minutes of the page", () => {
+  const found = stretched({ trend: [line("a", { x: [0.5, 2] })] }, 60);
+  assert.deepEqual([found.trend[0].x, found.trend[0].y], [[30, 120], [1, 2]]);
+  const same = { trend: [] };
+  assert.equal(stretched(same, 1), same);
+});
+
+/** A server that answers when told to, unless it was told that nobody waits. */
+function server() {
+  const asked = [];
+  const get = (address, { signal }) => new Promise((answer, fail) => {
+    signal.addEventListener("abort", () => fail(Object.assign(new Error("stopped"), { name: "AbortError" })));
+    asked.push({ address, answer: (lines, ok = true) => answer({ ok, json: async () => ({ lines }) }) });
+  });
+  return { asked, get };
+}
+
+test("the answer to an older wish never comes after a newer one", async () => {
+  const { asked, get } = server();
+  const taken = [];
+  const reader = new StretchReader((range) => range.join(), (range, lines) => taken.push([range, lines]), get);
+  const first = reader.want([0, 5]);
+  const second = reader.want([1, 2]);
+  asked[1].answer({ trend: [] });
+  asked[0].answer({ trend: ["old"] });
+  await Promise.all([first, second]);
+  assert.deepEqual(taken, [[[1, 2], { trend: [] }]]);
+  assert.deepEqual(asked.map((each) => each.address), ["0,5", "1,2"]);
+});
+
+test("what was asked before everything was shown again is not taken", async () => {
+  const { asked, get } = server();
+  const taken = [];
+  const reader = new StretchReader(String, (range) => taken.push(range), get);
+  const wish = reader.want([0, 5]);
+  await reader.want(null);
+  asked[0].answer({});
+  await wish;
+  assert.deepEqual(taken, []);
+});
+
+test("a server that refuses or is away leaves the points of the whole", async () => {
+  const taken = [];
+  const refusing = new StretchReader(String, (range) => taken.push(range), async () => ({ ok: false }));
+  await refusing.want([0, 5]);
+  const away = new StretchReader(String, (range) => taken.push(range), async () => { throw new TypeError("Failed to fetch"); });
+  await away.want([0, 5]);
+  assert.deepEqual(taken, []);
 });

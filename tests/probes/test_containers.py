@@ -75,13 +75,6 @@ def test_a_list_of_tuples_of_arrays_counts_the_arrays() -> None:
     assert samples["bytes"] == pytest.approx(100 * 4200, rel=0.1)
 
 
-def test_items_of_very_many_things_are_counted_from_a_few_of_them() -> None:
-    # Eight of them are more than is looked at for one answer, as the values of all actions in a log are.
-    values = [[float(i * 300 + k) for k in range(300)] for i in range(40)]
-    each = sys.getsizeof(values[0]) + 300 * sys.getsizeof(0.5)
-    assert told(values)["bytes"] == pytest.approx(40 * each, rel=0.02)
-
-
 def test_states_shared_by_neighbouring_steps_count_once() -> None:
     states = [np.zeros(1000, np.float32) for _ in range(101)]
     steps = [(states[i], states[i + 1]) for i in range(100)]

@@ -47,14 +47,6 @@ def nothing_kept() -> Iterator[None]:
     trainer.names.clear()
 
 
-def _referrers(*targets: Any, seconds: float = -1.0) -> tuple[list[tuple[int, Any]], bool]:
-    look = module.ReferrerPass(targets)
-    while not look.step(seconds):
-        pass
-    found: tuple[list[tuple[int, Any]], bool] = look.result()
-    return found
-
-
 def _search(
     types: list[type], seconds: float = SLICE, **options: Any
 ) -> tuple[list[FoundHolder], int]:
@@ -67,30 +59,6 @@ def _search(
 
 def _fresh(name: str) -> type:
     return type(name, (Kept,), {"__module__": __name__})
-
-
-def test_a_pass_finds_who_refers_to_what() -> None:
-    first, second = Kept(), Kept()
-    keeps = [first, first, second]
-    named = {"x": second}
-    pairs, whole = _referrers(first, second)
-    found = [(place, id(one)) for place, one in pairs]
-    assert whole
-    # Once each, however often it refers to it.
-    assert found.count((0, id(keeps))) == found.count((1, id(keeps))) == 1
-    assert (1, id(named)) in found
-    assert (0, id(named)) not in found
-
-
-def test_tuples_that_the_collector_does_not_list_are_found() -> None:
-    array = np.zeros(3)
-    pairs_kept = deque([(array, 1), (np.ones(3), 2)])
-    gc.collect()
-    assert not gc.is_tracked(pairs_kept[0])
-    pairs, _ = _referrers(array)
-    assert any(one is pairs_kept[0] for _, one in pairs)
-    pairs, _ = _referrers(pairs_kept[0])
-    assert any(one is pairs_kept for _, one in pairs)
 
 
 def test_more_referrers_than_the_limit_are_not_all_and_it_says_so() -> None:

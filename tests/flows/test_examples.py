@@ -1,26 +1,64 @@
-"""The READMEs of the examples are true: their commands run against a real server and come out as they say.
+"""The examples are true: the docstrings of their leak switches say the right answers, which were measured, and the
+commands of their READMEs run against a real server and come out as they say.
 
-That of `tfjs_ppo` needs TensorFlow.js: its commands are run in `tests/integrations/test_tensorflow_js.py`.
+Those of `tfjs_ppo` need TensorFlow.js: they are run in `tests/integrations/test_tensorflow_js.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.flows.conftest import Server
 from tests.flows.readmes import EXAMPLES, Readme, readme, without_numbers
 
-ROOT = Path(__file__).resolve().parents[2]
-IN_PYTHON = ("dqn_fuel_breaks", "erl_trading")
+ROOT = EXAMPLES.parent
+MIB = 2**20
+# The example, and what it calls its generation.
+IN_PYTHON = {"dqn_fuel_breaks": "episode", "erl_trading": "generation"}
 WITH_A_COMPARISON = (*IN_PYTHON, "tfjs_ppo")
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
+
+
+def answers_of(example: str) -> dict[str, Any]:
+    answers: dict[str, Any] = importlib.import_module(f"examples.{example}.leaks").RIGHT_ANSWERS
+    return answers
+
+
+def docstrings_of(example: str) -> dict[str, str]:
+    """Of the attributes of `Leaks`: the text behind each."""
+    tree = ast.parse((EXAMPLES / example / "leaks.py").read_text())
+    (leaks,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Leaks"]
+    found = {}
+    for field, text in zip(leaks.body, leaks.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(field.target, ast.Name) and isinstance(text.value, ast.Constant)
+            found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+@pytest.mark.parametrize("example", IN_PYTHON)
+def test_the_docstring_of_each_switch_says_the_right_answer(example: str) -> None:
+    texts, unit = docstrings_of(example), IN_PYTHON[example]
+    assert texts.keys() == answers_of(example).keys()
+    for leak, right in answers_of(example).items():
+        wanted = ["Right: nothing."]
+        if right.kind is not None:
+            assert any(name in texts[leak] for name in right.names), leak
+            wanted = [
+                f"kind {right.kind}", f"phase {right.phase}", f"{right.count_per_generation:g} ",
+                f"{round(right.bytes_per_generation / MIB, 2):g} MiB per {unit}",
+                f"from {unit} {right.started_at_generation}",
+            ]  # fmt: skip
+        assert [words for words in wanted if words not in texts[leak]] == [], leak
 
 
 def test_every_example_has_a_readme() -> None:

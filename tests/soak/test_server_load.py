@@ -1,4 +1,6 @@
-"""Ten minutes (`LEAKLINE_SOAK_SERVER_SECONDS`) of 300 snapshots a second, with the server under its own client."""
+"""Ten minutes (`LEAKLINE_SOAK_SERVER_SECONDS`) of 300 snapshots a second, with the server under its own client; and how
+long others wait next to a project that sends thousands of new names, on each kind of database.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.server.under_load import load, median_between, watched
+from tests.server.under_load import beside_a_crowd, load, median_between, watched
 
 PER_SECOND = 300.0
 P99_SECONDS = 0.1
@@ -52,3 +54,19 @@ def test_it_takes_the_load_grows_no_further_and_finds_itself_well(
         for name, (before, after) in between.items():
             assert after <= before * (1 + MOST_GROWTH), name
         assert verdict["status"] == "ok", verdict
+
+
+# -- others next to a crowd
+
+
+CROWDED_P99_SECONDS = 0.25
+
+
+def test_others_wait_no_quarter_of_a_second(serve: Any, database_url: str, tell: Any) -> None:
+    beside = beside_a_crowd(serve(arguments=["--database-url", database_url]).port)
+    tell(
+        f"99 % of the answers to others within {beside.crowded:.3f} s, {beside.alone:.3f} s without the crowd, half of "
+        f"whose batches took {beside.of_the_crowd:.1f} s; {len(beside.refused)} refused"
+    )
+    assert beside.refused == []
+    assert beside.crowded < CROWDED_P99_SECONDS

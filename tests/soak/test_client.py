@@ -1,4 +1,6 @@
-"""100,000 snapshots recorded without a server are on one within a minute, once."""
+"""What a client lives through: five hundred forks under load, with every lock of ours held; kills at random moments,
+`LEAKLINE_SOAK_KILLS` of them (200); and 100,000 snapshots recorded without a server, which are on one within a minute.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,52 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.client.killing import real_server
+from tests.client.killing import kill_and_sync, real_server
 
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
 from leakline.transport.http_delivery import request_json
 from leakline.transport.spool_file import SpoolFile
+
+from ..client.conftest import FakeServer
+from ..client.test_forks import check, storm
+
+SECONDS_EACH = 5.0
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    fake = FakeServer().start()
+    yield fake
+    fake.stop()
+
+
+def test_no_fork_of_many_hangs_or_sends_what_is_its_parents(
+    server: FakeServer,
+    size: Callable[[str, int], int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forks = size("LEAKLINE_SOAK_FORKS", 500)
+    monkeypatch.setenv("LEAKLINE_DIR", str(tmp_path / "spool"))
+    told, said = storm(tmp_path, server.address, forks, forks * SECONDS_EACH + 60)
+    check(server, tmp_path / "spool", told, said, forks)
+
+
+# -- trainings killed at random moments
+
+
+def test_kills_at_random_moments_lose_at_most_a_second_and_corrupt_nothing(
+    tmp_path: Path, size: Callable[[str, int], int], tell: Callable[[object], None]
+) -> None:
+    figures = kill_and_sync(tmp_path, size("LEAKLINE_SOAK_KILLS", 200), seed=2)
+    tell(figures)
+    assert figures.wrong == []
+    assert figures.rewriting > 0, "none was killed in a rewrite"
+    assert max(figures.lost_seconds) <= 1.0, figures
+
+
+# -- a long recording on a server
+
 
 SECONDS: Final = 60.0
 # As many as a training of medium size tells at a phase end, and as many types.
@@ -56,7 +99,7 @@ def record(folder: Path, count: int) -> Path:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
+def real(tmp_path: Path) -> Iterator[str]:
     with real_server(tmp_path) as address:
         yield address
 
@@ -75,22 +118,22 @@ def stored(server: str) -> int:
     return int(process["stored"])
 
 
-def test_long_sync(
-    tmp_path: Path, server: str, size: Callable[[str, int], int], tell: Callable[[object], None]
+def test_what_was_recorded_without_a_server_is_on_one_within_a_minute_once(
+    tmp_path: Path, real: str, size: Callable[[str, int], int], tell: Callable[[object], None]
 ) -> None:
     count = size("LEAKLINE_SOAK_SNAPSHOTS", 100_000)
     path = record(tmp_path / "spool", count)
-    told, seconds = sync(path, server)
+    told, seconds = sync(path, real)
     assert f"{count} snapshots sent" in told
-    assert stored(server) == count
+    assert stored(real) == count
     each = path.stat().st_size / count
     tell(f"{count} snapshots of {SERIES} series, {each:.0f} bytes each in the spool")
     tell(f"synced in {seconds:.1f} s: {count / seconds:.0f} a second")
     assert seconds <= max(5.0, SECONDS * count / 100_000)
-    told, seconds = sync(path, server)
+    told, seconds = sync(path, real)
     assert "nothing new to send" in told
     tell(f"once more in {seconds:.1f} s")
     subprocess.run(
-        [sys.executable, "-m", "leakline", "sync", str(path), "--server", server, "--again"], check=True
+        [sys.executable, "-m", "leakline", "sync", str(path), "--server", real, "--again"], check=True
     )  # fmt: skip
-    assert stored(server) == count
+    assert stored(real) == count

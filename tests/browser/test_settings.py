@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import Page, expect
-from tests.browser.conftest import OwnServer
-from tests.browser.everything import MISSING, PAGES, World, open_all
-from tests.browser.patience import until
+from tests.browser.conftest import LEAK, OwnServer, serving
+from tests.browser.everything import MISSING, PAGES, World
+from tests.browser.patience import PATIENCE_MS, open_all, until
+from tests.browser.test_accessibility import violations
 from tests.browser.training import MadeTraining
 
 Open = Callable[..., Page]
-PATIENCE_MS = 30_000
 FAR = "Pacific/Auckland"
 BINARY = re.compile(r"\d[\s\u00a0][KMGT]iB\b")
 DECIMAL = re.compile(r"\d[\s\u00a0][kMGT]B\b")
@@ -49,19 +50,19 @@ def test_every_time_is_one_of_the_viewers_zone(world: World, open_page: Open, na
         assert f"{at:%H:%M}" in str(time.text_content())
 
 
-def test_without_scripts_a_time_says_that_it_is_utc(world: World, open_page: Open) -> None:
-    page = open_page("/incidents", address=world.address, java_script_enabled=False)
+def test_without_scripts_a_time_says_that_it_is_utc(two_runs: None, open_page: Open) -> None:
+    page = open_page(f"/runs/{LEAK}", java_script_enabled=False)
     expect(page.locator("main time").first).to_contain_text("UTC")
     expect(page.locator("#units")).to_be_hidden()
 
 
-def test_a_time_of_another_day_says_the_day(world: World, open_page: Open) -> None:
-    page = open_page("/patterns", address=world.address, timezone_id=FAR, locale="en-GB")
+def test_a_time_of_another_day_says_the_day(open_page: Open) -> None:
+    page = open_page("/patterns", timezone_id=FAR, locale="en-GB")
     expect(page.locator("#tables time")).to_contain_text("1 Feb 2026")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("path", ["/", "/runs/fixed", "/compare?before=live&after=fixed", "/settings"])  # fmt: skip
+@pytest.mark.parametrize("path", ["/", "/runs/fixed", "/compare?before=live&after=fixed"])
 def test_sizes_become_decimal_and_binary_again(world: World, open_page: Open, path: str) -> None:
     page = open_page(path, address=world.address)
     open_all(page)
@@ -101,8 +102,8 @@ def test_names_stay_as_people_wrote_them(own_server: OwnServer, open_page: Open)
     expect(page.get_by_role("link", name="limit 2 GiB")).to_be_visible()
 
 
-def test_the_settings_choose_the_same(world: World, open_page: Open) -> None:
-    page = open_page("/settings", address=world.address, color_scheme="light")
+def test_the_settings_choose_the_same(open_page: Open) -> None:
+    page = open_page("/settings", color_scheme="light")
     expect(page.get_by_label("As the system")).to_be_checked()
     page.get_by_label("Decimal").check()
     expect(page.locator("#units")).to_contain_text("GB")
@@ -115,3 +116,45 @@ def test_the_settings_choose_the_same(world: World, open_page: Open) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") is None
     expect(page.get_by_label("As the system")).to_be_checked()
     expect(page.get_by_label("Decimal")).to_be_checked()
+
+
+# -- who may sign in, and make a token
+
+
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Iterator[str]:
+    with serving(tmp_path, LEAKLINE_LOGIN="1", LEAKLINE_ADMIN_PASSWORD=PASSWORD) as (address, _):
+        yield address
+
+
+@pytest.mark.long
+def test_a_person_signs_in_and_out(asking: str, open_page: Callable[..., Page]) -> None:
+    page = open_page("/settings", address=asking, expect_failed_requests=True)
+    assert page.url == f"{asking}/sign-in?next=/settings"
+    secret = page.get_by_label("Password or token")
+    expect(secret).to_be_focused()
+    assert violations(page) == []
+    secret.fill("a guess of somebody")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("neither the password nor a token")
+    secret.fill(PASSWORD)
+    secret.press("Enter")
+    expect(page).to_have_url(f"{asking}/settings")
+    assert page.evaluate("document.cookie") == ""
+
+    assert violations(page) == []
+    page.get_by_label("Project", exact=True).fill("erl")
+    page.get_by_role("button", name="Make a token").click()
+    token = page.get_by_label("Token", exact=True).inner_text()
+    assert re.fullmatch(r"leakline_ingest_[\w-]{43}", token)
+    page.goto(f"{asking}/settings")
+    expect(page.locator("#tokens")).to_contain_text("adds to project erl")
+    expect(page.locator("body")).not_to_contain_text(token)
+
+    page.get_by_role("button", name="Sign out").click()
+    expect(page).to_have_url(f"{asking}/sign-in")
+    page.goto(asking)
+    expect(page).to_have_url(f"{asking}/sign-in?next=/")
