@@ -195,7 +195,7 @@ def test_snapshots_and_messages_of_before_a_kill_are_examined_and_sent_after_it(
         training.send(*keeping(generation))
     server.kill()
     server = serve(server.port)
-    told.wait_for(1)
+    told.wait_for(1, seconds=60)
     eventually(lambda: states(on_database) == ["pending"])
     server.kill()
     serve(server.port)
