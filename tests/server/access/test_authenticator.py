@@ -83,6 +83,17 @@ def test_who_fails_too_often_waits_and_nobody_good_does(engine: Engine) -> None:
         who(here, cookie(make_session()), host="192.0.2.3")
 
 
+def test_a_good_token_and_a_session_get_in_after_a_restart_among_failures(
+    asked: TestClient,
+) -> None:
+    _, secret = token(engine_of(asked), "read")
+    signed_in = session(asked)["cookie"]
+    again = Callers(engine_of(asked), asking(""))
+    fail(again, authenticator.MAX_WRONG_TOKENS)
+    assert who(again, bearer(secret)).scope == "read"
+    assert who(again, {"cookie": signed_in}).scope == "admin"
+
+
 def test_what_was_never_made_here_is_not_looked_up(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
