@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.cli.programs import Place
+from tests.server.alerts.conftest import receiver  # noqa: F401
 
 from leakline.cli import main
 from leakline.snapshot import (

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from tests.cli.conftest import GENERATIONS, MIB, by_the_minute, by_the_second, page_at, post_run
 
-GATE = "--fail-on=leaking,worse"
-
 
 def post_pair(server: str, project: str, unit: str, counted: Any) -> tuple[str, str]:
     for name, leak in (("before", 20 * MIB), ("after", 0)):
@@ -20,51 +18,43 @@ def post_pair(server: str, project: str, unit: str, counted: Any) -> tuple[str, 
     return f"{project}/before", f"{project}/after"
 
 
-def test_a_leak_after_closes_the_gate(ask: Any) -> None:
-    said = ask("compare", "app/fixed", "app/leaking", GATE)
-    assert said.status == 3
-    assert "failed on: leaking" in said.output
-    assert ask("compare", "app/fixed", "app/leaking").status == 0
+@pytest.mark.parametrize(
+    ("before", "after", "conditions", "failed"),
+    [
+        ("app/fixed", "app/leaking", "leaking,worse", "leaking, worse"),
+        # A leak that stays, and promises of the run after.
+        ("run1", "run1", "leaking,worse", "leaking"),
+        ("run2", "run1", "refuted", "refuted"), ("run1", "run2", "refuted", ""),
+        ("app/fixed", "app/leaking", "", ""),
+    ],
+)  # fmt: skip
+def test_a_gate_closes_on_what_it_names(
+    ask: Any, before: str, after: str, conditions: str, failed: str
+) -> None:
+    gate = [f"--fail-on={conditions}"] if conditions else []
+    said = ask("compare", before, after, *gate)
+    assert said.status == (3 if failed else 0)
+    assert (f"failed on: {failed}" in said.output.splitlines()) == bool(failed)
+    if failed:
+        assert "failed on" not in ask("compare", before, after, *gate, "--markdown").output
+        as_json = ask("compare", before, after, *gate, "--json")
+        assert (as_json.status, json.loads(as_json.output)["after"]) == (3, "run1")
 
 
-def test_a_leak_that_stays_closes_the_gate(ask: Any) -> None:
-    assert ask("compare", "run1", "run1", GATE).status == 3
-
-
-def test_a_fix_passes_and_is_told_in_percent(ask: Any) -> None:
-    said = ask("compare", "app/leaking", "app/fixed", GATE)
+def test_a_fix_passes_with_its_percentage(ask: Any) -> None:
+    said = ask("compare", "app/leaking", "app/fixed", "--fail-on=leaking,worse")
     assert said.status == 0
     assert said.output.startswith("fixed: ")
-    # The word stands before the sentence, which need not repeat it.
+    # The word is before the sentence, which does not repeat it.
     assert "Fixed" not in said.output.splitlines()[0]
     assert "-100.0 %" in said.output
 
 
-def test_the_json_alone_is_printed(ask: Any) -> None:
-    said = ask("compare", "run2", "run1", "--json", GATE)
-    assert json.loads(said.output)["after"] == "run1"
-    assert said.status == 3
-
-
-def test_a_promise_that_the_run_after_breaks_closes_the_gate(ask: Any) -> None:
-    said = ask("compare", "run2", "run1", "--fail-on=refuted")
-    assert said.status == 3
-    assert "failed on: refuted" in said.output
-    assert ask("compare", "run1", "run2", "--fail-on=refuted").status == 0
-
-
-def test_promises_and_growth_of_the_run_after_are_told(ask: Any) -> None:
+def test_promises_and_growth_of_the_run_after_are_printed(ask: Any) -> None:
     output = ask("compare", "run1", "run2").output
     assert "let them go (app.py:7): growth per generation\n      holds: " in output
     assert "broken" not in output
     assert "the difference is -20.00 MiB per generation" in output
-
-
-def test_runs_by_the_minute_are_compared_by_the_minute(ask: Any, server: str) -> None:
-    output = ask("compare", *post_pair(server, "by-time", "minute", by_the_minute)).output
-    assert "growth per minute" in output
-    assert "the difference is -20.00 MiB per minute" in output
-    assert "per generation" not in output
 
 
 def test_runs_by_the_second_are_on_one_axis_of_minutes_and_nothing_stretches_it(
@@ -82,7 +72,7 @@ def test_runs_by_the_second_are_on_one_axis_of_minutes_and_nothing_stretches_it(
     assert set(answer["lines"]) == {"overlay"}
 
 
-def test_what_is_read_every_ten_seconds_is_told_as_readings_and_not_as_seconds(
+def test_what_is_read_every_ten_seconds_is_printed_as_readings_and_not_as_seconds(
     ask: Any, server: str
 ) -> None:
     pair = post_pair(server, "by-tens", "second", partial(by_the_second, apart=10.0))
@@ -99,7 +89,7 @@ def test_what_is_read_every_ten_seconds_is_told_as_readings_and_not_as_seconds(
 
 
 def test_minutes_are_not_held_against_generations(ask: Any, server: str) -> None:
-    """A run by the minute grows by less per minute than by generation, and none of that is a fix."""
+    # A run by the minute grows by less per minute than by generation, and none of that is a fix.
     post_run(server, "alone", "by-time/alone", 0, unit="minute", counted=by_the_minute)
     said = ask("compare", "app/leaking", "by-time/alone", "--fail-on=undecided,worse")
     assert said.status == 3
@@ -152,22 +142,10 @@ def test_a_comparison_becomes_markdown(ask: Any, server: str) -> None:
     assert f"{server}/compare?before=run1&after=run2" in lines[-1]
 
 
-def test_a_run_without_generations_is_told_by_its_time(ask: Any, server: str) -> None:
+def test_a_run_without_generations_is_described_by_its_time(ask: Any, server: str) -> None:
     post_run(server, "told", "by-time/told", 0, unit="minute", counted=by_the_minute)
     output = ask("compare", "app/fixed", "by-time/told", "--markdown").output
     # It ended when the server received its end, long after the times of its snapshots.
     assert re.fullmatch(r"\d+ d \d+ h", cells(output.splitlines(), "progress")[2])
     assert "The two runs have no generations in common." in output
     assert "Compared over" not in output
-
-
-def test_the_gate_stays_closed_and_says_nothing_between_the_lines(ask: Any) -> None:
-    said = ask("compare", "app/fixed", "app/leaking", "--markdown", "--fail-on", "leaking")
-    assert said.status == 3
-    assert "failed on" not in said.output
-
-
-@pytest.mark.parametrize("command", [("verdict", "a"), ("compare", "a", "b")], ids=lambda c: c[0])
-def test_json_and_markdown_are_two_forms(leakline: Any, command: tuple[str, ...]) -> None:
-    said = leakline(*command, "--json", "--markdown")
-    assert (said.status, "not allowed with" in said.errors) == (2, True)

@@ -1,4 +1,4 @@
-"""What the documents show for copying is run as it stands there, or parsed where it would need a world of its own."""
+"""What the documents show for copying is run as shown, or parsed where it would need a world of its own."""
 
 from __future__ import annotations
 

@@ -21,6 +21,13 @@ from leakline.cli.server_queries import Asker
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader
 from leakline.transport.spool_file import SpoolFile
 
+# Sets the title of a terminal, and clears it.
+EVIL = "Evil\x1b]0;pwn\x07\x1b[2J\u202e"
+
+
+def is_plain(text: str) -> bool:
+    return all(c.isprintable() or c == "\n" for c in text)
+
 
 @pytest.mark.parametrize(
     "command", ["runs", "verdict app/leaking", "compare run1 run2", "top run1"]
@@ -33,33 +40,25 @@ def test_without_a_server_it_says_how_to_start_one(
     assert nowhere in said.error and "leakline serve" in said.error
 
 
-@pytest.mark.parametrize("run", ["app/nobody", "nobody/leaking", "app/leak"])
-def test_an_unknown_run_is_named(ask: Any, run: str) -> None:
+@pytest.mark.parametrize("run", ["nobody/leaking", "app/leak", f"app/{EVIL}"])
+def test_an_unknown_name_is_repeated_without_what_commands_a_terminal(ask: Any, run: str) -> None:
     said = ask("verdict", run)
     assert said.status == 1
-    assert run.rpartition("/")[2] in said.error
+    assert is_plain(said.errors)
+    assert run == f"app/{EVIL}" or run.rpartition("/")[2] in said.error
 
 
 @pytest.mark.parametrize("command", ["verdict unknown", "top unknown", "compare run1 unknown"])
-def test_an_id_that_is_unknown_is_looked_for_in_the_list(
-    ask: Any, server: str, command: str
-) -> None:
+def test_an_unknown_id_is_looked_for_in_the_list(ask: Any, server: str, command: str) -> None:
     said = ask(*command.split())
     assert said.status == 1
     assert said.error == f"leakline: no run 'unknown' on {server}; list them with: leakline runs"
 
 
-@pytest.mark.parametrize("wrong", ["leaky", "leaking,bad", ""])
-def test_an_unknown_condition_is_wrong_use(ask: Any, wrong: str) -> None:
-    said = ask("compare", "run1", "run2", f"--fail-on={wrong}")
-    assert said.status == 2
-    assert "refuted, fixed, improved" in said.errors
-
-
 def test_a_wrong_address_is_wrong_use(leakline: Any) -> None:
     said = leakline("runs", "--server", "nonsense")
     assert said.status == 2
-    assert "'nonsense'" in said.errors
+    assert "'nonsense'" in said.error
 
 
 def test_help_lists_all_commands_by_group_on_one_screen(leakline: Any) -> None:
@@ -78,36 +77,34 @@ def test_help_shows_an_example(leakline: Any, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "program"),
+    ("wrong", "program", "said"),
     [
-        ((), "leakline"), (("frob",), "leakline"), (("compare", "run1"), "leakline compare"),
-        (("runs", "--limit", "x"), "leakline runs"), (("top", "run1", "--json"), "leakline top"),
-        (("runs", "--limit", "0"), "leakline runs"), (("drill", "objects", "--frob"), "leakline drill"),
-        (("token", "forge"), "leakline token"), (("watch", "a\nb"), "leakline watch"),
+        ((), "leakline", ""), (("frob",), "leakline", "frob"), (("compare", "run1"), "leakline compare", ""),
+        (("runs", "--limit", "x"), "leakline runs", "x"), (("top", "run1", "--json"), "leakline top", "--once"),
+        (("runs", "--limit", "0"), "leakline runs", ""), (("drill", "objects", "--frob"), "leakline drill", "--frob"),
+        (("token", "forge"), "leakline token", "forge"), (("watch", "a\nb"), "leakline watch", ""),
+        (("compare", "a", "b", "--fail-on=leaking,bad"), "leakline compare", "refuted, fixed, improved"),
+        (("compare", "a", "b", "--fail-on="), "leakline compare", "refuted, fixed, improved"),
+        (("compare", "a", "b", "--json", "--markdown"), "leakline compare", "not allowed with"),
+        (("verdict", "a", "--json", "--markdown"), "leakline verdict", "not allowed with"),
+        (("verdict", "a", "--fail-on", "worse"), "leakline verdict", "failed, refuted"),
+        (("report", ".", "--markdown", "--since", "baseline"), "leakline report", "not allowed with"),
+        (("top", "a", "--every=0"), "leakline top", ""), (("top", "a", "--every=never"), "leakline top", ""),
     ],
 )  # fmt: skip
 def test_wrong_use_is_one_line_that_says_where_help_is(
-    leakline: Any, wrong: tuple[str, ...], program: str
+    leakline: Any, wrong: tuple[str, ...], program: str, said: str
 ) -> None:
-    said = leakline(*wrong)
-    assert (said.status, said.output) == (2, "")
-    assert said.error.startswith(f"{program}: ")
-    assert said.error.endswith(f"; see: {program} --help")
-
-
-@pytest.mark.parametrize(("option", "value"), [("--port", "99999"), ("--host", "a b")])
-def test_a_wrong_option_of_the_server_is_not_called_a_variable(
-    leakline: Any, option: str, value: str
-) -> None:
-    said = leakline("serve", option, value)
-    assert said.status == 2
-    assert said.error.startswith(f"leakline: argument {option}={value!r}: must be ")
+    answer = leakline(*wrong)
+    assert (answer.status, answer.output) == (2, "")
+    assert answer.error.startswith(f"{program}: ") and said in answer.error
+    assert answer.error.endswith(f"; see: {program} --help")
 
 
 def test_a_demo_without_torch_says_in_one_line_how_to_install_it(
     leakline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A package that is nowhere stands for torch on a machine without it.
+    # A package that is nowhere takes the place of torch on a machine without it.
     monkeypatch.setattr(demo, "NEEDED", ("torch_that_is_not_here", "numpy"))
     said = leakline("demo", "--exit")
     assert said.status == 1
@@ -116,7 +113,7 @@ def test_a_demo_without_torch_says_in_one_line_how_to_install_it(
 
 
 def test_a_checkout_that_is_not_installed_has_a_version_and_its_commands(tmp_path: Path) -> None:
-    """Without what `site` brings there is no metadata of a package, as for who runs it where it was cloned."""
+    # Without what `site` brings there is no metadata of a package, as for who runs it where it was cloned.
     folder = str(Path(leakline_itself.__file__).parents[1])
     version = f"leakline {leakline_itself.__version__}\n"
     for arguments, said in ((("--version",), version), (("report", "--markdown", "."), "")):
@@ -150,15 +147,11 @@ def nobody_reads() -> Iterator[int]:
     os.close(writing)
 
 
-@pytest.mark.parametrize("command", ["runs", "verdict run1 --json", "top run1"])
-def test_nobody_who_reads_is_no_failure(server: str, nobody_reads: int, command: str) -> None:
-    assert ended(nobody_reads, *command.split(), "--server", server) == (0, "")
-    assert ended(None, *command.split(), "--server", server) == (0, "")
-
-
-def test_a_gate_closes_and_writes_its_file_also_where_nobody_reads(
+def test_nobody_who_reads_is_no_failure_and_a_gate_still_closes(
     server: str, nobody_reads: int, tmp_path: Path
 ) -> None:
+    assert ended(nobody_reads, "top", "run1", "--server", server) == (0, "")
+    assert ended(None, "verdict", "run1", "--json", "--server", server) == (0, "")
     file = tmp_path / "leaks.xml"
     gate = ("verdict", "app/leaking", "--fail-on", "leaking", "--junit", str(file))
     assert ended(nobody_reads, *gate, "--server", server) == (3, "")
@@ -175,13 +168,6 @@ def test_a_full_disk_below_the_output_is_one_line(server: str) -> None:
 
 
 # -- names come from whatever was recorded -----------------------------------------------------------------
-
-# Sets the title of a terminal, and clears it.
-EVIL = "Evil\x1b]0;pwn\x07\x1b[2J\u202e"
-
-
-def is_plain(text: str) -> bool:
-    return all(c.isprintable() or c == "\n" for c in text)
 
 
 def test_the_report_of_a_hostile_spool_is_plain(leakline: Any, tmp_path: Path) -> None:
@@ -229,9 +215,3 @@ def test_the_answers_of_a_hostile_server_are_plain(
     assert (said.status, said.errors) == (0, "")
     assert "Evil" in said.output
     assert is_plain(said.output)
-
-
-def test_errors_are_plain_too(ask: Any) -> None:
-    said = ask("verdict", f"app/{EVIL}")
-    assert said.status == 1
-    assert is_plain(said.errors)

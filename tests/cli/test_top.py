@@ -12,14 +12,7 @@ import sys
 import time
 from typing import Any
 
-import pytest
-
 from leakline.report.terminal_text import BARS, Shown, columns, cut, frame, sparkline
-
-
-@pytest.mark.parametrize("seconds", ["0", "never", "-1"])
-def test_a_wrong_pause_is_wrong_use(leakline: Any, seconds: str) -> None:
-    assert leakline("top", "app/leaking", f"--every={seconds}").status == 2
 
 
 def test_json_is_of_one_moment(ask: Any) -> None:
@@ -105,7 +98,7 @@ def test_ctrl_c_ends_it_cleanly(server: str, ask: Any) -> None:
             assert time.monotonic() < deadline
         pid, terminal = _in_a_terminal(server, "top/live")
         first = _read(terminal, "running  ")
-        # It is drawn anew without anybody asking.
+        # It is drawn again without anybody asking.
         _read(terminal, "\x1b[H")
         os.write(terminal, b"\x03")
         rest = _read(terminal)
@@ -133,7 +126,7 @@ def test_what_is_not_known_is_not_zero() -> None:
     assert frame(_shown()) == ["p/n  running", "learning: Learning", "", "memory  not read yet"]
 
 
-def test_what_is_suspected_stands_first_and_a_program_without_phases_has_none() -> None:
+def test_what_is_suspected_comes_first_and_a_program_without_phases_has_none() -> None:
     row = {"last_count": 5, "rating": "grows"}
     types = [
         {**row, "name": name, "count_per_generation": {"estimate": rate}}
@@ -162,5 +155,5 @@ def test_no_line_commands_the_terminal_or_is_wider_than_it() -> None:
 def test_a_gap_in_the_trend_is_a_blank() -> None:
     assert sparkline([1.0, None, 2.0], 10) == f"{BARS[0]} {BARS[-1]}"
     assert sparkline([None], 10) == ""
-    # The highest of what a column stands for: a peak is never left out.
+    # The highest of what a column shows: a peak is never left out.
     assert sparkline([0.0, 9.0, 0.0, 0.0], 2) == f"{BARS[-1]}{BARS[0]}"

@@ -1,4 +1,4 @@
-"""Tokens that only add: to one project, told nothing of what is stored, pushing nothing out."""
+"""Tokens that only add: to one project, learning nothing of what is stored, pushing nothing out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ RSS = "process.rss_bytes"
 RUNS = "/api/v1/runs"
 
 
-def test_a_foreign_project_is_not_there(asked: TestClient, adding: dict[str, str]) -> None:
+def test_a_foreign_project_is_not_there(
+    asked: TestClient, adding: dict[str, str], admin: dict[str, str]
+) -> None:
+    # Whoever names no project adds to the only one.
+    made = asked.post("/api/v1/runs", json={}, headers=adding).json()["id"]
+    assert asked.get(f"/api/v1/runs/{made}", headers=admin).json()["project"] == "mine"
     for body in ({"project": "other"}, {"project": "nowhere"}, {"id": "o1", "project": "mine"}):
         answer = asked.post("/api/v1/runs", json=body, headers=adding)
         assert answer.status_code == 404
@@ -51,13 +56,6 @@ def test_batches_of_a_foreign_run_are_not_taken(
             answer = asked.post(f"/api/v1/runs/{run}/batches", json=wire, headers=headers)
             assert answer.status_code == status
     assert asked.get("/api/v1/runs/o1/snapshots", headers=admin).json()["items"] == []
-
-
-def test_who_names_no_project_adds_to_the_only_one(
-    asked: TestClient, adding: dict[str, str], admin: dict[str, str]
-) -> None:
-    made = asked.post("/api/v1/runs", json={}, headers=adding).json()["id"]
-    assert asked.get(f"/api/v1/runs/{made}", headers=admin).json()["project"] == "mine"
 
 
 def test_a_token_that_adds_ends_its_run_and_replaces_nothing(
@@ -126,6 +124,9 @@ def test_a_stream_of_one_project_takes_nothing_of_another(
     assert stored(asked, admin) == [1, 2]
     assert post(asked, memory([3], 60.0, who=of("ours")), **ours).status_code == 200
     assert stored(asked, admin) == [1, 2, 3]
+    # The same service may be in several projects, whichever named it first.
+    assert post(asked, memory([4], 120.0), **ours).status_code == 200
+    assert stored(asked, admin) == [1, 2, 3, 4]
 
 
 def test_without_tokens_a_stream_stays_in_its_project_too(api: TestClient) -> None:
@@ -136,7 +137,7 @@ def test_without_tokens_a_stream_stays_in_its_project_too(api: TestClient) -> No
     assert stored(api, {}, "theirs") == [7, 7]
 
 
-def test_a_run_that_began_anew_in_another_project_is_not_written_into(
+def test_a_run_that_began_again_in_another_project_is_not_written_into(
     asked: TestClient, admin: dict[str, str]
 ) -> None:
     engine = engine_of(asked)
@@ -151,17 +152,6 @@ def test_a_run_that_began_anew_in_another_project_is_not_written_into(
     answer = post(asked, memory([7], 60.0, who=of("ours")), **ours)
     assert refusal(answer, 404)["code"] == "run_not_found"
     assert stored(asked, admin, "theirs") == []
-
-
-def test_nobody_takes_the_run_of_a_project_by_naming_its_service_first(
-    asked: TestClient, admin: dict[str, str]
-) -> None:
-    engine = engine_of(asked)
-    for size, project in enumerate(("theirs", "ours"), 1):
-        _, secret = token(engine, "ingest", project)
-        assert post(asked, memory([size]), **bearer(secret)).status_code == 200
-    runs = asked.get("/api/v1/runs", headers=admin).json()["items"]
-    assert {run["project"]: run["rss_bytes"] for run in runs} == {"theirs": 1, "ours": 2}
 
 
 def test_a_header_without_a_project_travels_without_one() -> None:
@@ -260,7 +250,7 @@ def begin(counted: TestClient, who: dict[str, str], name: str) -> Any:
     return counted.post(RUNS, json={"id": name}, headers=who)
 
 
-def told_to_wait(answer: Any, code: str) -> None:
+def refused_for_now(answer: Any, code: str) -> None:
     assert answer.status_code == 429, answer.text
     assert 1 <= int(answer.headers["retry-after"]) <= 3_600
     error = error_of(answer)
@@ -273,23 +263,27 @@ def test_pages_begin_half_of_the_runs_of_a_project_and_its_trainings_the_rest(
 ) -> None:
     for n in range(3):
         assert begin(counted, browsing, f"page-{n}").status_code == 201
-    told_to_wait(begin(counted, browsing, "page-3"), "too_many_runs")
+    refused_for_now(begin(counted, browsing, "page-3"), "too_many_runs")
     # Another token of the same kind is no way around it.
     again = bearer(token(engine_of(counted), "ingest", "mine", browser=True)[1])
-    told_to_wait(begin(counted, again, "page-4"), "too_many_runs")
+    refused_for_now(begin(counted, again, "page-4"), "too_many_runs")
     # Joining begins none.
     assert begin(counted, browsing, "page-1").status_code == 200
     for n in range(3):
         assert begin(counted, training, f"training-{n}").status_code == 201
     answer = begin(counted, training, "training-3")
     assert answer.status_code == 429 and "LEAKLINE_RUNS_PER_DAY" in error_of(answer)["message"]
+    # All count for the one project.
+    with engine_of(counted).connect() as connection:
+        ((project, runs, stored_bytes),) = of_today(connection)
+    assert (project, runs) == ("mine", 6) and stored_bytes > 0
 
 
 def test_pages_store_half_of_the_bytes_of_a_project_and_its_trainings_the_rest(
     counted: TestClient, browsing: dict[str, str], training: dict[str, str], make_run: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    # Each transaction tells the database.
+    # Each transaction writes its counts.
     monkeypatch.setattr("leakline_server.store.ingest.project_quota.FLUSH_SECONDS", 0.0)
     run = make_run(id="page")
     begin(counted, browsing, "page")
@@ -298,11 +292,11 @@ def test_pages_store_half_of_the_bytes_of_a_project_and_its_trainings_the_rest(
         answer = counted.post(f"{RUNS}/page/batches", json=run.wire(sent, 20), headers=browsing)
         if answer.status_code != 200:
             break
-    told_to_wait(answer, "too_many_bytes")
+    refused_for_now(answer, "too_many_bytes")
     assert sent > 0
     note = {"notes": [{"text": "of a page"}]}
-    told_to_wait(counted.patch(f"{RUNS}/page", json=note, headers=browsing), "too_many_bytes")
-    told_to_wait(
+    refused_for_now(counted.patch(f"{RUNS}/page", json=note, headers=browsing), "too_many_bytes")
+    refused_for_now(
         counted.post(RUNS, json={"id": "page-2", "config": {"a": 1}}, headers=browsing),
         "too_many_bytes",
     )
@@ -315,19 +309,7 @@ def test_pages_store_half_of_the_bytes_of_a_project_and_its_trainings_the_rest(
     assert answer.json()["accepted"] == 200
 
 
-def test_what_pages_bring_counts_for_the_project_and_is_no_project_of_its_own(
-    counted: TestClient, browsing: dict[str, str], training: dict[str, str]
-) -> None:
-    begin(counted, browsing, "page")
-    begin(counted, training, "training")
-    with engine_of(counted).connect() as connection:
-        ((project, runs, stored),) = of_today(connection)
-    assert (project, runs) == ("mine", 2) and stored > 0
-
-
-@pytest.mark.parametrize(
-    ("of_project", "share"), [(None, 100), (1_000, 100), (120, 60), (3, 1), (1, 1)]
-)
+@pytest.mark.parametrize(("of_project", "share"), [(None, 100), (1_000, 100), (120, 60), (1, 1)])
 def test_the_share_is_half_at_most_and_never_nothing(of_project: float | None, share: int) -> None:
     assert share_of_browsers(100, of_project) == share
 
@@ -337,7 +319,7 @@ def texts(counted: TestClient, person: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["browsing", "training"])
-def test_what_only_adds_pushes_out_no_note_of_a_person(
+def test_a_token_that_only_adds_pushes_out_no_note_of_a_person(
     kind: str, counted: TestClient, person: dict[str, str], request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -371,7 +353,7 @@ def test_what_only_adds_pushes_out_no_note_of_a_person(
     assert texts(counted, person) == ["we fixed it", "it came back", "it is gone", "closed"]
 
 
-def test_nor_by_its_length_and_the_page_tells_them_apart(
+def test_nor_does_a_long_note_and_the_page_says_whose_each_is(
     counted: TestClient,
     person: dict[str, str],
     browsing: dict[str, str],

@@ -150,7 +150,7 @@ class Everybody:
     def ask(
         self, route: str, who: str, run: str = MINE, after: str = ""
     ) -> tuple[int, dict[str, str], bytes]:
-        """``after``: what stands behind the path."""
+        """``after`` is appended to the path."""
         method, _, path = route.partition(" ")
         body, kind = self.body(route)
         for name, value in (FILLED | {"{run}": run}).items():
@@ -186,9 +186,6 @@ def app(everybody: Everybody) -> FastAPI:
 def test_every_route_has_an_entry_and_every_entry_a_route(app: FastAPI) -> None:
     assert without_an_entry(app) == []
     assert set(NEEDS) - set(routes_of(app)) == set()
-
-
-def test_a_new_route_without_an_entry_is_found() -> None:
     grown = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     grown.add_api_route("/api/v1/everything", lambda: None, methods=["DELETE"])
     assert without_an_entry(grown) == ["DELETE /api/v1/everything"]
@@ -232,16 +229,13 @@ def expected(route: str, who: str) -> int | None:
     return None if need in MAY[who] else 403
 
 
-def test_a_line_end_makes_no_route_another(everybody: Everybody, app: FastAPI) -> None:
-    """Behind an address it is the same route to the router, and was another to the permissions."""
-    for route in routes_of(app):
-        for who in MAY:
-            assert everybody.ask(route, who, after="\n")[0] == 404, (route, who)
-
-
-@pytest.mark.parametrize("after", ["\r", "\x00", "\n/more", "\x7f", "\x85", "\u2028"])
-def test_no_control_character_is_part_of_an_address(after: str, everybody: Everybody) -> None:
-    for route in ("GET /api/v1/tokens", "POST /api/v1/runs/{run}/batches", "GET /sign-in", "GET /"):
+@pytest.mark.parametrize("after", ["\n", "\r", "\x00", "\n/more", "\x7f", "\x85", "\u2028"])
+def test_no_control_character_is_part_of_an_address(
+    after: str, everybody: Everybody, app: FastAPI
+) -> None:
+    # Behind an address a line end was the same route to the router and another to the permissions.
+    few = ("GET /api/v1/tokens", "POST /api/v1/runs/{run}/batches", "GET /sign-in", "GET /")
+    for route in routes_of(app) if after == "\n" else few:
         for who in ("none", "ingest", "read"):
             assert everybody.ask(route, who, after=after)[0] == 404, (route, who)
 

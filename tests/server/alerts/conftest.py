@@ -1,26 +1,35 @@
-"""A receiver of webhooks: a real HTTP server on loopback that notes what it gets and answers as told."""
+"""A receiver of webhooks on loopback, and the leak and the run that the alerts of these tests are about."""
 
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, Table, insert, select
 
+from leakline.analysis.results import Finding, Interval, Suspect, Verdict
+from leakline_server.alerts.alert_payload import ExaminedRun
 from leakline_server.store.alerts.alert_rows import Alert
 from leakline_server.store.engine import writing
-from leakline_server.store.schema import incidents, runs
-
-sys.path.insert(0, str(Path(__file__).parent))
+from leakline_server.store.schema import deliveries, incidents, runs
 
 NOW = 1_760_000_000.0
+GIB = 2.0**30
+FINDING = Finding(
+    fingerprint="f1", status="confirmed", kind="objects", phase="evaluate_population", phase_share=0.97,
+    suspects=(Suspect("trading.TradingEnvironment", "type", 16.0, 7.1 * GIB),),
+    growth_bytes_per_generation=Interval(7.1 * GIB, 6.9 * GIB, 7.3 * GIB),
+    started_at_generation=Interval(1, 1, 2), confidence=0.99,
+)  # fmt: skip
+VERDICT = Verdict("r1", "generation", 25, "confirmed", "…", None, None)
+RUN = ExaminedRun("r1", "erl-trading", "before-fix", VERDICT, NOW)
 
 
 @dataclass(frozen=True)
@@ -82,36 +91,32 @@ def receiver() -> Iterator[Receiver]:
     thread.join(5)
 
 
-@pytest.fixture
-def answering() -> Iterator[RawServer]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield RawServer(listener)
+HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
-class RawServer:
-    """A server that answers with exact bytes, as slowly as told, to one connection."""
+@contextmanager
+def service(answer: Callable[[socket.socket], object]) -> Iterator[str]:
+    """Host and port of a service that reads each request and then does what ``answer`` says."""
 
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        self.sent_bytes = 0
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=talk, args=(connection,), daemon=True).start()
 
-    def send(self, *pieces: bytes, every_seconds: float = 0.0) -> None:
-        threading.Thread(target=self._serve, args=(pieces, every_seconds), daemon=True).start()
-
-    def _serve(self, pieces: tuple[bytes, ...], every_seconds: float) -> None:
-        pause = threading.Event()
-        connection, _ = self._listener.accept()
-        with connection:
+    def talk(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
             connection.recv(65_536)
-            try:
-                for piece in pieces:
-                    connection.sendall(piece)
-                    self.sent_bytes += len(piece)
-                    pause.wait(every_seconds)
-            except OSError:
-                # The other side has had enough: what the test is about.
-                return
+            answer(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def rows(engine: Engine, table: Table = deliveries) -> list[Any]:
+    with engine.connect() as connection:
+        return list(connection.execute(select(table).order_by(table.c.id)))
 
 
 @pytest.fixture

@@ -1,29 +1,40 @@
-"""An alert is a row first, and one delivery belongs to one process at a time."""
+"""Deliveries: rows first, each claimed by one process at a time, sent at least once and on a schedule."""
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
+from standardwebhooks import Webhook as Verifier
+from standardwebhooks import WebhookVerificationError
+from tests.server.access.people import Clock
+from tests.server.alerts.conftest import NOW, rows
 
+from leakline_server.alerts.sending.address_check import networks
+from leakline_server.alerts.sending.http_post import TryAgain, next_wait
 from leakline_server.alerts.sending.signing import make_secret
+from leakline_server.config import Config
 from leakline_server.store.alerts import deliveries, webhooks
 from leakline_server.store.alerts.alert_rows import Alert, add, told
 from leakline_server.store.alerts.deliveries import Claimed, Try, claim
 from leakline_server.store.engine import writing
 from leakline_server.store.runs.runs import BadCursor
 from leakline_server.store.schema import alerts as alert_table
-from leakline_server.store.schema import deliveries as delivery_table
 from leakline_server.store.schema import incidents as incident_table
 from leakline_server.store.schema import runs as run_table
 from leakline_server.store.schema import tries as try_table
 from leakline_server.store.schema import webhooks as webhook_table
+from leakline_server.workers.delivery_worker import Deliverer, Seams
 
-NOW = 1_760_000_000.0
 MADE = Try(NOW, 0.1, 500, "answered 500")
 
 
@@ -38,6 +49,7 @@ def register(engine: Engine, url: str = "https://hook.example/a") -> int:
 
 
 def make(engine: Engine, url: str) -> webhooks.Webhook:
+    """As people add one; it may be next to that of the environment."""
     return webhooks.make(engine, "chat", url, "standard", make_secret(), NOW)
 
 
@@ -53,9 +65,7 @@ def claimed_at(engine: Engine, webhook: int, at: float = NOW) -> Claimed:
 
 
 def states(engine: Engine) -> list[str]:
-    query = select(delivery_table.c.state).order_by(delivery_table.c.id)
-    with engine.connect() as connection:
-        return list(connection.scalars(query))
+    return [row.state for row in rows(engine)]
 
 
 def test_a_finding_that_is_rolled_back_takes_its_alert_with_it(
@@ -65,7 +75,7 @@ def test_a_finding_that_is_rolled_back_takes_its_alert_with_it(
     with pytest.raises(ZeroDivisionError), writing(engine) as connection:
         add(connection, [alert])
         raise ZeroDivisionError
-    assert states(engine) == []
+    assert rows(engine) == []
     with engine.connect() as connection:
         assert connection.scalars(select(alert_table.c.id)).all() == []
 
@@ -77,7 +87,7 @@ def test_the_same_alert_written_twice_is_delivered_once(engine: Engine, alert: A
     assert states(engine) == ["pending"]
 
 
-def test_what_was_told_is_the_last_event_and_how_many_also_without_a_webhook(
+def test_the_last_event_and_the_count_of_alerts_are_known_without_a_webhook(
     engine: Engine, alert: Alert
 ) -> None:
     later = replace(alert, id="msg_2", event="incident.confirmed", created_at=NOW + 1)
@@ -133,21 +143,6 @@ def test_who_lost_a_claim_can_no_longer_fail_it_but_can_still_say_that_it_arrive
     assert states(engine) == ["delivered"]
 
 
-def test_every_try_is_a_row_with_its_status_and_seconds(engine: Engine, alert: Alert) -> None:
-    webhook = register(engine)
-    write(engine, alert)
-    deliveries.try_again(engine, claimed_at(engine, webhook), MADE, NOW + 5)
-    second = claimed_at(engine, webhook, NOW + 5)
-    deliveries.delivered(engine, second, Try(NOW + 5, 0.25, 200, None))
-    with engine.connect() as connection:
-        rows = connection.execute(select(try_table).order_by(try_table.c.id)).all()
-        delivery = connection.execute(select(delivery_table)).one()
-    told = [(r.status, r.seconds, r.error) for r in rows]
-    assert told == [(500, 0.1, "answered 500"), (200, 0.25, None)]
-    assert (delivery.state, delivery.tries) == ("delivered", 2)
-    assert (delivery.last_status, delivery.delivered_at) == (200, NOW + 5.25)
-
-
 def test_servers_that_start_together_make_one_secret_and_one_webhook(engine: Engine) -> None:
     with ThreadPoolExecutor(4) as pool:
         registered = list(pool.map(lambda _: registration(engine), range(4)))
@@ -177,10 +172,8 @@ def test_an_address_no_longer_configured_gets_nothing_more_and_what_waits_fails_
     else:
         register(engine, "https://hook.example/new")
     assert claim(engine, old, NOW, 30) is None
-    with engine.connect() as connection:
-        row = connection.execute(select(delivery_table)).one()
-        enabled = select(webhook_table.c.enabled).where(webhook_table.c.id == old)
-        assert not connection.scalar(enabled)
+    (row,) = rows(engine)
+    assert not rows(engine, webhook_table)[0].enabled
     assert row.state == "failed"
     assert "no longer in LEAKLINE_WEBHOOK_URL" in row.last_error
     # The old address in the environment again is the old webhook again.
@@ -212,7 +205,7 @@ RUN = {"incident_id": None, "subject": "run"}
         (RUN, {"incident_id": None, "subject": "oom"}, False),
         ({"incident_id": None}, {"incident_id": None}, False),
         ({}, RUN, False),
-        # Several changes told at once: of two incidents, or of one.
+        # Several changes in one message: of two incidents, or of one.
         ({"subject": "digest"}, {"subject": "digest", "incident_id": "i2"}, False),
         ({}, {"subject": "digest"}, True),
     ],
@@ -265,9 +258,7 @@ def test_a_webhook_removed_while_a_message_is_on_its_way_leaves_nothing_behind(
     deliveries.delivered(engine, claimed, Try(NOW, 0.2, 200, None))
     deliveries.try_again(engine, claimed, MADE, NOW + 5)
     deliveries.failed(engine, claimed, MADE)
-    assert states(engine) == []
-    with engine.connect() as connection:
-        assert connection.execute(select(try_table)).all() == []
+    assert rows(engine) == rows(engine, try_table) == []
 
 
 def test_no_more_webhooks_are_made_than_can_be_sent_to_at_once(engine: Engine) -> None:
@@ -279,7 +270,7 @@ def test_no_more_webhooks_are_made_than_can_be_sent_to_at_once(engine: Engine) -
     assert len(webhooks.list_webhooks(engine)) == 1 + webhooks.MAX_WEBHOOKS
 
 
-def test_what_expired_is_due_again_when_a_person_wants_it_but_not_twice(
+def test_an_expired_alert_is_sent_again_when_a_person_wants_it_but_not_twice(
     engine: Engine, alert: Alert
 ) -> None:
     webhook = register(engine)
@@ -321,3 +312,349 @@ def test_deliveries_are_listed_newest_first_with_each_try_and_its_wait(
     for wrong in ("", "x", "-1", "9" * 30):
         with pytest.raises(BadCursor):
             deliveries.list_deliveries(engine, webhook, 2, wrong)
+
+
+# -- the worker that sends them ----------------------------------------------------------------------------
+
+REFUSED = TryAgain("answered 500", 0.0, 500)
+HOUR = 3_600.0
+
+
+def moments(urgent: bool, dice: float = 0.0, at_most: int = 1_000) -> list[float]:
+    """Return the seconds after the alert of every try of a message that nobody takes."""
+    tried = [0.0]
+    while len(tried) < at_most:
+        wait = next_wait(len(tried), REFUSED, lambda: dice, urgent=urgent, age_seconds=tried[-1])
+        if wait is None:
+            break
+        tried.append(tried[-1] + wait)
+    return tried
+
+
+@pytest.mark.parametrize("urgent", [True, False])
+def test_waits_are_spread_by_at_most_a_fifth(urgent: bool) -> None:
+    plain, spread = moments(urgent, 0.0, 6), moments(urgent, 0.999, 6)
+    for a, b in zip(plain[1:], spread[1:], strict=True):
+        assert 1.15 * a < b < 1.2 * a
+
+
+def test_an_urgent_alert_is_tried_every_ten_minutes_for_a_day() -> None:
+    tried = moments(urgent=True)
+    assert {round(b - a) for a, b in pairwise(tried[5:])} == {600}
+    assert 24 * HOUR - 600 < tried[-1] <= 24 * HOUR
+
+
+def test_the_wait_that_a_receiver_asks_for_is_never_less_than_the_schedule() -> None:
+    patient = TryAgain("answered 429", 0.1, 429, 40.0)
+    assert next_wait(1, patient, lambda: 0.0) == 40
+    assert next_wait(4, patient, lambda: 0.0) == 180
+
+
+def test_an_alert_sent_again_by_hand_after_a_day_has_the_first_tries_of_its_schedule() -> None:
+    tries = [next_wait(n, REFUSED, lambda: 0.0, age_seconds=30 * HOUR) for n in range(1, 7)]
+    assert tries == [5, 15, 60, 180, 600, None]
+
+
+SERVER = "https://leakline.example"
+CONFIG = Config(public_url=SERVER, webhook_allow=networks("127.0.0.0/8"))
+
+
+@pytest.fixture
+def due(engine: Engine, alert: Alert) -> Callable[..., tuple[int, str]]:
+    """Write the alert for a webhook at this url, due now. Gives the webhook's id and secret."""
+
+    def write_to(url: str, *more: Alert, form: str = "standard") -> tuple[int, str]:
+        hook = webhooks.register(engine, url, form, None, make_secret, 0.0).webhook
+        write(engine, *(replace(a, created_at=time.time()) for a in (alert, *more)))
+        return hook.id, hook.secret
+
+    return write_to
+
+
+def other(alert: Alert, number: int, **changes: Any) -> Alert:
+    """An alert about something else, which therefore replaces nothing."""
+    return replace(alert, id=f"other_{number}", incident_id=None, **changes)
+
+
+def deliverer(engine: Engine, url: str | None = None, **seams: Any) -> Deliverer:
+    return Deliverer(
+        engine, replace(CONFIG, webhook_url=url), Seams(**{"dice": lambda: 0.0, **seams})
+    )
+
+
+@contextmanager
+def running(sending: Deliverer) -> Iterator[None]:
+    sending.start()
+    try:
+        yield
+    finally:
+        sending.stop()
+
+
+def test_a_private_address_fails_at_once_is_never_called_and_the_setting_is_named(
+    engine: Engine, due: Any, receiver: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    due(receiver.url + "/secret-path")
+    assert Deliverer(engine, Config()).run_once(time.time() + 1)
+    (row,) = rows(engine)
+    assert row.state == "failed"
+    assert "LEAKLINE_WEBHOOK_ALLOW=127.0.0.1/32" in row.last_error
+    assert "LEAKLINE_WEBHOOK_ALLOW" in caplog.text
+    assert "secret-path" not in caplog.text
+    assert receiver.received == []
+
+
+def test_an_unknown_format_fails_visibly(engine: Engine, due: Any, receiver: Any) -> None:
+    due(receiver.url, form="pigeon")
+    deliverer(engine).run_once(time.time() + 1)
+    assert "unknown webhook format 'pigeon'" in rows(engine)[0].last_error
+
+
+def tried_until_settled(engine: Engine, clock: Clock) -> list[float]:
+    """Deliver whenever something is due. Returns the seconds of all tries since the first."""
+    ids, tried_at, started = set(), [], clock.now
+
+    def refuse(_to: Any, _body: bytes, headers: Mapping[str, str]) -> TryAgain:
+        ids.add(headers["webhook-id"])
+        return REFUSED
+
+    sending = deliverer(engine, clock=clock, post=refuse)
+    while rows(engine)[0].state == "pending":
+        clock.now = max(rows(engine)[0].due_at, clock.now)
+        tried_at.append(round(clock.now - started))
+        assert sending.run_once(clock.now)
+        assert not sending.run_once(clock.now), "tried again before its time"
+    assert len(ids) == 1
+    return tried_at
+
+
+def test_an_address_that_takes_nothing_is_tried_on_schedule_and_disabled_after_half_a_day(
+    engine: Engine, due: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    due("http://127.0.0.1:9/hook")
+    clock = Clock(time.time() + 1)
+    tried_at = tried_until_settled(engine, clock)
+    assert tried_at[:8] == [0, 5, 20, 80, 260, 860, 1460, 2060]
+    # Every ten minutes, until half a day is over.
+    assert len(tried_at) == 6 + (12 * 3_600 - 860) // 600 + 1
+    (row,) = rows(engine)
+    assert (row.state, row.tries, row.last_status) == ("failed", len(tried_at), 500)
+    assert [t.status for t in rows(engine, try_table)] == [500] * len(tried_at)
+    (hook,) = rows(engine, webhook_table)
+    assert not hook.enabled
+    assert hook.disabled_reason.startswith("nothing arrived in 77 tries over 12 hours; the last: ")
+    assert "is disabled: nothing arrived" in caplog.text
+    assert "/alerts" in caplog.text
+
+
+def test_an_outage_of_a_minute_disables_nothing_however_many_alerts_meet_it(
+    engine: Engine, due: Any, alert: Alert
+) -> None:
+    due("http://127.0.0.1:9/hook", *[other(alert, n) for n in range(60)])
+    sending, now = deliverer(engine, post=lambda *_: REFUSED), time.time() + 1
+    while sending.run_once(now):
+        continue
+    assert len(rows(engine, try_table)) == 61
+    assert rows(engine, webhook_table)[0].enabled
+    assert {row.state for row in rows(engine)} == {"pending"}
+
+
+def test_a_message_that_cannot_be_sent_is_a_try_that_is_seen(engine: Engine, due: Any) -> None:
+    def broken(*_arguments: Any) -> Any:
+        raise OverflowError("a year beyond counting")
+
+    due("http://127.0.0.1:9/hook")
+    assert deliverer(engine, post=broken).run_once(time.time() + 1)
+    (row,) = rows(engine)
+    assert (row.state, row.last_error) == ("pending", "it could not be sent: OverflowError")
+    assert len(rows(engine, try_table)) == 1
+
+
+def test_a_thread_that_cannot_be_started_shuts_no_webhook_out(
+    engine: Engine, due: Any, receiver: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    due(receiver.url)
+    sending = deliverer(engine)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            sending._dispatch()
+    sending._dispatch()
+    eventually(lambda: rows(engine)[0].state == "delivered")
+
+
+def test_what_is_not_urgent_is_tried_on_the_long_schedule(engine: Engine, alert: Alert) -> None:
+    hook = make(engine, "http://127.0.0.1:9/hook")
+    clock = Clock(time.time())
+    write(engine, replace(alert, urgent=False, created_at=clock.now))
+    tried_at = tried_until_settled(engine, clock)
+    assert tried_at == [0, 5, 305, 2105, 9305, 27305, 63305, 99305]
+    (row,) = rows(engine)
+    assert (row.webhook_id, row.state) == (hook.id, "failed")
+    assert (row.tries, row.last_error) == (8, "answered 500")
+
+
+def test_an_address_that_failed_for_five_days_is_disabled_before_fifty_tries(
+    engine: Engine, due: Any, receiver: Any, alert: Alert
+) -> None:
+    due(receiver.url, *[other(alert, n) for n in range(3)])
+    receiver.answers = [500]
+    sending, started = deliverer(engine), time.time() + 1
+    for hours in (0, 60, 119):
+        assert sending.run_once(started + hours * 3_600)
+        assert rows(engine, webhook_table)[0].enabled
+    assert sending.run_once(started + 121 * 3_600)
+    (hook,) = rows(engine, webhook_table)
+    assert not hook.enabled
+    assert hook.disabled_reason.startswith("nothing arrived in 4 tries over 121 hours")
+    assert {row.state for row in rows(engine)} == {"failed"}
+
+
+def test_one_arrival_sets_the_count_of_failures_back(
+    engine: Engine, due: Any, receiver: Any, alert: Alert
+) -> None:
+    due(receiver.url, other(alert, 1))
+    receiver.answers = [500, 204, 500]
+    sending, now = deliverer(engine), time.time() + 1
+    for at, counted in ((now, (1, now)), (now, (0, None)), (now + 30, (1, now + 30))):
+        sending.run_once(at)
+        (hook,) = rows(engine, webhook_table)
+        assert (hook.failures, hook.failing_since) == counted
+
+
+def test_a_forecast_nobody_took_expires_instead_of_waiting_for_a_try_that_comes_too_late(
+    engine: Engine, alert: Alert
+) -> None:
+    make(engine, "http://127.0.0.1:9/hook")
+    clock = Clock(time.time())
+    write(engine, replace(alert, created_at=clock.now, expires_at=clock.now + 300))
+    tried_at = tried_until_settled(engine, clock)
+    assert tried_at == [0, 5, 20, 80, 260]
+    (row,) = rows(engine)
+    assert (row.state, row.last_status, row.last_error) == ("expired", 500, "answered 500")
+    assert rows(engine, webhook_table)[0].failures == 5
+
+
+def test_a_newer_state_written_while_the_older_one_is_sent_in_vain_replaces_it(
+    engine: Engine, due: Any, receiver: Any, alert: Alert
+) -> None:
+    due(receiver.url)
+
+    def write_more_and_fail(*_: Any) -> Any:
+        newer = replace(alert, id="msg_2", event="incident.confirmed", created_at=time.time())
+        write(engine, newer)
+        return REFUSED
+
+    deliverer(engine, post=write_more_and_fail).run_once(time.time() + 1)
+    assert states(engine) == ["superseded", "pending"]
+    assert [t.status for t in rows(engine, try_table)] == [500]
+
+
+def test_a_day_after_a_rotation_only_the_new_secret_signs(
+    engine: Engine, receiver: Any, alert: Alert
+) -> None:
+    hook = make(engine, receiver.url)
+    new, now = make_secret(), time.time()
+    webhooks.rotate(engine, hook.id, new, now - webhooks.ROTATION_SECONDS)
+    write(engine, replace(alert, created_at=now))
+    assert deliverer(engine).run_once(now)
+    (received,) = receiver.received
+    assert Verifier(new).verify(received.body, received.headers)
+    with pytest.raises(WebhookVerificationError):
+        Verifier(hook.secret).verify(received.body, received.headers)
+
+
+def test_what_is_urgent_does_not_wait_behind_what_is_not(
+    engine: Engine, due: Any, receiver: Any, alert: Alert
+) -> None:
+    due(receiver.url)
+    sending, now = deliverer(engine), time.time() + 1
+    sending.run_once(now)
+    write(engine, *(other(alert, n, urgent=n == 3, created_at=now) for n in range(4)))
+    sending.run_once(now)
+    assert receiver.received[-1].headers["webhook-id"] == "other_3"
+
+
+@pytest.mark.alone
+def test_a_running_deliverer_sends_when_it_is_woken_and_the_library_verifies_it(
+    engine: Engine, due: Any, receiver: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without the wake-up it would look again after an hour.
+    looks, due_times = [], deliveries.due_times
+
+    def look(of: Engine) -> dict[int, float]:
+        looks.append(due_times(of))
+        return looks[-1]
+
+    monkeypatch.setattr("leakline_server.workers.delivery_worker.POLL_SECONDS", 3_600.0)
+    monkeypatch.setattr(deliveries, "due_times", look)
+    sending = deliverer(engine, receiver.url)
+    with running(sending):
+        eventually(lambda: looks)
+        _, secret = due(receiver.url)
+        sending.wake()
+        (received,) = receiver.wait_for(1)
+    message = Verifier(secret).verify(received.body, received.headers)
+    assert message["data"]["link"] == SERVER + "/runs/r1"
+    with pytest.raises(WebhookVerificationError):
+        Verifier(secret).verify(received.body.replace(b"Leak", b"Leek"), received.headers)
+
+
+def test_what_another_process_wrote_is_found_without_being_woken(
+    engine: Engine, due: Any, receiver: Any
+) -> None:
+    with running(deliverer(engine, receiver.url)):
+        due(receiver.url)
+        receiver.wait_for(1, seconds=5)
+
+
+@pytest.mark.alone
+def test_an_address_that_hangs_delays_neither_another_nor_the_shutdown(
+    engine: Engine, due: Any, receiver: Any, alert: Alert, eventually: Any
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        dead = f"http://127.0.0.1:{hanging.getsockname()[1]}/"
+        due(dead)
+        hook = make(engine, receiver.url)
+        write(engine, other(alert, 2, created_at=time.time()))
+        sending = deliverer(engine, dead)
+        with running(sending):
+            receiver.wait_for(1)
+            eventually(
+                lambda: (hook.id, "delivered") in [(r.webhook_id, r.state) for r in rows(engine)]
+            )
+        # The other is on its way still, when it has stopped.
+        assert sum(row.state == "claimed" for row in rows(engine)) == 1
+    # Closing the listener ends the POST that was left behind.
+    eventually(lambda: {row.state for row in rows(engine)} == {"delivered", "pending"})
+
+
+def test_an_address_that_will_be_refused_is_logged_at_the_start(
+    engine: Engine, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(Deliverer(engine, Config(webhook_url="http://127.0.0.1:9/very-secret"))):
+        eventually(lambda: "LEAKLINE_WEBHOOK_ALLOW" in caplog.text)
+    assert "very-secret" not in caplog.text
+
+
+def test_a_made_secret_is_logged_once_and_a_given_one_never(
+    engine: Engine, receiver: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = make_secret()
+    for settings in ({}, {}, {"webhook_secret": given}):
+        config = replace(CONFIG, webhook_url=receiver.url, **settings)
+        with running(Deliverer(engine, config)):
+            pass
+    assert caplog.text.count("whsec_") == 1
+    assert given not in caplog.text
+
+
+def test_a_server_without_a_webhook_starts_and_says_nothing(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(Deliverer(engine, Config())):
+        pass
+    assert caplog.text == ""

@@ -1,17 +1,23 @@
-"""A webhook address leads only where the server's operator said it may, however it is spelled."""
+"""How one message is sent: only to an address that may be called, signed, and with every answer understood."""
 
 from __future__ import annotations
 
+import base64
 import socket
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+from standardwebhooks import Webhook as Verifier
+from standardwebhooks import WebhookVerificationError
+from tests.server.alerts.conftest import HEAD, service
 
 from leakline_server.alerts.formats import Message
 from leakline_server.alerts.sending.address_check import (
@@ -20,6 +26,7 @@ from leakline_server.alerts.sending.address_check import (
     CheckedAddress,
     Network,
     Resolver,
+    WebhookUrl,
     check,
     networks,
     parse,
@@ -27,7 +34,7 @@ from leakline_server.alerts.sending.address_check import (
 )
 from leakline_server.alerts.sending.http_post import Delivered, GiveUp, Outcome, TryAgain, post
 from leakline_server.alerts.sending.send_message import Outgoing, send
-from leakline_server.alerts.sending.signing import make_secret
+from leakline_server.alerts.sending.signing import check_secret, make_secret, signed_headers
 
 PUBLIC = "93.184.216.34"
 
@@ -40,16 +47,14 @@ def public(_host: str) -> Sequence[str]:
     return [PUBLIC]
 
 
-# Spellings that must be refused even if the resolver says that the name is public.
+# Spellings that are refused even if every network is allowed: one or two for each reason.
 NEVER_A_HOST = [
-    "http://2130706433/", "http://0x7f000001/", "http://0x7f.0.0.1/", "http://127.1/", "http://127.0.0.01/", "http://0/",
-    "http://0x/", "http://256.0.0.1/", "http://127.0.0.1.0x1/", "http://[::ffff:7f00:1/", "http://[]/",
-    "http://[fe80::1%25eth0]/", "http://[::1]evil.example/", "http://[v1.fe80]/", "http:///path", "http://", "http://./",
-    "http://.example/", "http://a..b/", "http://-a.example/", "http://exa mple/", "http://example.com\\@127.0.0.1/",
-    "http://user:secret@example.com/", "http://@example.com/", "http://ex\u0430mple.com/", "http://①②⑦.⓪.⓪.①/",
-    "http://example.com/\r\nHost: internal", "http://example.com/\tpath", "http://example.com/ path", " http://example.com/",
-    "http://example.com:99999/", "http://example.com:port/", "http://example.com:-1/", "file:///etc/passwd",
-    "//example.com/", "example.com", "", "javascript:alert(1)", "http:example.com",
+    "http://2130706433/", "http://0x7f.0.0.1/", "http://127.1/", "http://127.0.0.01/", "http://0x/", "http://256.0.0.1/",
+    "http://[::ffff:7f00:1/", "http://[]/", "http://[fe80::1%25eth0]/", "http://[::1]evil.example/", "http:///path",
+    "http://.example/", "http://a..b/", "http://-a.example/", "http://example.com\\@127.0.0.1/",
+    "http://user:secret@example.com/", "http://@example.com/", "http://ex\u0430mple.com/",
+    "http://example.com/\r\nHost: internal", "http://example.com/ path", "http://example.com:99999/",
+    "http://example.com:port/", "file:///etc/passwd", "//example.com/", "", "http:example.com",
     "http://" + "a" * 64 + ".example/", "http://" + "a." * 127 + "example/", "http://example.com/" + "a" * 2_048,
 ]  # fmt: skip
 # Addresses in their usual spelling that are not public.
@@ -95,7 +100,7 @@ def test_a_mapped_address_is_allowed_by_the_network_it_really_is_in() -> None:
         check("http://[::ffff:127.0.0.1]/", networks("::/0"))
 
 
-@pytest.mark.parametrize("port", [0, 1, 22, 25, 110, 445, 1023])
+@pytest.mark.parametrize("port", [0, 22, 1023])
 def test_a_port_of_another_service_is_refused_unless_the_network_is_allowed(port: int) -> None:
     with pytest.raises(AddressRefused, match=f"port {port}"):
         check(f"http://hook.example:{port}/", resolve=public)
@@ -111,6 +116,8 @@ def test_a_name_without_address_is_unknown_now_and_not_refused_for_ever() -> Non
         check("https://hook.example/", resolve=nothing)
     with pytest.raises(AddressUnknown, match="no address"):
         check("https://hook.example/", resolve=resolving())
+    with pytest.raises(AddressUnknown):
+        check("https://hook.example/", resolve=resolving("not an address"))
 
 
 def test_a_resolver_that_does_not_answer_is_not_waited_for() -> None:
@@ -123,11 +130,6 @@ def test_a_resolver_that_does_not_answer_is_not_waited_for() -> None:
     with pytest.raises(AddressUnknown, match="took over"):
         check("https://hook.example/", resolve=silent, resolve_seconds=0.05)
     answered.set()
-
-
-def test_a_resolver_that_answers_nonsense_is_an_unknown_address() -> None:
-    with pytest.raises(AddressUnknown):
-        check("https://hook.example/", resolve=resolving("not an address"))
 
 
 @pytest.mark.parametrize(
@@ -144,9 +146,7 @@ def test_path_and_query_are_kept_and_never_shown() -> None:
     assert "secret" not in repr(url)
 
 
-@pytest.mark.parametrize(
-    "text", ["127.0.0.1/8", "10.0.0.0/33", "everything", "127.0.0.0/8;10.0.0.0/8"]
-)
+@pytest.mark.parametrize("text", ["127.0.0.1/8", "everything"])
 def test_a_network_that_is_none_is_named(text: str) -> None:
     with pytest.raises(ValueError, match=text.split("/")[0]):
         networks(text)
@@ -184,12 +184,10 @@ HOSTILE = [
     "http://[2001:0:7f00:1::]:PORT/", "http://[fe80::1%25lo]:PORT/", "http://[fe80::1%lo]:PORT/", "http://[::1%25lo]:PORT/",
     "http://[::1]:PORT:PORT/", "http://[::1/", "http://[::1]example:PORT/", "http://[v1.7f]:PORT/", "http://[127.0.0.1]:PORT/",
     "http://::1:PORT/", "http://[::ffff:169.254.169.254]/",
-    # private, metadata and other special addresses
+    # metadata of clouds; NEVER_PUBLIC has the other special addresses
     "http://169.254.169.254/latest/meta-data/", "http://[fd00:ec2::254]/latest/", "http://100.100.100.200/latest/",
     "http://192.0.0.192/opc/v2/", "http://168.63.129.16/machine?comp=goalstate", "http://metadata.google.internal/",
-    "http://wireserver.example/", "http://10.0.0.1/", "http://172.16.0.1/", "http://192.168.1.1/", "http://100.64.0.1/",
-    "http://198.18.0.1/", "http://224.0.0.1/", "http://255.255.255.255/", "http://240.0.0.1/", "http://[fc00::1]/",
-    "http://[ff02::1]/", "http://[2001:db8::1]/",
+    "http://wireserver.example/",
     # names
     "http://localhost:PORT/", "http://LOCALHOST:PORT/", "http://localhost.:PORT/", "http://hook.localhost:PORT/",
     "http://localhost.localdomain:PORT/", "http://ip6-localhost:PORT/", "http://private.example:PORT/",
@@ -325,14 +323,9 @@ def test_a_hostile_address_reaches_nothing(url: str, watched: Watched) -> None:
     assert watched.reached() == 0
 
 
-def test_there_are_at_least_sixty_of_them_and_none_is_there_twice() -> None:
-    assert len(HOSTILE) == len(set(HOSTILE)) >= 60
-
-
-@pytest.mark.parametrize("ending", ["", "/path"])
-def test_what_watches_would_see_a_connection(watched: Watched, ending: str) -> None:
+def test_the_watch_sees_a_connection(watched: Watched) -> None:
     answering = answer_once(watched.stand_in)
-    outcome = attempt(f"http://public.example:{watched.port}{ending}")
+    outcome = attempt(f"http://public.example:{watched.port}")
     answering.join(5)
     assert isinstance(outcome, Delivered)
     assert watched.connected == [STAND_IN]
@@ -364,31 +357,36 @@ def test_a_name_that_changes_between_check_and_connection_gains_nothing(
     assert watched.reached() == 0
 
 
-@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
 @pytest.mark.parametrize(
-    "to",
-    ["http://127.0.0.1:PORT/", "//127.0.0.1:PORT/", "http://[::1]:PORT/", "http://localhost:PORT/"],
-)
-def test_a_redirect_to_a_private_address_is_not_followed(
-    watched: Watched, status: int, to: str
+    ("status", "header"),
+    [
+        (300, "Refresh: 0; url=http://127.0.0.1:PORT/"), (301, "Location: http://127.0.0.1:PORT/"),
+        (302, "Location: //127.0.0.1:PORT/"), (303, "Location: http://127.0.0.1:PORT/"),
+        (307, "Location: http://[::1]:PORT/"), (308, "Location: http://localhost:PORT/"),
+        (421, 'Alt-Svc: h2="127.0.0.1:PORT"; ma=60'),
+    ],
+)  # fmt: skip
+def test_an_answer_that_leads_elsewhere_is_not_followed(
+    watched: Watched, status: int, header: str
 ) -> None:
-    where = to.replace("PORT", str(watched.port))
-    headers = f"HTTP/1.1 {status} Go\r\nLocation: {where}\r\nRefresh: 0; url={where}\r\n\r\n"
-    answering = answer_once(watched.stand_in, headers.encode())
+    led = header.replace("PORT", str(watched.port))
+    answer = f"HTTP/1.1 {status} Go\r\n{led}\r\nContent-Length: 0\r\n\r\n"
+    answering = answer_once(watched.stand_in, answer.encode())
     outcome = attempt(f"http://public.example:{watched.port}/")
     answering.join(5)
     assert isinstance(outcome, TryAgain)
     assert outcome.status == status
+    assert ("redirects are not followed" in outcome.reason) == (status < 400)
     assert watched.connected == [STAND_IN]
     assert watched.reached() == 0
 
 
-@pytest.mark.parametrize("spelled", [str.lower, str.upper])
 def test_a_proxy_of_the_environment_is_not_used(
-    watched: Watched, spelled: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.setenv(spelled(name), f"http://127.0.0.1:{watched.port}")
+        for spelled in (name, name.upper()):
+            monkeypatch.setenv(spelled, f"http://127.0.0.1:{watched.port}")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     answering = answer_once(watched.stand_in)
@@ -407,10 +405,198 @@ def test_a_refused_connection_is_not_tried_at_an_address_nobody_checked(watched:
     assert watched.reached() == 0
 
 
-def test_an_answer_that_asks_for_another_connection_gets_none(watched: Watched) -> None:
-    headers = f'HTTP/1.1 421 Misdirected\r\nAlt-Svc: h2="127.0.0.1:{watched.port}"; ma=60\r\nContent-Length: 0\r\n\r\n'
-    answering = answer_once(watched.stand_in, headers.encode())
-    assert isinstance(attempt(f"http://public.example:{watched.port}/"), TryAgain)
-    answering.join(5)
-    assert watched.connected == [STAND_IN]
-    assert watched.reached() == 0
+# -- one POST ----------------------------------------------------------------------------------------------
+
+LOOPBACK = networks("127.0.0.0/8")
+# For the name hook.example, signed by itself, valid for a hundred years, with the key it is of no use without.
+CERTIFICATE = Path(__file__).with_name("hook.example.pem")
+
+
+def post_to(url: str, **more: Any) -> Outcome:
+    return post(check(url, LOOPBACK), b"{}", {}, **more)
+
+
+def test_addresses_are_called_in_turn_and_the_name_is_only_said(receiver: Any) -> None:
+    port = int(receiver.url.split(":")[2].split("/")[0])
+    # This name has no address anywhere (RFC 2606), and nothing listens at the first address.
+    checked = CheckedAddress(
+        WebhookUrl(False, "hook.invalid", port, "/hook"), ("127.0.0.2", "127.0.0.1")
+    )
+    assert isinstance(post(checked, b"{}", {}), Delivered)
+    assert receiver.received[0].headers["host"] == f"hook.invalid:{port}"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "every_seconds", "outcome", "said"),
+    [
+        ([HEAD + b"\r\n", *[b"a" * 65_536] * 400], 0, Delivered, ""),
+        ([HEAD + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nxx"], 0, Delivered, ""),
+        ([HEAD, *[b"X-%d: " % i + b"a" * 16_000 + b"\r\n" for i in range(400)]], 0, TryAgain, ""),
+        ([HEAD + b"X: ", *[b"a"] * 500], 0.02, TryAgain, "no answer within"),
+        ([b"<script>alert(1)</script>\r\n\r\n"], 0, TryAgain, "not HTTP"),
+        ([], 0, TryAgain, ""),
+    ],
+    ids=["endless body", "length of no sense", "endless headers", "a byte at a time", "no HTTP", "nothing"],
+)  # fmt: skip
+def test_an_answer_takes_little_time_and_memory_and_is_not_repeated(
+    pieces: list[bytes], every_seconds: float, outcome: type, said: str
+) -> None:
+    sent_bytes, pause = [0], threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        for piece in pieces:
+            connection.sendall(piece)
+            sent_bytes.append(len(piece))
+            pause.wait(every_seconds)
+
+    started = time.monotonic()
+    with service(answer) as place:
+        found = post_to(f"http://{place}/", total_seconds=0.4 if every_seconds else 5)
+    assert isinstance(found, outcome)
+    assert time.monotonic() - started < 5
+    if len(pieces) > 100:
+        assert sum(sent_bytes) < 0.9 * sum(map(len, pieces))
+    if isinstance(found, TryAgain):
+        assert said in found.reason and "script" not in found.reason
+
+
+def test_nobody_listening_is_tried_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    outcome = post_to(f"http://127.0.0.1:{port}/")
+    assert isinstance(outcome, TryAgain)
+    assert outcome.status is None
+    assert "refused" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [(None, None), ("7", 7.0), ("0", 0.0), ("999999999999", 600.0), ("-5", None), ("soon", None), ("", None),
+     ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("Fri, 01 Jan 2999 00:00:00 GMT", 600.0),
+     ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
+     ("Mon, 01 Jan 2029 00:00:00 +99999999999999999999", None)],
+)  # fmt: skip
+def test_the_wait_that_a_receiver_asks_for_is_taken_within_reason(
+    receiver: Any, header: str | None, seconds: float | None
+) -> None:
+    receiver.answers = [(503, {} if header is None else {"Retry-After": header})]
+    outcome = post_to(receiver.url)
+    assert isinstance(outcome, TryAgain)
+    assert (outcome.status, outcome.wait_seconds) == (503, seconds)
+
+
+def test_of_all_refusals_only_gone_is_final(receiver: Any) -> None:
+    for status in (400, 404, 429, 500):
+        receiver.answers = [status]
+        assert isinstance(post_to(receiver.url), TryAgain)
+    receiver.answers = [410]
+    outcome = post_to(receiver.url)
+    assert isinstance(outcome, GiveUp)
+    assert outcome.disable
+
+
+@pytest.mark.parametrize("status", [200, 204])
+def test_any_success_is_a_delivery_with_its_time(receiver: Any, status: int) -> None:
+    receiver.answers = [status]
+    outcome = post(check(receiver.url, LOOPBACK), "{ü}".encode(), {"webhook-id": "msg_1"})
+    assert isinstance(outcome, Delivered)
+    assert outcome.status == status
+    assert 0 < outcome.seconds < 5
+    (received,) = receiver.received
+    assert received.body == "{ü}".encode()
+    assert received.headers["webhook-id"] == "msg_1"
+
+
+@pytest.fixture
+def tls_port() -> Iterator[int]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                with context.wrap_socket(listener.accept()[0], server_side=True) as connection:
+                    # Whoever closes before all has come resets the connection, and the answer may be lost.
+                    received = b"-"
+                    while received and not received.endswith(b"{}"):
+                        received = connection.recv(65_536)
+                    connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+            except ssl.SSLError:
+                continue
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("host", "trusted", "accepted"),
+    [("hook.example", True, True), ("other.example", True, False), ("hook.example", False, False)],
+)
+def test_a_certificate_must_be_trusted_and_of_the_name(
+    tls_port: int, host: str, trusted: bool, accepted: bool
+) -> None:
+    checked = CheckedAddress(WebhookUrl(True, host, tls_port, "/"), ("127.0.0.1",))
+    more: dict[str, Any] = {}
+    if trusted:
+        more["tls"] = lambda: ssl.create_default_context(cafile=str(CERTIFICATE))
+    outcome = post(checked, b"{}", {}, **more)
+    assert isinstance(outcome, Delivered) == accepted
+    assert accepted or outcome.reason.startswith("TLS: ")
+
+
+# -- signatures --------------------------------------------------------------------------------------------
+
+BODY = '{"type":"incident.confirmed","data":{"name":"Füllstand"}}'.encode()
+
+
+def secret_of(size: int) -> str:
+    return "whsec_" + base64.b64encode(bytes(size)).decode()
+
+
+def test_the_signature_is_that_of_the_specification() -> None:
+    # The example of the reference libraries of Standard Webhooks.
+    headers = signed_headers(
+        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+        "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        1614265330,
+        b'{"test": 2432232314}',
+    )
+    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "", "whsec_", "password", "whsec_" + "A" * 16, "whsec_" + "A" * 100, "whsec_ÄÄÄÄ",
+        # As long as a secret is, with blanks, which base64 does not have.
+        "whsec_" + "AAAA " * 12, secret_of(23), secret_of(65),
+    ],
+)  # fmt: skip
+def test_a_secret_of_another_form_is_refused_without_being_repeated(secret: str) -> None:
+    with pytest.raises(ValueError, match="24 to 64") as refused:
+        check_secret(secret)
+    assert secret in ("", "whsec_") or secret not in str(refused.value)
+
+
+def test_a_secret_may_have_24_to_64_bytes_and_a_made_one_has_32() -> None:
+    for size in (24, 64):
+        assert check_secret(secret_of(size)) == secret_of(size)
+    secret = make_secret()
+    assert check_secret(secret) == secret
+    assert len(base64.b64decode(secret.removeprefix("whsec_"))) == 32
+    assert make_secret() != secret
+
+
+def test_while_secrets_change_both_sign_and_the_published_library_accepts_either() -> None:
+    old, new, now = make_secret(), make_secret(), time.time()
+    headers = signed_headers(new, "msg_1", now, BODY, previous=old)
+    newest, _ = headers["webhook-signature"].split(" ")
+    assert newest == signed_headers(new, "msg_1", now, BODY)["webhook-signature"]
+    for secret in (old, new):
+        assert Verifier(secret).verify(BODY, headers)["data"]["name"] == "Füllstand"
+    with pytest.raises(WebhookVerificationError):
+        Verifier(make_secret()).verify(BODY, headers)

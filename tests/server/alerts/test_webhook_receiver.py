@@ -106,7 +106,7 @@ def node() -> str:
 
 @pytest.fixture(scope="module")
 def with_the_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example with the published package beside it."""
+    """The example with the published package next to it."""
     if (EXAMPLE / "node_modules" / "standardwebhooks").is_dir():
         return EXAMPLE
     npm = shutil.which("npm")
@@ -130,7 +130,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
     if request.param == "standardwebhooks":
         folder = request.getfixturevalue("with_the_library")
         return Kind([node(), str(folder / "receiver.mjs")], request.param)
-    # A copy, so that a library installed beside the example is not found.
+    # A copy, so that a library installed next to the example is not found.
     shutil.copy(EXAMPLE / "receiver.mjs", tmp_path)
     return Kind([node(), str(tmp_path / "receiver.mjs")], request.param)
 
@@ -189,17 +189,10 @@ def refused(outcome: Outcome) -> bool:
 
 
 @pytest.mark.flow
-def test_what_nobody_signed_with_the_secret_is_refused(start: Start) -> None:
-    receiver = start(make_secret())
-    assert refused(deliver(receiver, make_secret()))
-    assert receiver.post(BODY, {}) == 400
-    assert receiver.all_printed() == []
-
-
-@pytest.mark.flow
-def test_what_was_changed_on_the_way_is_refused(start: Start) -> None:
+def test_only_a_fresh_message_as_it_was_signed_is_taken(start: Start) -> None:
     secret = make_secret()
     receiver = start(secret)
+    assert refused(deliver(receiver, make_secret()))
     good = signed_headers(secret, "msg_1", time.time(), BODY)
     signature = good["webhook-signature"]
     for body, changed in (
@@ -215,43 +208,43 @@ def test_what_was_changed_on_the_way_is_refused(start: Start) -> None:
         (BODY, {"webhook-signature": signature.replace("v1,", "v2,")}),
         (BODY, {"webhook-signature": signature.removeprefix("v1,")}),
         (BODY, {"webhook-signature": signature[:-5]}),
-        (BODY, {"webhook-signature": "v1,"}),
         (BODY, {"webhook-signature": "v1,!!!"}),
     ):
         assert receiver.post(body, {**good, **changed}) == 400, (body, changed)
     for name in good:
         assert receiver.post(BODY, {n: v for n, v in good.items() if n != name}) == 400
+    # A second is cut off when signing, and the clock goes on before it is checked.
+    for seconds in (-301, 303):
+        signed = signed_headers(secret, "msg_1", time.time() + seconds, BODY)
+        assert receiver.post(BODY, signed) == 400, seconds
     # None of that has spoiled it for the message itself.
-    assert receiver.post(BODY, good) == 204
+    assert receiver.post(BODY, signed_headers(secret, "msg_1", time.time() - 290, BODY)) == 204
     assert receiver.all_printed() == ["[incident.confirmed] t", "  s", "  /"]
 
 
 @pytest.mark.flow
-def test_a_message_signed_more_than_five_minutes_from_now_is_refused(start: Start) -> None:
+def test_each_message_is_printed_once_whatever_comes_before_it(start: Start) -> None:
     secret = make_secret()
     receiver = start(secret)
-    # A second is cut off when signing, and the clock goes on before it is checked.
-    for seconds in (-301, -86_400, 303):
-        signed = signed_headers(secret, "msg_1", time.time() + seconds, BODY)
-        assert receiver.post(BODY, signed) == 400, seconds
-    assert receiver.post(BODY, signed_headers(secret, "msg_1", time.time() - 290, BODY)) == 204
-    assert len(receiver.all_printed()) == 3
-
-
-@pytest.mark.flow
-def test_a_message_played_back_is_taken_and_printed_once(start: Start) -> None:
-    secret = make_secret()
-    receiver = start(secret)
+    large = b'{"type":"' + b"a" * 20_000 + b'"}'
+    assert receiver.post(large, signed_headers(secret, "msg_1", time.time(), large)) == 413
     recorded = signed_headers(secret, "msg_1", time.time(), BODY)
     assert [receiver.post(BODY, recorded) for _ in range(3)] == [204, 204, 204]
-    # A later try of the sender is signed anew, and has the same id.
+    # A later try of the sender is signed again, and has the same id.
     assert isinstance(deliver(receiver, secret, "msg_1"), Delivered)
     assert isinstance(deliver(receiver, secret, "msg_2"), Delivered)
-    assert receiver.all_printed() == ["[incident.confirmed] t", "  s", "  /", *PRINTED]
+    odd = (b"{}", b'{"data":[]}', b'{"type":1,"data":{"where":7,"advice":"x"}}')
+    for number, body in enumerate((*odd, b'{"data":{"advice":{}}}')):
+        signed = signed_headers(secret, f"odd_{number}", time.time(), body)
+        assert receiver.post(body, signed) == 204, body
+    assert isinstance(deliver(receiver, secret, "msg_3"), Delivered)
+    printed = receiver.all_printed()
+    assert printed[: 3 + len(PRINTED)] == ["[incident.confirmed] t", "  s", "  /", *PRINTED]
+    assert printed[-len(PRINTED) :] == PRINTED
 
 
 @pytest.mark.flow
-@pytest.mark.parametrize("knows", ["old", "new", "old new", "new old"])
+@pytest.mark.parametrize("knows", ["old", "new", "old new"])
 def test_while_secrets_are_exchanged_a_receiver_with_either_is_served(
     start: Start, knows: str
 ) -> None:
@@ -267,28 +260,7 @@ def test_while_secrets_are_exchanged_a_receiver_with_either_is_served(
 
 
 @pytest.mark.flow
-def test_a_body_larger_than_any_message_is_not_taken(start: Start) -> None:
-    secret = make_secret()
-    receiver = start(secret)
-    body = b'{"type":"' + b"a" * 20_000 + b'"}'
-    assert receiver.post(body, signed_headers(secret, "msg_1", time.time(), body)) == 413
-    assert receiver.all_printed() == []
-
-
-@pytest.mark.flow
-def test_a_signed_message_of_another_shape_stops_nothing(start: Start) -> None:
-    secret = make_secret()
-    receiver = start(secret)
-    odd = (b"{}", b'{"data":[]}', b'{"type":1,"data":{"where":7,"advice":"x"}}')
-    for number, body in enumerate((*odd, b'{"data":{"advice":{}}}')):
-        signed = signed_headers(secret, f"odd_{number}", time.time(), body)
-        assert receiver.post(body, signed) == 204, body
-    assert isinstance(deliver(receiver, secret, "msg_2"), Delivered)
-    assert receiver.all_printed()[-len(PRINTED) :] == PRINTED
-
-
-@pytest.mark.flow
-def test_without_a_secret_it_says_what_to_set(kind: Kind) -> None:
+def test_without_a_secret_a_receiver_says_what_to_set(kind: Kind) -> None:
     done = subprocess.run(
         kind.command, capture_output=True, text=True, timeout=20, env={**os.environ, "WEBHOOK_SECRET": ""}
     )  # fmt: skip
@@ -332,14 +304,10 @@ def test_the_receiver_of_the_document_takes_what_is_signed_once_and_refuses_the_
 
 def test_every_event_and_every_format_is_in_the_document() -> None:
     text = DOCUMENT.read_text()
-    told = {
-        value for value in vars(alert_payload).values() if isinstance(value, str) and "." in value
-    }
-    named = {
-        value for value in told if re.fullmatch(r"(incident|oom|contract|run|rule)\.[a-z]+", value)
-    }
-    assert len(named) == 10
-    for word in (*named, *FORMATS):
+    event = r"(incident|oom|contract|run|rule)\.[a-z]+"
+    events = {v for v in vars(alert_payload).values() if re.fullmatch(event, str(v))}
+    assert len(events) == 10
+    for word in (*events, *FORMATS):
         assert f"| `{word}` |" in text
 
 

@@ -1,4 +1,4 @@
-"""Alerts go out by way of apprise when it is installed, as to webhooks; a hostile service does no harm."""
+"""Alerts go out through apprise when it is installed, as to webhooks; a hostile service does no harm."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import psutil
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 from starlette.testclient import TestClient
 from tests.browser.hostile_labels import LABELS
+from tests.server.alerts.conftest import HEAD, rows, service
 
-from leakline_server import logs
 from leakline_server.alerts.formats import Message
 from leakline_server.alerts.sending import apprise_process, apprise_sender
 from leakline_server.alerts.sending.http_post import Delivered, GiveUp, TryAgain
@@ -27,7 +26,6 @@ from leakline_server.config import Config, WrongSettings, from_environment
 from leakline_server.store.alerts import webhooks
 from leakline_server.store.alerts.alert_rows import Alert, add
 from leakline_server.store.engine import writing
-from leakline_server.store.schema import deliveries
 from leakline_server.workers.delivery_worker import Deliverer, Seams
 
 FACTS = {
@@ -44,11 +42,6 @@ def address(receiver: Any, path: str = "") -> str:
     return receiver.url.replace("http://", "json://") + path
 
 
-def rows(engine: Engine) -> list[Any]:
-    with engine.connect() as connection:
-        return list(connection.execute(select(deliveries).order_by(deliveries.c.id)))
-
-
 def test_a_message_arrives_as_title_text_and_link(receiver: Any) -> None:
     outcome = apprise_sender.notify(address(receiver), MESSAGE)
     assert isinstance(outcome, Delivered)
@@ -58,20 +51,6 @@ def test_a_message_arrives_as_title_text_and_link(receiver: Any) -> None:
     assert (sent["title"], sent["type"]) == (FACTS["title"], "failure")
     for part in (FACTS["summary"], "Advice: Call close().", "https://leakline.example/runs/r1"):
         assert part in sent["message"]
-
-
-@pytest.mark.parametrize("shows", ["text", "html", "markdown"])
-def test_text_of_a_training_script_is_no_markup_and_calls_nobody(receiver: Any, shows: str) -> None:
-    hostile = "<a href='//evil'>x</a> @everyone <@123>"
-    told = replace(MESSAGE, facts={**FACTS, "title": hostile, "summary": hostile})
-    assert isinstance(apprise_sender.notify(address(receiver, f"?format={shows}"), told), Delivered)
-    (got,) = receiver.received
-    sent = json.loads(got.body)
-    for text in (sent["title"], sent["message"]):
-        assert "@everyone" not in text
-        assert "@123" not in text
-    # The title is a line of its own, such as the subject of a mail.
-    assert shows != "html" or "<a" not in sent["message"]
 
 
 class Tags(HTMLParser):
@@ -84,15 +63,21 @@ class Tags(HTMLParser):
         self.seen.add(tag)
 
 
-def test_no_label_is_markup_in_a_mail(receiver: Any) -> None:
-    for label in LABELS:
-        told = replace(MESSAGE, facts={**FACTS, "summary": label, "advice": [label]})
-        # Here and not in a process of its own, which takes a second to start.
+@pytest.mark.parametrize("shows", ["text", "html", "markdown"])
+def test_text_of_a_training_script_is_no_markup_and_calls_nobody(receiver: Any, shows: str) -> None:
+    labels = LABELS if shows == "html" else ()
+    for label in ("<a href='//evil'>x</a> @everyone <@123>", *labels):
+        hostile = replace(MESSAGE, facts={"title": label, "summary": label, "advice": [label]})
+        # Called in this process, because one of its own takes a second to start.
         assert apprise_process.hand_over(
-            address(receiver, "?format=html"), **apprise_sender.parts(told)
+            address(receiver, f"?format={shows}"), **apprise_sender.parts(hostile)
         )
         sent = json.loads(receiver.received[-1].body)
-        assert Tags(sent["message"]).seen <= {"br"}, label
+        for text in (sent["title"], sent["message"]):
+            assert "@everyone" not in text
+            assert "@123" not in text
+        # The title is a line of its own, such as the subject of a mail.
+        assert shows != "html" or Tags(sent["message"]).seen <= {"br"}, label
 
 
 def test_an_alert_goes_to_each_address_on_the_schedule_of_webhooks(
@@ -107,8 +92,7 @@ def test_an_alert_goes_to_each_address_on_the_schedule_of_webhooks(
     with writing(engine) as connection:
         assert add(connection, [replace(alert, created_at=now)]) == 2
     assert sending.run_once(now)
-    first, second = rows(engine)
-    assert {(row.state, row.last_error) for row in (first, second)} == {
+    assert {(row.state, row.last_error) for row in rows(engine)} == {
         ("pending", "apprise: the service refused it"), ("delivered", None),
     }  # fmt: skip
     # The first attempt took as long as a process of its own takes to start.
@@ -176,29 +160,6 @@ def test_a_wrong_setting_is_named_and_its_value_is_not(text: str) -> None:
     assert "me@mail" not in str(refused.value)
 
 
-HEAD = b"HTTP/1.1 200 OK\r\n"
-
-
-@contextmanager
-def service(answer: Callable[[socket.socket], object]) -> Iterator[str]:
-    """The address of a service that reads a request and then does as ``answer`` says, to each who comes."""
-
-    def serve(listener: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                threading.Thread(target=talk, args=(connection,), daemon=True).start()
-
-    def talk(connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            connection.recv(65_536)
-            answer(connection)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=serve, args=(listener,), daemon=True).start()
-        yield f"json://127.0.0.1:{listener.getsockname()[1]}/SECRET"
-
-
 def endless(connection: socket.socket) -> None:
     connection.sendall(HEAD + b"\r\n")
     while True:
@@ -225,15 +186,11 @@ def assert_nothing_is_left() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "tgram://SECRET", "slack://SECRET/x", "mailto://me:SECRET@", "json://[::SECRET", "pigeon://SECRET",
-        "json://me:SECRET@127.0.0.1:1/SECRET",
-    ],
-)  # fmt: skip
+    ["slack://SECRET/x", "pigeon://SECRET", "json://me:SECRET@127.0.0.1:1/SECRET"],
+)
 def test_an_address_that_leads_nowhere_is_not_shown(
     url: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """apprise itself logs some of them with all they hold."""
     outcome = apprise_sender.notify(url, MESSAGE)
     assert isinstance(outcome, GiveUp if url.startswith("pigeon") else (GiveUp, TryAgain)), outcome
     assert "SECRET" not in outcome.reason
@@ -242,55 +199,36 @@ def test_an_address_that_leads_nowhere_is_not_shown(
 
 
 def test_a_redirect_is_not_followed(receiver: Any) -> None:
-    """Else a service could have us post inside our own network."""
-    for status in (302, 307, 308):
-        moved = f"HTTP/1.1 {status} Moved\r\nLocation: {receiver.url}\r\nContent-Length: 0\r\n\r\n"
-        with service(says(moved.encode())) as url:
-            outcome = apprise_sender.notify(url, MESSAGE)
-        assert isinstance(outcome, TryAgain)
+    moved = f"HTTP/1.1 307 Moved\r\nLocation: {receiver.url}\r\nContent-Length: 0\r\n\r\n"
+    with service(says(moved.encode())) as place:
+        assert isinstance(apprise_sender.notify(f"json://{place}", MESSAGE), TryAgain)
     assert receiver.received == []
-
-
-@pytest.mark.alone
-def test_a_service_that_hangs_is_left_behind() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as hanging:
-        url = f"json://127.0.0.1:{hanging.getsockname()[1]}/"
-        started = time.monotonic()
-        outcome = apprise_sender.notify(url, MESSAGE, total_seconds=0.3)
-        assert time.monotonic() - started < 2
-    assert isinstance(outcome, TryAgain)
-    assert outcome.reason == "no answer within 0.3 s"
 
 
 @pytest.mark.parametrize("answer", [endless, trickle])
 def test_an_answer_without_end_takes_neither_our_memory_nor_a_thread(
     answer: Callable[[socket.socket], object],
 ) -> None:
-    with service(answer) as url:
+    with service(answer) as place:
         outcome = apprise_sender.notify(
-            url, MESSAGE, total_seconds=60.0 if answer is endless else 3.0
+            f"json://{place}", MESSAGE, total_seconds=60.0 if answer is endless else 2.0
         )
     assert isinstance(outcome, TryAgain)
     # The one ends at its memory, which apprise may take for a refusal, the other at its time.
-    is_at_its_time = outcome.reason == "no answer within 3 s"
+    is_at_its_time = outcome.reason == "no answer within 2 s"
     assert is_at_its_time == (answer is trickle), outcome
     assert_nothing_is_left()
 
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        says(b""), says(b"\x00\xff\x00"), says(b"SSH-2.0-OpenSSH\r\n"), says(HEAD),
-        says(HEAD + b"X: " + b"y" * 200_000), says(HEAD + b"Content-Length: -1\r\n\r\n"),
-        says(HEAD + b"Content-Encoding: gzip\r\n\r\nnot gzip"), says(b"HTTP/1.1 99999 What\r\n\r\n"),
-        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n"),
-    ],
-)  # fmt: skip
+    [says(b"\x00\xff\x00"), says(HEAD + b"Content-Encoding: gzip\r\n\r\nnot gzip")],
+)
 def test_what_is_no_answer_is_tried_again(
     answer: Callable[[socket.socket], object], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with service(answer) as url:
-        outcome = apprise_sender.notify(url, MESSAGE, total_seconds=20.0)
+    with service(answer) as place:
+        outcome = apprise_sender.notify(f"json://{place}/SECRET", MESSAGE, total_seconds=20.0)
     # What has a good status line was taken; nothing else is asked of it.
     assert isinstance(outcome, (TryAgain, Delivered)), outcome
     if isinstance(outcome, TryAgain):
@@ -309,8 +247,7 @@ def test_texts_of_any_size_and_kind_become_a_bounded_message(receiver: Any) -> N
     for text in (parts["title"], parts["body"].replace("\n", "")):
         assert text.replace("\u200b", "").isprintable()
         assert "@everyone" not in text
-    told = replace(MESSAGE, facts=facts)
-    assert isinstance(apprise_sender.notify(address(receiver), told), Delivered)
+    assert apprise_process.hand_over(address(receiver), **parts)
     # Facts of other kinds than texts have no line.
     odd = replace(MESSAGE, facts={"title": 7, "summary": ["x"], "advice": {"a": 1}, "link": None})
     assert apprise_sender.parts(odd)["title"] == odd.event
@@ -330,10 +267,6 @@ def test_nobody_adds_an_address_of_apprise_over_the_network(
     assert shared_api.get("/api/v1/webhooks").json()["items"] == []
 
 
-def test_the_process_knows_no_setting_of_the_server(
-    receiver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_process_knows_no_setting_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEAKLINE_ADMIN_PASSWORD", "SECRET")
-    assert not [name for name in apprise_sender._environment() if name.startswith("LEAKLINE_")]
-    assert isinstance(apprise_sender.notify(address(receiver), MESSAGE), Delivered)
-    assert logs.without_secrets(receiver.received[0].body.decode()).count("SECRET") == 0
+    assert "SECRET" not in apprise_sender._environment().values()

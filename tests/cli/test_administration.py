@@ -1,0 +1,298 @@
+"""Commands of whoever runs a server: `leakline token`, `password`, `webhook`, `db` and `serve`."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook as Verifier
+from tests.cli.conftest import page_at
+
+from leakline_server.alerts.sending.signing import make_secret
+from leakline_server.paths import MIGRATIONS
+from leakline_server.security.credentials import digest_of, is_password
+from leakline_server.store import access
+from leakline_server.store.alerts import webhooks
+from leakline_server.store.engine import open_engine, writing
+from leakline_server.store.migrate import current, downgrade, revisions, upgrade
+from leakline_server.store.schema import webhooks as webhook_table
+
+OLD = 1_600_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the commands look for the database, in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    address = f"sqlite:///{tmp_path}/there/leakline.db"
+    (tmp_path / "there").mkdir()
+    monkeypatch.setenv("LEAKLINE_DATABASE_URL", address)
+    return address
+
+
+def test_a_missing_database_is_named_and_not_made(leakline: Any, tmp_path: Path) -> None:
+    said = leakline("token", "list", "--database-url", "sqlite:///nowhere.db")
+    assert said.status == 1
+    assert "there is no" in said.error
+    assert not (tmp_path / "nowhere.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "argument"),
+    [
+        ("db upgrade --database-url=nonsense", "argument --database-url"),
+        ("serve --port=99999", "argument --port='99999': must be "),
+        ("serve --host='a b'", "argument --host='a b': must be "),
+    ],
+)
+def test_a_wrong_argument_is_named_and_not_as_a_variable(
+    leakline: Any, command: str, argument: str
+) -> None:
+    said = leakline(*shlex.split(command))
+    assert said.status == 2
+    assert argument in said.errors
+    assert "LEAKLINE_" not in said.errors
+
+
+def test_the_database_of_an_older_server_is_left_as_it_is(leakline: Any, url: str) -> None:
+    # That server may be running, and could not write any more.
+    engine = open_engine(url)
+    upgrade(engine, MIGRATIONS)
+    before = revisions(MIGRATIONS)[-2]
+    downgrade(engine, MIGRATIONS, before)
+    said = leakline("token", "create")
+    assert said.status == 1
+    assert before in said.error and "leakline serve" in said.error
+    assert current(engine) == before
+    assert not access.can_sign_in(engine, 0.0)
+    engine.dispose()
+
+
+def stored(address: str, secret: str) -> Any:
+    engine = open_engine(address)
+    found = access.find_token(engine, digest_of(secret))
+    engine.dispose()
+    return found
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "--expires=soon", "--expires=-1d", "--expires=0", "--expires=11y", "--expires=nan",
+        "--scope read --project erl", "--scope admin --browser",
+    ],
+)  # fmt: skip
+def test_a_token_that_cannot_be_is_refused(leakline: Any, wrong: str) -> None:
+    said = leakline("token", "create", *wrong.split())
+    assert said.status in (1, 2)
+    assert said.output == "" and said.error
+
+
+def test_the_token_alone_is_on_standard_output(
+    leakline: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = leakline("token", "create", "--project", "erl")
+    assert said.status == 0
+    assert re.fullmatch(r"leakline_ingest_[\w-]{43}\n", said.output)
+    assert "adds to project erl" in said.errors and "only this once" in said.errors
+    found = stored(url, said.output.strip())
+    assert (found.scope, found.project, found.browser) == ("ingest", "erl", False)
+    assert found.expires_at == pytest.approx(time.time() + 365 * 86_400, abs=60)
+    monkeypatch.setenv("LEAKLINE_PROJECT", "rl")
+    assert "adds to project rl" in leakline("token", "create").errors
+
+
+def test_a_token_is_listed_without_itself_and_revoked(leakline: Any, url: str) -> None:
+    more = ("--scope", "admin", "--name", "me", "--expires", "12h")
+    made = json.loads(leakline("token", "create", *more, "--json").output)
+    said = leakline("token", "list")
+    assert "me" in said.output and made["begins"] in said.output and "not yet" in said.output
+    assert made["token"] not in said.output
+    (listed,) = json.loads(leakline("token", "list", "--json").output)["items"]
+    assert listed == {name: value for name, value in made.items() if name != "token"}
+    assert leakline("token", "revoke", str(made["id"])).status == 0
+    assert stored(url, made["token"]).state_at(time.time()) == "revoked"
+    nobody = leakline("token", "revoke", "999")
+    assert (nobody.status, nobody.output) == (1, "")
+    assert "there is no token 999" in nobody.errors
+
+
+def test_a_password_is_read_set_and_removed(
+    leakline: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("short\n"))
+    refused = leakline("password", "--stdin")
+    assert refused.status == 2
+    assert "8 characters" in refused.errors and "short" not in refused.errors
+    monkeypatch.setattr("sys.stdin", io.StringIO("correct horse\n"))
+    assert leakline("password", "--stdin").status == 0
+    engine = open_engine(url)
+    hashed = access.password_hash(engine)
+    assert hashed is not None and hashed.startswith("$argon2id$")
+    assert is_password(hashed, "correct horse")
+    assert access.can_sign_in(engine, 0.0)
+    assert "removed" in leakline("password", "--remove").output
+    assert "there was no password" in leakline("password", "--remove").output
+    assert not access.can_sign_in(engine, 0.0)
+    engine.dispose()
+
+
+def test_without_a_terminal_it_asks_for_none(
+    leakline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    said = leakline("password")
+    assert said.status == 1
+    assert "--stdin" in said.errors
+
+
+# -- `leakline webhook test` -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def webhook_test(leakline: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Call the command with these settings, such as ``URL``."""
+
+    def call(*arguments: str, **settings: str) -> Any:
+        for name, value in settings.items():
+            monkeypatch.setenv(f"LEAKLINE_WEBHOOK_{name}", value)
+        return leakline("webhook", "test", *arguments)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({}, "LEAKLINE_WEBHOOK_URL"),
+        ({"URL": "https://hook.example/", "SECRET": "not a good secret"}, "LEAKLINE_WEBHOOK_SECRET"),
+        ({"URL": "https://user:password@hook.example/"}, "LEAKLINE_WEBHOOK_URL"),
+    ],
+)  # fmt: skip
+def test_a_missing_or_wrong_setting_of_the_webhook_is_named_and_no_secret_repeated(
+    webhook_test: Any, settings: dict[str, str], named: str
+) -> None:
+    said = webhook_test(**settings)
+    assert said.status == 2
+    assert named in said.error
+    assert "good secret" not in said.error
+    assert "password@" not in said.error
+
+
+def test_a_private_address_is_refused_and_the_setting_named(
+    webhook_test: Any, receiver: Any
+) -> None:
+    said = webhook_test(URL=receiver.url)
+    assert said.status == 1
+    assert "LEAKLINE_WEBHOOK_ALLOW=127.0.0.1/32" in said.errors
+    assert receiver.received == []
+
+
+def test_a_webhook_cannot_be_tested_without_its_database(webhook_test: Any, receiver: Any) -> None:
+    said = webhook_test("--database-url", "mysql://x/y", URL=receiver.url)
+    assert said.status == 1
+    assert "database" in said.error
+
+
+def test_a_made_secret_is_printed_once_and_signs_every_test(
+    webhook_test: Any, receiver: Any
+) -> None:
+    settings = {"URL": receiver.url, "ALLOW": "127.0.0.0/8"}
+    first = webhook_test(**settings)
+    assert first.status == 0, first.errors
+    made, sent = first.output.splitlines()
+    assert "answered 204 after" in sent
+    second = webhook_test(**settings)
+    assert len(second.output.splitlines()) == 1
+    for received in receiver.received:
+        signed = Verifier(made.rpartition(" ")[2]).verify(received.body, received.headers)
+        assert signed["type"] == "webhook.test"
+
+
+def test_a_receiver_that_wanted_no_more_and_takes_the_test_is_enabled_again(
+    webhook_test: Any, receiver: Any, url: str
+) -> None:
+    engine = open_engine(url)
+    upgrade(engine, MIGRATIONS)
+
+    def registered() -> webhooks.Webhook:
+        return webhooks.register(engine, receiver.url, "standard", None, make_secret, 0.0).webhook
+
+    of = webhook_table.c.id == registered().id
+    with writing(engine) as connection:
+        webhooks.disable_where(connection, of, "answered 410 Gone")
+    receiver.answers = [503, 410, 204]
+    for said, status, reason in (
+        ("answered 503\n", 1, "answered 410 Gone"),
+        ("answered 410 Gone: it wants no more messages\n", 1, "answered 410 Gone"),
+        ("", 0, None),
+    ):
+        ended = webhook_test(URL=receiver.url, ALLOW="127.0.0.0/8")
+        assert ended.status == status
+        assert ended.errors.endswith(said) and "/hook" not in ended.errors
+        assert registered().disabled_reason == reason
+    engine.dispose()
+
+
+# -- `leakline serve` --------------------------------------------------------------------------------------
+
+
+def serve(folder: Path, port: int = 0, unbuffered: str = "1") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "leakline", "serve", "--port", str(port)],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
+
+
+def test_another_port_is_named_with_what_trainings_need(tmp_path: Path) -> None:
+    process = serve(tmp_path)
+    assert process.stdout is not None
+    try:
+        first, second = process.stdout.readline(), process.stdout.readline()
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    found = re.match(r"Leakline serves (http://127\.0\.0\.1:\d+)\S*  \(Ctrl-C ends it\)", first)
+    assert found is not None, first
+    assert second == f"trainings and commands need: export LEAKLINE_SERVER={found[1]}\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["1", ""])
+def test_a_server_whose_banner_nobody_reads_serves_on(tmp_path: Path, unbuffered: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    process = serve(tmp_path, port, unbuffered)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    try:
+        assert _answers(f"http://127.0.0.1:{port}/healthz", seconds=60)
+        # Longer than it takes to end.
+        time.sleep(0.5)
+        assert _answers(f"http://127.0.0.1:{port}/healthz", seconds=10)
+    finally:
+        process.terminate()
+        errors = process.stderr.read()
+        status = process.wait(30)
+    assert (status, errors) == (0, "")
+
+
+def _answers(address: str, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            return bool(page_at(address))
+        except urllib.error.URLError:
+            time.sleep(0.05)
+    return False
