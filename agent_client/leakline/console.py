@@ -118,7 +118,7 @@ class ObjectCount(NamedTuple):
 
 
 class SnapshotBanner:
-    """Told of every snapshot; prints one that is asked for. A quiet run and all ranks but the first print nothing.
+    """Receive every snapshot; prints one that is asked for. A quiet run and all ranks but the first print nothing.
 
     What this snapshot has not measured is the newest known, and the peak that of the whole run, as in a report.
     """
@@ -155,9 +155,9 @@ class SnapshotBanner:
             self._values[_PEAK] = peak
         for event in snapshot.events:
             if event.kind == "expect":
-                told, text = self._expected.setdefault(event.name, []), _expected_text(event.data)
-                if text not in told:
-                    told.append(text)
+                shown, text = self._expected.setdefault(event.name, []), _expected_text(event.data)
+                if text not in shown:
+                    shown.append(text)
 
     def _counts(self) -> list[ObjectCount]:
         """What is declared first, then what has changed most, as in a report."""
@@ -171,13 +171,13 @@ class SnapshotBanner:
         return sorted(found, key=lambda row: (row.expected is None, -changes[row.name], row.name))
 
     def _expected_of(self, name: str) -> str | None:
-        told = [
+        shown = [
             text
             for declared, texts in self._expected.items()
             if name == declared or name.endswith(f".{declared}")
             for text in texts
         ]
-        return "; ".join(told) or None
+        return "; ".join(shown) or None
 
 
 def _expected_text(data: Mapping[str, Any]) -> str:
@@ -219,8 +219,10 @@ def _gpus(values: Mapping[str, Number]) -> Iterator[str]:
         for title, series in _DEVICE_ROWS
     ]
     rows += [(f"Metal {title}", series) for title, series in _METAL_ROWS]
-    told = (_gpu_row(title, series, values[series]) for title, series in rows if series in values)
-    shown = [row for row in told if row]
+    found_rows = (
+        _gpu_row(title, series, values[series]) for title, series in rows if series in values
+    )
+    shown = [row for row in found_rows if row]
     if shown:
         yield "GPU memory:"
         yield from shown
@@ -240,7 +242,7 @@ _GPU: Final = ".allocated_bytes"
 
 
 class StatusLine:
-    """Told of every snapshot; speaks at generation ends. A quiet run and all ranks but the first say nothing."""
+    """Receive every snapshot; speaks at generation ends. A quiet run and all ranks but the first say nothing."""
 
     def __init__(
         self,

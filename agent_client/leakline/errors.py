@@ -41,18 +41,18 @@ class SpoolError(LeaklineError):
 
 
 class ServerUnreachable(LeaklineError):
-    """``after_seconds``: when to ask again, if the server said so. ``told``: what was wrong, without what to do."""
+    """``after_seconds``: when to ask again, if the server said so. ``sentence``: what was wrong, without what to do."""
 
     _wrong, _to_do = "no Leakline server answers at {} ({})", "start one with: leakline serve"
 
     def __init__(self, address: str, why: str, after_seconds: float | None = None) -> None:
-        self.told = self._wrong.format(address, why)
-        super().__init__(f"{self.told}; {self._to_do}")
+        self.sentence = self._wrong.format(address, why)
+        super().__init__(f"{self.sentence}; {self._to_do}")
         self.address, self.after_seconds = address, after_seconds
 
 
 class ServerBusy(ServerUnreachable):
-    """It is there: who is told to start one looks in the wrong place."""
+    """It is there: who is asked to start one looks in the wrong place."""
 
     _wrong, _to_do = "{} refuses for now ({})", "try again later, what is recorded is kept"
 

@@ -136,7 +136,7 @@ def _again_and_again(
 
 
 def _judge(item: pytest.Function, run: MeasuredRun, limit: Allowed) -> None:
-    from .testing import LEAST_GENERATIONS, told
+    from .testing import LEAST_GENERATIONS, failure_text
     from .text_format import count_of
 
     judged = run.judged(limit)
@@ -147,4 +147,4 @@ def _judge(item: pytest.Function, run: MeasuredRun, limit: Allowed) -> None:
     item.user_properties.append(("leakline_growth_bytes_per_generation", judged.growth_bytes))
     item.user_properties.append(("leakline_verdict", judged.verdict.summary))
     if judged.is_leak:
-        pytest.fail(told(judged, limit), pytrace=False)
+        pytest.fail(failure_text(judged, limit), pytrace=False)

@@ -96,7 +96,7 @@ def current() -> Run:
 
 
 def observe(run: Run, settings: Settings, subject: Subject) -> None:
-    """Begin a run beside a program that knows nothing of us; no server hears of it before it is let go."""
+    """Begin a run for a program that does not call Leakline; no server hears of it before it is let go."""
     global _active
     with run._guard:
         run._start(settings, subject, held=True)
@@ -113,7 +113,7 @@ class Run:
 
     # Not started by the program: it makes way for the one that is.
     _is_of_others = False
-    # Whether it is told of SIGTERM by a handler, which Python calls when it has its turn.
+    # Whether it is informed of SIGTERM by a handler, which Python calls when it has its turn.
     _hears_signals = True
 
     def __init__(self) -> None:
@@ -124,8 +124,8 @@ class Run:
         self._end: tuple[str, str] | None = None
         # A SIGTERM came, and the program's own handler let it go on.
         self._goes_on = False
-        # The exception that left the newest phase or generation: told already when it ends the program.
-        self._told: int | None = None
+        # The exception that left the newest phase or generation: reported already when it ends the program.
+        self._reported: int | None = None
         self._finishing = shutdown.Once()
         # This is a forked child: all of it but the names belongs to the parent.
         self._forgotten = False
@@ -238,7 +238,7 @@ class Run:
 
         ``on_request``: a person may ask for it on the run's page; never while the run is quiet. ``when``: by itself,
         from a verdict on ("suspected" or "confirmed"), or while a series is above a number: ("gauge.tensors", 500).
-        While that lasts it runs again 8 generations later, then 16, then 32. An exception of it is told, and ends
+        While that lasts it runs again 8 generations later, then 16, then 32. An exception of it is reported, and ends
         there. Once more with the same name replaces it. Raises BadArgument.
         """
         if (loop := self._loop) is not None:
@@ -269,7 +269,7 @@ class Run:
         self._declare("mark", name, dict)
 
     def note(self, text: str, link: str | None = None) -> None:
-        """Text, and a link, beside the charts."""
+        """Text, and a link, next to the charts."""
         self._declare("note", "note", lambda: declarations.note_data(text, link))
 
     def band(
@@ -304,9 +304,9 @@ class Run:
     ) -> None:
         """A fix that this run contains, and what it promises; checked on this run. Raises BadArgument.
 
-        What it has done is told from the generations before and after it, or against a run without it: of the classes
-        whose counts it promises and the ``phase`` it names, else of the whole run. ``rejected``: what was thought of
-        instead and why not, shown with the fix.
+        What it has done is reported from the generations before and after it, or against a run without it: of the
+        classes whose counts it promises and the ``phase`` it names, else of the whole run. ``rejected``: what was
+        thought of instead and why not, shown with the fix.
 
         ``promises``: ``growth_bytes_per_generation``, ``phase_growth_bytes_per_generation``, ``peak_bytes``,
         ``gpu_peak_bytes`` and ``max_jump_bytes_per_generation`` in bytes or as "500 MiB"; ``generations`` to
@@ -368,7 +368,7 @@ class Run:
 
     def _enter_phase(self, name: str) -> Frame | None:
         if (loop := self._loop) is not None:
-            self._told = None
+            self._reported = None
             with self._guard:
                 return loop.enter_phase(_phase_name(name))
         return None
@@ -376,7 +376,7 @@ class Run:
     def _exit_phase(self, frame: Frame, error: BaseException | None) -> None:
         loop = self._loop
         if loop is not None:
-            self._told = None if error is None else id(error)
+            self._reported = None if error is None else id(error)
             exit_status.note(error)
             with self._guard:
                 loop.exit_phase(frame, error)
@@ -385,7 +385,7 @@ class Run:
 
     def _end_generation(self, error: BaseException | None) -> None:
         if (loop := self._loop) is not None:
-            self._told = None if error is None else id(error)
+            self._reported = None if error is None else id(error)
             exit_status.note(error)
             with self._guard:
                 loop.end_generation(error)
@@ -428,7 +428,7 @@ class Run:
         if error is not None and self._loop is not None and self._chain.output is not None:
             with self._guard:
                 self._chain.output.ends_with(error)
-        if self._loop is None or (isinstance(error, Exception) and id(error) == self._told):
+        if self._loop is None or (isinstance(error, Exception) and id(error) == self._reported):
             return
         with self._guard:
             self._loop.note("exception" if state == "failed" else "mark", reason, {"type": reason})
@@ -500,7 +500,7 @@ class Run:
             self._chain.close(end)
         with self._guard:
             self._chain.forget()
-        # Told to end by now, it is in a hurry.
+        # Reported to end by now, it is in a hurry.
         if shutdown.KILLED not in (end, self._end):
             with self._guard:
                 self._chain.say_goodbye()

@@ -87,7 +87,7 @@ class Settings:
     # Trace which lines allocate, for a generation, once a leak is suspected (`allocation_tracing.py`): it slows the
     # program.
     allocations: bool = False
-    # Of how many single objects a census tells, and from which size on.
+    # Of how many single objects a census reports, and from which size on.
     large_objects: int = LARGE_OBJECTS
     large_from_bytes: int = LARGE_OBJECTS_AT_LEAST_BYTES
     # A line on stderr after every so many generations; 0: none.
@@ -357,8 +357,8 @@ def _config(value: object, name: str, source: str) -> dict[str, Any]:
 
 
 def plain_json(value: Any, depth: int = 4) -> Any:
-    """``value`` as bounded JSON: what has no place in JSON is told by its type, never by its contents."""
-    return _Plain(CONFIG_LIMIT_BYTES).told(value, depth)
+    """``value`` as bounded JSON: what has no place in JSON is reported by its type, never by its contents."""
+    return _Plain(CONFIG_LIMIT_BYTES).plain(value, depth)
 
 
 class _Plain:
@@ -367,7 +367,7 @@ class _Plain:
     def __init__(self, room: int) -> None:
         self._room = room
 
-    def told(self, value: Any, depth: int) -> Any:
+    def plain(self, value: Any, depth: int) -> Any:
         if depth > 0 and isinstance(value, Mapping):
             return dict(self._pairs(value, depth - 1))
         if depth > 0 and isinstance(value, (list, tuple)):
@@ -383,14 +383,14 @@ class _Plain:
             self._room -= len(json.dumps(name)) + 2
             if self._room < 0:
                 return
-            yield name, self.told(value, depth)
+            yield name, self.plain(value, depth)
 
     def _items(self, items: Iterable[Any], depth: int) -> Iterator[Any]:
         for item in islice(items, 200):
             if self._room < 0:
                 return
             self._room -= 2
-            yield self.told(item, depth)
+            yield self.plain(item, depth)
 
 
 def _scalar(value: Any) -> Any:
@@ -431,7 +431,7 @@ def _launch_key(environ: Mapping[str, str]) -> str | None:
     """What all ranks of one launch share and two launches do not; None when nothing of the kind is known.
 
     That is the id of the rendezvous or of the batch job. Without either, the master's address; but when the whole
-    launch is on this machine, launch after launch has the same one, so the launcher tells them apart.
+    launch is on this machine, launch after launch has the same one, so the launcher distinguishes them.
     """
     launch = _text(environ, "TORCHELASTIC_RUN_ID")
     if launch is not None and launch != "none":

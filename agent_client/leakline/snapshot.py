@@ -41,7 +41,7 @@ DEFAULT_PROJECT: Final = "default"
 LARGEST_INTEGER: Final = 2**53
 # Of what is no integer: squares and sums of it still have digits to spare.
 LARGEST_FLOAT: Final = 1e15
-# Single objects that a census tells of, and from which size on.
+# Single objects that a census reports, and from which size on.
 LARGE_OBJECTS: Final = 20
 LARGE_OBJECTS_LIMIT: Final = 64
 LARGE_OBJECTS_AT_LEAST_BYTES: Final = 10 * 2**20
@@ -176,7 +176,7 @@ class RunHeader:
     phases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
-    # What `environment.read_environment` tells, and exact_peaks and native.
+    # What `environment.read_environment` reports, and exact_peaks and native.
     environment: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -1,6 +1,6 @@
 """Is something kept from call to call? A function is called again and again, each call a generation, and judged.
 
-What a training measures beside its loop, without a spool, a thread or a server: for the pytest plugin.
+What a training measures next to its loop, without a spool, a thread or a server: for the pytest plugin.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAST_GENERATIONS: Final = 5
 # In a test nothing else waits: the whole heap may be looked at at once.
 MAX_PAUSE_SECONDS: Final = 10.0
 LEAKING: Final = ("suspected", "confirmed")
-NAMES_TOLD: Final = 4
+NAMES_SHOWN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def named(verdict: Verdict, *roles: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def told(judged: Judged, limit: Allowed) -> str:
+def failure_text(judged: Judged, limit: Allowed) -> str:
     """Why a test fails: how much it keeps, the sentence of the verdict, and who holds it."""
     growth = format_bytes(judged.growth_bytes or 0.0)
     most = format_bytes(limit.max_growth_bytes)
@@ -163,8 +163,8 @@ def told(judged: Judged, limit: Allowed) -> str:
         f"leakline: keeps {growth} per call at least, after {limit.warm_up} to warm up; allowed are {most}",
         judged.verdict.summary,
     ]
-    kept = named(judged.verdict, "type")[:NAMES_TOLD]
-    holders = named(judged.verdict, "holder", "container")[:NAMES_TOLD]
+    kept = named(judged.verdict, "type")[:NAMES_SHOWN]
+    holders = named(judged.verdict, "holder", "container")[:NAMES_SHOWN]
     lines += [f"what: {', '.join(kept)}"] if kept else []
     lines += [f"held by: {', '.join(holders)}"] if holders else []
     advice = next((a for f in judged.verdict.findings for a in f.advice), None)

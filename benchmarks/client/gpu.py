@@ -2,9 +2,10 @@
 
     PYTHONPATH=agent_client:. python3 -m benchmarks.client.gpu [--json FILE]
 
-Needs Linux, one NVIDIA GPU with 6 GiB free, and a Python with torch; no network and no other package. Takes less than
-eight minutes. docs/gpu.md explains every line. Each line has what was done, what should be read, what was read, and
-the verdict: ok, FAIL, or "not known" where the driver does not say it (in most containers it lists no processes).
+Needs Linux, one NVIDIA GPU with 6 GiB free, and a Python with torch; no network and no other package. Takes less
+than eight minutes. docs/gpu.md explains every line. Each line has what was done, what should be read, what was
+read, and the verdict: ok, FAIL, or "not known" where the driver does not say it (in most containers it lists no
+processes).
 
 Exit status: 0 all passed, 1 something failed, 77 no NVIDIA GPU.
 """
@@ -29,9 +30,9 @@ from typing import Any, Final
 from leakline.analysis import examine
 from leakline.analysis.results import Finding, Verdict
 from leakline.analysis.run_history import RunHistory
-from leakline.probes.gpu.cuda import read_cuda
 from leakline.probes.gpu.nvml import read_nvml
 from leakline.probes.gpu.nvml_library import Driver
+from leakline.probes.gpu.torch_devices import read_cuda
 from leakline.report import load, spools_by_run
 
 from .gpu_programs import DEVICE, LEAK_BYTES, MIB, PROGRAMS, REST

@@ -60,7 +60,7 @@ class Case:
     capacities: Mapping[str, int] = field(default_factory=dict)
     generation: tuple[int, ...] = ()
     attempt: tuple[int, ...] = ()
-    # Private bytes at the end of each phase, one row per phase; empty without books.
+    # Private bytes at the end of each phase, one row per phase; empty without phase accounts.
     inside: tuple[Values, ...] = ()
     where: Mapping[str, int] = field(default_factory=dict)  # series -> the phase that it changes in
     initially: Mapping[str, float] = field(
@@ -102,9 +102,9 @@ class Sketch:
         generations: int,
         *,
         noise: float | None = None,
-        books: bool = False,
+        phase_accounts: bool = False,
     ) -> None:
-        self.rng, self.n, self.books = rng, generations, books
+        self.rng, self.n, self.phase_accounts = rng, generations, phase_accounts
         self.baseline = log_uniform(rng, *_BASELINE_BYTES)
         self.headroom = log_uniform(rng, *_HEADROOM)
         self.noise = log_uniform(rng, *_NOISE) if noise is None else noise
@@ -178,7 +178,7 @@ class Sketch:
             family, self.baseline, _sum(clean, scatter), tuple(clean),
             peak if leak else peak * self.headroom, leak, self.total, read, self.others, self.witness,
             self.watched, self.capacities, self.generation, self.attempt,
-            self._inside(clean, scatter) if self.books else (), self.where,
+            self._inside(clean, scatter) if self.phase_accounts else (), self.where,
             self.initially,
             under_limit.index(peak) if leak else None,
         )  # fmt: skip

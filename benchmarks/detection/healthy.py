@@ -14,12 +14,12 @@ _TURN: Final = 2 * math.pi
 
 
 def flat(rng: random.Random, n: int) -> Case:
-    return Sketch(rng, n, books=rng.random() < 0.5).case("flat")
+    return Sketch(rng, n, phase_accounts=rng.random() < 0.5).case("flat")
 
 
 def declared_fill(rng: random.Random, n: int) -> Case:
     """A buffer of known capacity fills, at times beyond the end of the run; its size is measured to 10 %."""
-    sketch = Sketch(rng, n, books=rng.random() < 0.5)
+    sketch = Sketch(rng, n, phase_accounts=rng.random() < 0.5)
     fill_declared(sketch, rng.randint(n // 6, round(1.3 * n)), rng.uniform(0.3, 4.0))
     return sketch.case("declared fill")
 
@@ -136,7 +136,7 @@ def checkpoints(rng: random.Random, n: int) -> Case:
 
 def evaluations(rng: random.Random, n: int) -> Case:
     """Every k generations a larger evaluation: a peak inside it, and a little that is freed in the next one."""
-    sketch = Sketch(rng, n, books=True)
+    sketch = Sketch(rng, n, phase_accounts=True)
     period, size, left = rng.randint(4, 12), rng.uniform(0.3, 2.0), rng.uniform(0.0, 0.1)
     sketch.passes(lambda i: size * (i % period == period - 1), 0)
     sketch.add(lambda i: left * size * (i % period == period - 1))

@@ -33,13 +33,13 @@ def _soon(rng: random.Random, n: int) -> int:
 
 
 def linear(rng: random.Random, n: int) -> Case:
-    sketch, slope = Sketch(rng, n, books=rng.random() < 0.5), draw_slope(rng)
+    sketch, slope = Sketch(rng, n, phase_accounts=rng.random() < 0.5), draw_slope(rng)
     sketch.leak(0, slope, evenly(slope))
     return sketch.case("linear")
 
 
 def late(rng: random.Random, n: int) -> Case:
-    sketch, slope = Sketch(rng, n, books=rng.random() < 0.5), draw_slope(rng)
+    sketch, slope = Sketch(rng, n, phase_accounts=rng.random() < 0.5), draw_slope(rng)
     sketch.leak(rng.randint(n // 8, n // 2), slope, evenly(slope))
     return sketch.case("late start")
 
@@ -77,7 +77,7 @@ def accelerating(rng: random.Random, n: int) -> Case:
 
 def fill_and_leak(rng: random.Random, n: int) -> Case:
     """A leak beside a declared buffer that fills."""
-    sketch, slope = Sketch(rng, n, books=rng.random() < 0.5), draw_slope(rng)
+    sketch, slope = Sketch(rng, n, phase_accounts=rng.random() < 0.5), draw_slope(rng)
     fill_declared(sketch, rng.randint(n // 6, n), rng.uniform(0.3, 4.0))
     sketch.leak(0, slope, evenly(slope))
     return sketch.case("fill and leak")
@@ -111,7 +111,7 @@ def noisy(rng: random.Random, n: int) -> Case:
 def counted(rng: random.Random, n: int) -> Case:
     """Little memory, but counts that rise exactly: of a class that is watched, or that is measured."""
     slope = log_uniform(rng, *_LITTLE)
-    sketch = Sketch(rng, n, books=True)
+    sketch = Sketch(rng, n, phase_accounts=True)
     sketch.leak(_soon(rng, n), slope, evenly(slope))
     sketch.others |= sketch.witness
     if not any(series.endswith(".bytes") for series in sketch.witness):
@@ -122,7 +122,7 @@ def counted(rng: random.Random, n: int) -> Case:
 
 def two_at_once(rng: random.Random, n: int) -> Case:
     """Two classes in two phases, from the same generation on."""
-    sketch, slope = Sketch(rng, n, books=True), draw_slope(rng)
+    sketch, slope = Sketch(rng, n, phase_accounts=True), draw_slope(rng)
     start, part = _soon(rng, n), rng.uniform(0.3, 0.7)
     sketch.leak(start, part * slope, evenly(part * slope), phase=0, name="app.Environment")
     rest = (1 - part) * slope

@@ -57,7 +57,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
     ),
     "Children": (
         "Where the process has started others. A role is `loader_workers`, `ranks` or `others`; one that nobody has is "
-        "absent. The 16 largest children are told one by one, as `loader_worker-0`, `rank_1`, by the name that the "
+        "absent. The 16 largest children are listed one by one, as `loader_worker-0`, `rank_1`, by the name that the "
         "program gave it with multiprocessing or by its script; the rest together as `other`.",
         (
             Name("children.count", "child processes"),
@@ -154,7 +154,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
             Name("python.garbage_is_whole", "whether those were all"),
         ),
     ),
-    "The books": (
+    "Memory by phase": (
         "At the end of a generation. A phase is the path of its names, or `between`, `other_threads`, `leakline`.",
         (
             Name("generation.seconds", "how long it took"),

@@ -98,7 +98,7 @@ class Upgraded:
 
 def bring_up_to_date(config: Config) -> Upgraded:
     """Bring the database to this version, as a server does when it starts. Raises LeaklineError."""
-    with _told(), alone_on(config.database_url):
+    with _errors_reported(), alone_on(config.database_url):
         engine = open_engine(config.database_url)
         try:
             before = current(engine)
@@ -115,7 +115,7 @@ def back_up(config: Config, target: Path) -> Checked:
         raise LeaklineError(
             f"there is no database at {database}; name it with --database-url or LEAKLINE_DATABASE_URL"
         )
-    with _told():
+    with _errors_reported():
         return sqlite_file.back_up(database, target)
 
 
@@ -123,7 +123,7 @@ def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
     """Make a backup the database; what was there is kept: its path. Raises LeaklineError while a server is on it."""
     # An empty one: --clean drops what the backup has and leaves what a newer version added.
     database = _file_of(config, f"dropdb and createdb, then pg_restore --dbname=… {source}")
-    with _told():
+    with _errors_reported():
         if source.exists() and database.exists() and source.samefile(database):
             raise CannotBackUp(f"{source} is the database itself; name a backup")
         checked = sqlite_file.check(source)
@@ -160,7 +160,7 @@ def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
 
 
 def _file_of(config: Config, instead: str) -> Path:
-    with _told():
+    with _errors_reported():
         # Says what is wrong with an address that is none.
         found = disk_space.file_of(config.database_url)
         if found is None:
@@ -170,7 +170,7 @@ def _file_of(config: Config, instead: str) -> Path:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _errors_reported() -> Iterator[None]:
     """Whatever goes wrong, as one line."""
     try:
         yield

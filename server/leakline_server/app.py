@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from . import logs
 from .config import Config
 from .ingest.writer import Writer
-from .live_updates import Live
+from .live_updates import Live, Watcher
 from .paths import MIGRATIONS, STATIC
 from .run_requests import Requests
 from .security.credentials import hash_password, is_password
@@ -39,7 +39,7 @@ from .web import webhook_api as webhooks_api
 from .web.alerts import pages as alert_pages
 from .web.auth import pages as sign_in_pages
 from .web.auth.authenticator import Callers
-from .web.auth.middleware import Door, Guard
+from .web.auth.middleware import AuthMiddleware, Guard
 from .web.derived_analysis import Derivations
 from .web.expectations import api as expectations_api
 from .web.export import api as export_api
@@ -55,11 +55,10 @@ from .web.rules import api as rules_api
 from .web.run_page import pages
 from .web.runs import api as read_api
 from .web.runs import pages as runs_pages
-from .web.runs import series_api, storage_api
+from .web.runs import series_api
 from .web.services import Services
 from .worker_thread import Worker
 from .workers.analysis_process import Apart
-from .workers.change_poller import Watcher
 from .workers.delivery_worker import Deliverer
 from .workers.examination import Looking
 from .workers.examination_worker import Examiner, Wakes
@@ -111,7 +110,6 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         event_stream.router,
         read_api.router,
         series_api.router,
-        storage_api.router,
         export_api.router,
         read_api.health,
         expectations_api.router,
@@ -133,14 +131,14 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         sign_in_pages.router,
         documents.router,
     ):
-        # Not included, which makes every route and its models anew for each application, at the first request.
+        # Not included, which makes every route and its models again for each application, at the first request.
         app.router.routes.extend(router.routes)
     app.mount("/static", RevalidatedFiles(directory=STATIC))
     errors.install(app, pages.error_page)
     openapi.install(app)
-    door = (config, rooms.services.callers, engine, pages.error_page)
-    # Innermost, so that what it refuses is compressed, and told to the pages of allowed origins, as any answer.
-    app.add_middleware(Door, *door)
+    authentication = (config, rooms.services.callers, engine, pages.error_page)
+    # Innermost, so that what it refuses is compressed, and reported to the pages of allowed origins, as any answer.
+    app.add_middleware(AuthMiddleware, *authentication)
     app.add_middleware(
         GZipMiddleware,
         compresslevel=COMPRESSION,
@@ -156,8 +154,10 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         )
     # Outermost: what may not be here at all is not even read.
     app.add_middleware(Guard, config=config)
-    app.hot = Hot(rooms.services, app.state.metrics, Guard(app, config), Door(app, *door))
-    app.told = logs.Told(app.answer) if logs.tells_requests() else app.answer
+    app.hot = Hot(
+        rooms.services, app.state.metrics, Guard(app, config), AuthMiddleware(app, *authentication)
+    )
+    app.logged = logs.RequestLog(app.answer) if logs.logs_requests() else app.answer
     return app
 
 
@@ -166,7 +166,7 @@ def _take_rules(engine: Engine, config: Config) -> None:
     try:
         take_file(engine, config.rules, time.time())
     except DATABASE_ERRORS as error:
-        if not disk_space.is_told(engine, error):
+        if not disk_space.is_logged(engine, error):
             raise
         log.warning("LEAKLINE_RULES is not taken over, for want of room; the rules of before hold")
 
@@ -175,11 +175,11 @@ class _Application(FastAPI):
     """Most requests are batches, and those go past the framework."""
 
     hot: Hot
-    told: ASGIApp
+    logged: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         logs.answering(scope)
-        await self.told(scope, receive, send)
+        await self.logged(scope, receive, send)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         run_id = self.hot.run_of(scope)

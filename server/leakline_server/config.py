@@ -1,4 +1,4 @@
-"""The server's settings: environment in, one frozen Config out. Every wrong value is told at the start."""
+"""The server's settings: environment in, one frozen Config out. Every wrong value is reported at the start."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
 # In a folder of its own: whoever deletes recordings of the client deletes no database.
 DEFAULT_DATABASE_URL: Final = "sqlite:///.leakline-server/leakline.db"
-# Where it was at first, beside those recordings.
+# Where it was at first, next to those recordings.
 FORMER_DATABASE_URL: Final = "sqlite:///.leakline/leakline.db"
 # Each is sent to by a thread of its own.
 MAX_APPRISE_URLS: Final = 32
@@ -124,7 +124,7 @@ class Config:
 
     @property
     def asks_nobody_of_the_public(self) -> bool:
-        """People are told an address beyond this machine, while it takes whoever comes for somebody on this machine."""
+        """Return True if links lead beyond this machine while every caller is trusted like a person on this machine."""
         host = urlsplit(self.public_url or "").hostname
         return (
             host is not None

@@ -1,6 +1,6 @@
 """Every bound on what is sent to a server and on what it answers, in one place and on without being asked for.
 
-`docs/limits.md` tells them to people, and a test holds that it does. Rooms import the numbers from here; nothing else
+`docs/limits.md` documents them, and a test compares both. Rooms import the numbers from here; nothing else
 names one. What a chat service takes stands with its format, because it is the service's number.
 """
 
@@ -18,11 +18,11 @@ MAX_WINDOW_BYTES: Final = 8 * 2**20
 # A body that trickles is cut.
 BODY_SECONDS: Final = 15.0
 # Of all bodies that are on their way at a time, and of the values of those that wait for a thread: past it, a request
-# is told to come again.
+# is asked to come again.
 MAX_BODIES_BYTES: Final = 64 * 2**20
 MAX_DEPTH: Final = 8
 MAX_JSON_DEPTH: Final = 16
-# Each is looked at on the event loop. A client of ours tells two thirds of them at most.
+# Each is looked at on the event loop. A client of ours sends two thirds of them at most.
 MAX_JSON_VALUES: Final = 20_000
 MAX_FORM_BYTES: Final = 64 * 1024
 MAX_FORM_FIELDS: Final = 50
@@ -67,7 +67,7 @@ MAX_ROW_ID: Final = 2**62
 # The year 3000: a clock that says more is in the wrong unit.
 MAX_TIME_SECONDS: Final = 32_503_680_000.0
 # A clock that is further ahead of the server's, or behind it, is believed no more: its times are put right, and that
-# is told.
+# is reported.
 MAX_SKEW_SECONDS: Final = 300.0
 
 # -- texts, in characters
@@ -107,7 +107,7 @@ MAX_RUN_ATTEMPTS: Final = 1_000
 MAX_CONFIG_BYTES: Final = 128 * 1024
 MAX_ENVIRONMENT_BYTES: Final = 64 * 1024
 # Names at the top of either.
-MAX_TOLD_NAMES: Final = 1_000
+MAX_NAMES_LISTED: Final = 1_000
 MAX_NOTES: Final = 1_000
 MAX_NOTES_AT_ONCE: Final = 100
 MAX_NOTES_BYTES: Final = 2**20
@@ -171,18 +171,18 @@ MAX_PAGE: Final = 200
 MAX_POINTS: Final = 20_000
 MAX_ITEMS: Final = 1_000
 MAX_LISTED: Final = 5_000
-# Each tells its packages.
-MAX_ATTEMPTS_TOLD: Final = 50
+# Each has its packages.
+MAX_ATTEMPTS_LISTED: Final = 50
 # Of a run: the largest are examined, booked and compared. Each costs a millisecond or two, and a page waits for all.
 MAX_PROCESSES_STUDIED: Final = 1_024
 # Of an answer that has no room for more series, and of a list of snapshots.
 MAX_PROCESSES_READ: Final = 1_024
 # The page of a run has three tables of them.
-MAX_PROCESSES_TOLD: Final = 1_000
+MAX_PROCESSES_LISTED: Final = 1_000
 # Encoded, without their lines: each may have long names and many reasons of losses.
-MAX_PROCESSES_TOLD_BYTES: Final = 2 * 2**20
+MAX_PROCESSES_LISTED_BYTES: Final = 2 * 2**20
 # Encoded: whole for 64 processes that print lines of 300 characters.
-MAX_LINES_TOLD_BYTES: Final = 2**20
+MAX_LINES_LISTED_BYTES: Final = 2**20
 
 # -- a request of OpenTelemetry
 MAX_OTLP_RESOURCES: Final = 64

@@ -1,10 +1,14 @@
-"""Everybody who watches a run: one of them reads what is new, all of them are sent the same bytes.
+"""Live updates: one reader per run reads what is new, and everybody who watches the run is sent the same bytes.
 
-A `Channel` is for those who watch the same samples of one run. It reads the database once for each moment with news,
-at most four times a second, and keeps the newest messages; who fell behind further than those reach is read for from
-where it is. So nothing is queued for anybody, and a slow viewer costs nothing.
+A `Channel` is for those who watch the same samples of one run. It reads the database once for each moment with
+news, at most four times a second, and keeps the newest messages; for a viewer that fell behind further than those
+reach, it reads from where that viewer is. So nothing is queued for anybody, and a slow viewer costs nothing.
 
 `wake` may be called from any thread; everything else happens on the event loop.
+
+`Watcher` follows the other servers on the same database: new batches of the runs that are watched here, and
+requests to processes. On SQLite there is no other server; there it writes which requests were answered, and is
+woken for that. It still looks at the runs once in a while, because the command line may have removed one.
 """
 
 from __future__ import annotations
@@ -12,12 +16,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .store.engine import without_content
+from .run_requests import Requests
+from .store.engine import DATABASE_ERRORS, Engine, without_content
+from .store.leases import has_other_servers, revisions
+from .store.maintenance import quarantine
 
 COALESCE_SECONDS: Final = 0.25
 # Something is sent at least this often, so that nobody in between takes a quiet stream for a dead one.
@@ -29,7 +37,7 @@ log = logging.getLogger("leakline")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Update:
     """What leads from ``since`` to ``revision``, as it goes over the wire. ``since`` is None for who has nothing."""
 
     since: int | None
@@ -37,7 +45,7 @@ class Told:
     data: bytes
 
 
-Read = Callable[[int | None], Awaitable[Told]]
+Read = Callable[[int | None], Awaitable[Update]]
 
 
 class Live:
@@ -72,7 +80,7 @@ class Live:
         self._on_loop(self._wake, {run_id: None})
 
     def wake_behind(self, revisions: Mapping[str, int | None]) -> None:
-        """Runs are at these revisions: those of them that viewers have not been told of have news, and those that are
+        """Runs are at these revisions: those that viewers do not know yet have news, and those that are
         gone (None). From any thread.
         """
         self._on_loop(self._wake, revisions)
@@ -134,12 +142,12 @@ class Live:
 
 
 class Channel:
-    """What several viewers are told. ``revision`` is what all of them will be told of, None before the first look."""
+    """What several viewers receive. ``revision`` is what all of them will have received, None before the first read."""
 
     def __init__(self, read: Read, ended: asyncio.Event) -> None:
         self._read, self._ended = read, ended
-        self._kept: deque[Told] = deque(maxlen=MAX_KEPT_MESSAGES)
-        self._reading: dict[int | None, asyncio.Task[Told]] = {}
+        self._kept: deque[Update] = deque(maxlen=MAX_KEPT_MESSAGES)
+        self._reading: dict[int | None, asyncio.Task[Update]] = {}
         self._follower: asyncio.Task[None] | None = None
         self.viewers: set[Viewer] = set()
         self.news = asyncio.Event()
@@ -162,19 +170,19 @@ class Channel:
         if self._follower is not None:
             self._follower.cancel()
 
-    def since(self, revision: int) -> list[Told] | None:
+    def since(self, revision: int) -> list[Update] | None:
         """What leads from a revision to the newest; None when that is not kept any more."""
         newest = self.revision
         if newest is None or revision >= newest:
             return []
-        found: list[Told] = []
-        for told in reversed(self._kept):
-            found.append(told)
-            if told.since is not None and told.since <= revision:
+        found: list[Update] = []
+        for update in reversed(self._kept):
+            found.append(update)
+            if update.since is not None and update.since <= revision:
                 return found[::-1]
         return None
 
-    async def read(self, revision: int | None) -> Told:
+    async def read(self, revision: int | None) -> Update:
         """Read from a revision on; those who ask for the same meanwhile are given the same."""
         return await asyncio.shield(self._reading.get(revision) or self._begin_to_read(revision))
 
@@ -182,13 +190,13 @@ class Channel:
         for viewer in self.viewers:
             viewer.event.set()
 
-    def _begin_to_read(self, revision: int | None) -> asyncio.Task[Told]:
+    def _begin_to_read(self, revision: int | None) -> asyncio.Task[Update]:
         task = asyncio.ensure_future(self._read(revision))
         self._reading[revision] = task
         task.add_done_callback(lambda done: self._has_read(revision, done))
         return task
 
-    def _has_read(self, revision: int | None, done: asyncio.Task[Told]) -> None:
+    def _has_read(self, revision: int | None, done: asyncio.Task[Update]) -> None:
         if self._reading.get(revision) is done:
             del self._reading[revision]
         if not done.cancelled():
@@ -198,7 +206,7 @@ class Channel:
     def _end_with(self, follower: asyncio.Task[None]) -> None:
         error = None if follower.cancelled() else follower.exception()
         if error is not None:
-            # The database failed, or the run is gone: every stream ends, and comes back to be told which.
+            # The database failed, or the run is gone: every stream ends, and its client comes back to learn which.
             log.warning("live streams end: %s", without_content(error))
         self.over = True
         self.wake_viewers()
@@ -216,19 +224,19 @@ class Channel:
             return
         self.news.clear()
         # Not one that is under way: it may have looked before there were news.
-        told = await asyncio.shield(self._begin_to_read(self.revision))
+        update = await asyncio.shield(self._begin_to_read(self.revision))
         assert self.revision is not None
-        if told.revision < self.revision:
-            raise LookupError("a run begins anew under its id")
-        if told.revision > self.revision:
-            self._publish(told)
+        if update.revision < self.revision:
+            raise LookupError("a run starts again under its id")
+        if update.revision > self.revision:
+            self._publish(update)
             await self._pause()
 
-    def _publish(self, told: Told) -> None:
-        self._kept.append(told)
+    def _publish(self, update: Update) -> None:
+        self._kept.append(update)
         while len(self._kept) > 1 and sum(len(kept.data) for kept in self._kept) > MAX_KEPT_BYTES:
             self._kept.popleft()
-        self.revision = told.revision
+        self.revision = update.revision
         self.wake_viewers()
 
     async def _pause(self) -> None:
@@ -252,10 +260,10 @@ class Viewer:
 
     async def begin(self, known: int | None) -> bytes:
         """What there is to tell who has this revision, or nothing."""
-        told = await self._channel.read(known)
-        self._revision = told.revision
-        self._channel.follow(told.revision)
-        return told.data
+        update = await self._channel.read(known)
+        self._revision = update.revision
+        self._channel.follow(update.revision)
+        return update.data
 
     async def news(self) -> bytes | None:
         """Wait for what is new; empty when there was nothing for long, None when the stream ends."""
@@ -280,4 +288,57 @@ class Viewer:
         if not found:
             return b""
         self._revision = found[-1].revision
-        return found[0].data if len(found) == 1 else b"".join(told.data for told in found)
+        return found[0].data if len(found) == 1 else b"".join(update.data for update in found)
+
+
+# How long a page may be behind what another server took in, and a process behind what was asked there.
+RUNS_SECONDS: Final = 0.25
+REQUESTS_SECONDS: Final = 1.0
+ALONE_SECONDS: Final = 60.0
+BACK_OFF_SECONDS: Final = 1.0
+
+
+class Watcher:
+    """`once` is what its thread repeats. ``clock`` is monotonic seconds."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        live: Live,
+        requests: Requests,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine, self._live, self._requests, self._clock = engine, live, requests, clock
+        self._several = has_other_servers(engine)
+        self._next_requests = clock()
+        self._failed = False
+
+    def news(self) -> None:
+        """A batch has answered a request; before the thread is woken."""
+        self._next_requests = self._clock()
+
+    def once(self) -> float:
+        """Look once. Returns the seconds until the next look."""
+        try:
+            self._look()
+        except DATABASE_ERRORS as error:
+            if not quarantine.after(self._engine, error) and not self._failed:
+                log.warning(
+                    "what other servers do waits for the database: %s", without_content(error)
+                )
+            self._failed = True
+            return BACK_OFF_SECONDS
+        self._failed = False
+        return RUNS_SECONDS if self._several else ALONE_SECONDS
+
+    def _look(self) -> None:
+        if self._clock() >= self._next_requests:
+            self._next_requests = self._clock() + (
+                REQUESTS_SECONDS if self._several else ALONE_SECONDS
+            )
+            self._requests.refresh()
+        watched = self._live.watched
+        if watched:
+            found = revisions(self._engine, watched)
+            # One that is gone has news as well: its pages end.
+            self._live.wake_behind({run_id: found.get(run_id) for run_id in watched})

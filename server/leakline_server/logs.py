@@ -73,11 +73,11 @@ def request_id() -> str | None:
     return found
 
 
-def tells_requests() -> bool:
+def logs_requests() -> bool:
     return log.isEnabledFor(logging.INFO)
 
 
-class Told:
+class RequestLog:
     """An application of which each request is a line of level info: method, path, status, milliseconds."""
 
     def __init__(self, app: Any) -> None:
@@ -86,14 +86,14 @@ class Told:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began, status = time.perf_counter(), 0
 
-        async def told(message: Message) -> None:
+        async def send_logged(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, send_logged)
         finally:
             if scope["type"] == "http":
                 seconds = time.perf_counter() - began

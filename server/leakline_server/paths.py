@@ -1,4 +1,4 @@
-"""Where templates, static files and the like lie: beside the package in a checkout, inside it in a wheel."""
+"""Where templates, static files and the like lie: next to the package in a checkout, inside it in a wheel."""
 
 from __future__ import annotations
 

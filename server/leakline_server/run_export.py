@@ -104,7 +104,7 @@ def _csv(engine: Engine, run_id: str, names: list[str]) -> Iterator[bytes]:
 
 
 def _title(name: str) -> str:
-    """A series that is called as what every snapshot has is told apart."""
+    """A series that is called as what every snapshot has is distinguished."""
     return f"series.{name}" if name in FIXED or name in _OF_PROCESS else name
 
 

@@ -1,9 +1,9 @@
 """What the training processes are asked for: looks, by people and by the examiner for what nobody holds yet, and by
 people the cleanup that a program has registered.
 
-The truth is a table, so that what one server asks reaches a process that sends to another. Here is what of it is told:
+The truth is a table, so that what one server asks reaches a process that sends to another. Here is what of it is sent:
 `refresh` reads it every moment, and no batch waits for the database. A request goes with every answer to a batch of
-its process until a batch tells what came of it, so it may be told twice; the client looks once. All calls may come from
+its process until a batch reports the outcome, so it may be sent twice; the client looks once. All calls may come from
 any thread.
 """
 
@@ -27,7 +27,7 @@ from .store.runs.run_history import NoSuchRun
 
 # What the examiner asked for is remembered for this many types; of the others the table is asked again.
 MAX_REMEMBERED: Final = 16_384
-# What was answered here and told by another server, until the next `refresh`.
+# Requests answered here that another server sent, until the next `refresh`.
 MAX_ELSEWHERE: Final = 4_096
 # The holders of one type are looked for at most once in so many generations.
 AGAIN_AFTER: Final = 8
@@ -49,11 +49,11 @@ class Requests:
         has_answers: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine, self._clock, self._has_answers = engine, clock, has_answers
-        # Between the table and what is told of it. Never held where a batch waits.
+        # Between the table and what is informed of it. Never held where a batch waits.
         self._lock = threading.Lock()
         # Run -> what waits for it; replaced as a whole.
-        self._told: Mapping[str, Sequence[Request]] = {}
-        # Request id -> run, until the table says so too: of what was told here, and of what another server told.
+        self._waiting: Mapping[str, Sequence[Request]] = {}
+        # Request id -> run, until the table says so too: of requests sent here, and by another server.
         self._answered: dict[str, str] = {}
         self._answered_elsewhere: dict[str, str] = {}
         # (run, type) -> the generation it was last asked for.
@@ -75,19 +75,19 @@ class Requests:
                 ) from error
             same = (request.kind, request.type, request.rank)
             others = [
-                r for r in self._told.get(run_id, ()) if (r.kind, r.type, r.rank) != same
+                r for r in self._waiting.get(run_id, ()) if (r.kind, r.type, r.rank) != same
             ]  # fmt: skip
-            self._told = {**self._told, run_id: (*others, request)}
+            self._waiting = {**self._waiting, run_id: (*others, request)}
             return request
 
     def of(self, run_id: str, rank: int) -> list[dict[str, str]]:
         """What the answer to a batch of this process carries."""
-        waiting = self._told.get(run_id)
+        waiting = self._waiting.get(run_id)
         if waiting is None:
             return []
         since = self._clock() - EXPIRE_SECONDS
         return [
-            r.told()
+            r.to_json()
             for r in waiting
             if r.rank == rank and r.asked_at > since and not self._is_answered(r.id)
         ]
@@ -95,14 +95,14 @@ class Requests:
     def answered(self, run_id: str, events: Iterable[Any]) -> None:
         """Forget what these events of a batch tell the outcome of.
 
-        A process may have heard of it from another server, a moment ago, and tells the outcome once.
+        A process may have received it from another server a moment ago, and reports the outcome once.
         """
         named = (event.data.get("request") for event in events if event.kind == "mark")
-        told = {number for number in named if isinstance(number, str)}
-        if not told:
+        numbers = {number for number in named if isinstance(number, str)}
+        if not numbers:
             return
-        here = {r.id for r in self._told.get(run_id, ())}
-        for number in told:
+        here = {r.id for r in self._waiting.get(run_id, ())}
+        for number in numbers:
             if self._is_answered(number):
                 continue
             if number in here:
@@ -120,7 +120,7 @@ class Requests:
             by_run: dict[str, list[Request]] = {}
             for request in stored.waiting(self._engine, self._clock()):
                 by_run.setdefault(request.run_id, []).append(request)
-            self._told = by_run
+            self._waiting = by_run
             for number in answered:
                 self._answered.pop(number, None)
                 self._answered_elsewhere.pop(number, None)

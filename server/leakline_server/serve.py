@@ -1,6 +1,6 @@
 """Serving: one process that answers, bound before anything is said, ended by Ctrl-C within two seconds.
 
-uvicorn by itself waits for open streams for ever, or cancels them with a traceback. Here the signal first tells the
+uvicorn by itself waits for open streams for ever, or cancels them with a traceback. Here the signal first ends the
 streams to end, so that nothing is left to wait for.
 """
 
@@ -102,7 +102,7 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     listening = _bind(config)
     config = replace(config, port=listening.getsockname()[1])
-    with _ending_when_told(), contextlib.ExitStack() as held:
+    with _ending_on_signal(), contextlib.ExitStack() as held:
         app = open_app(config, held)
         most = _allow_connections()
         malloc_settings.give_back()
@@ -111,8 +111,8 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
 
 
 @contextlib.contextmanager
-def _ending_when_told() -> Iterator[None]:
-    """SIGTERM is how a service is told to end: no failure, and what is held is given back. While requests are
+def _ending_on_signal() -> Iterator[None]:
+    """SIGTERM is how a service is asked to end: no failure, and what is held is given back. While requests are
     answered uvicorn takes it, and raises it once more when it is done.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -151,7 +151,7 @@ def _await_postgres(url: str) -> None:
         engine = open_engine(url)
     except BadDatabaseUrl as error:
         raise CannotServe(str(error)) from error
-    until, told = time.monotonic() + POSTGRES_SECONDS, False
+    until, warned = time.monotonic() + POSTGRES_SECONDS, False
     try:
         while True:
             try:
@@ -160,12 +160,12 @@ def _await_postgres(url: str) -> None:
             except DATABASE_ERRORS as error:
                 if not may_answer_soon(error) or time.monotonic() > until:
                     raise CannotServe(_cannot_open(error)) from error
-                if not told:
+                if not warned:
                     log.warning(
                         "%s does not answer; trying again for up to %.0f seconds",
                         " ".join(disk_space.called(engine)), POSTGRES_SECONDS,
                     )  # fmt: skip
-                told = True
+                warned = True
                 time.sleep(POSTGRES_PAUSE_SECONDS)
     finally:
         engine.dispose()
@@ -263,14 +263,14 @@ class _Server(uvicorn.Server):
 
 
 def _end_without_it(status: int) -> None:
-    """A backstop: whatever waits for a Postgres that says nothing cannot be told to stop waiting."""
+    """A backstop: whatever waits for a Postgres that does not answer cannot be interrupted."""
 
     def end() -> None:
         # Nor can whoever should read what is logged, and does not: a pipe that is full.
         said = "the database does not answer; ended without waiting for it"
-        told = threading.Thread(target=log.warning, args=(said,), daemon=True)
-        told.start()
-        told.join(LAST_WORD_SECONDS)
+        warning_thread = threading.Thread(target=log.warning, args=(said,), daemon=True)
+        warning_thread.start()
+        warning_thread.join(LAST_WORD_SECONDS)
         os._exit(status)
 
     timer = threading.Timer(SILENT_END_SECONDS, end)

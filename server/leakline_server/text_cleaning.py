@@ -69,7 +69,7 @@ def _all(thing: Any, removed: re.Pattern[str]) -> Any:
 
 
 def _name(key: str, removed: re.Pattern[str]) -> str:
-    """What a key becomes, whatever stands beside it: else one sent again, or in another batch, were another's.
+    """What a key becomes, whatever its neighbours: else one sent again, or in another batch, were another's.
 
     Where the first run of characters is removed stands a sign of the whole key, so that two stay two.
     """

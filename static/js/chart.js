@@ -2,7 +2,7 @@
 
 import { chartToCsv } from "./csv.js";
 import { figure, fullRange } from "./figure.js";
-import { covers, withLines } from "./stretch.js";
+import { covers, withLines } from "./zoom_range.js";
 
 const probe = document.createElement("span");
 probe.hidden = true;

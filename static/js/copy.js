@@ -1,5 +1,5 @@
 // `data-copy`: a button that puts the text at an address of the server into the clipboard. Where a page may not write there
-// (plain HTTP, a refusal), the text stands in a box, selected. And the menu beside it closes as menus do.
+// (plain HTTP, a refusal), the text stands in a box, selected. And the menu next to it closes as menus do.
 
 const LABEL = "Copy report";
 const SHOWN_MS = 3000;

@@ -81,7 +81,7 @@ export function fullRange(charts) {
   return [first - air, last + air];
 }
 
-// A forecast that lies beside a zoom must not set its height.
+// A forecast outside a zoom must not set its height.
 const inView = (cone, { range: [first, last] }) => Boolean(cone) && cone.x[0] < last && cone.x[cone.x.length - 1] > first;
 
 function traces(chart, line, scale, theme, colour, finest) {
@@ -146,7 +146,7 @@ function layout(chart, theme, colour, view, scale) {
     ...resolved,
     ...(phone.margin ? { margin: phone.margin } : {}),
     uirevision: "keep",
-    // What the viewer has hidden or shown is told anew with each drawing: plotly's own memory goes by place.
+    // What the viewer has hidden or shown is passed again with each drawing: plotly's own memory goes by place.
     legend: { ...resolved.legend, ...phone.legend, uirevision: JSON.stringify([view.group ?? null, ...(view.lines ?? [])]) },
     shapes: [...bands, ...markLines(chart.marks, colour), ...levels],
     annotations: annotations(chart, view, colour, scale),

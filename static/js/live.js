@@ -1,7 +1,7 @@
-// What is new of a run: by one stream, or by looking now and then where other windows hold the streams (slots.js).
+// What is new of a run: by one stream, or by looking now and then where other windows hold the streams (stream_slots.js).
 // Both are given up while nobody looks, and go on after where they ended.
 
-import { BEAT_MS, Slots } from "./slots.js";
+import { BEAT_MS, Slots } from "./stream_slots.js";
 
 const RETRY_MS = 2_000;
 

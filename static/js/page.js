@@ -1,8 +1,8 @@
 // What every page has: the switches of the viewer, keyboard shortcuts, times in the viewer's zone.
 
 import { ago } from "./formats.js";
-import { keep } from "./kept.js";
-import { remember } from "./parts.js";
+import { keep } from "./browser_storage.js";
+import { remember } from "./page_fragments.js";
 import { startUnits, switchUnits, unitsNow, useUnits } from "./units.js";
 
 const isDark = () =>

@@ -1,12 +1,12 @@
 // The page of one run: charts, and live updates through the same fragments as the first paint.
 
 import { appendRows, wantedNames } from "./append.js";
-import { listenForAsking } from "./ask.js";
+import { listenForAsking } from "./request_buttons.js";
 import { LiveStream } from "./live.js";
 import { onKey, reveal, showTimes } from "./page.js";
-import { Paced } from "./paced.js";
-import { takeParts } from "./parts.js";
-import { isOver, markOf, quiet, WORDS } from "./standing.js";
+import { Paced } from "./rate_limit.js";
+import { takeParts } from "./page_fragments.js";
+import { isOver, markOf, quiet, WORDS } from "./run_state.js";
 import { writeView } from "./view.js";
 import { chartsInView } from "./viewing.js";
 
@@ -18,7 +18,7 @@ const mark = document.getElementById("live");
 let paused = false;
 let streamed = true;
 let connection = "closed";
-let run = { state: page.dataset.state, reason: page.dataset.reason, presumed: page.dataset.presumed === "true", last_seen_at: page.dataset.seenAt };
+let run = { state: page.dataset.state, reason: page.dataset.reason, end_inferred: page.dataset.endInferred === "true", last_seen_at: page.dataset.seenAt };
 let missed = 0;
 let outdated = false;
 // The clock of the server, by which runs are heard of, in terms of the one that no viewer sets.
@@ -150,8 +150,8 @@ function takeSnapshots({ process, rows }) {
   fragments.want();
 }
 
-function takeRun(told) {
-  run = told;
+function takeRun(found) {
+  run = found;
   fragments.want();
   stayForTheLastVerdict();
   showState();

@@ -1,7 +1,7 @@
 // The list of runs: what is picked, and what can be done with it; the list follows what happens while somebody looks.
 
 import { showTimes } from "./page.js";
-import { takeParts } from "./parts.js";
+import { takeParts } from "./page_fragments.js";
 
 const form = document.getElementById("picked");
 const search = document.getElementById("search");

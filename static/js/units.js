@@ -2,7 +2,7 @@
 // and labels are worked out from what is written, and what was written comes back with the other choice.
 
 import { inUnits, useDecimal } from "./formats.js";
-import { keep, kept, keptAs } from "./kept.js";
+import { keep, kept, keptAs } from "./browser_storage.js";
 
 // What people have named, and what is to be typed as it stands.
 const AS_IT_IS = "script, style, code, pre, textarea, option, [data-choose], .document, .run-head h1, td a, .name, .tag, .chart";

@@ -1,7 +1,7 @@
 // Charts that a viewer zooms and chooses lines of: the view stands in the address, and a stretch gets points of its own.
 
 import { Charts, loadTheme } from "./chart.js";
-import { stretched, StretchReader } from "./stretch.js";
+import { stretched, StretchReader } from "./zoom_range.js";
 import { rangeText, readView, writeView } from "./view.js";
 
 /**

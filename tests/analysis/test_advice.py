@@ -70,7 +70,7 @@ CASES: dict[str, dict[str, Any]] = {
     "Files stay open: use with": {"owner": "_io.BufferedReader"},
     "Connections stay open": {"owner": "sqlite3.Connection"}, "Mapped files stay open": {"owner": "mmap.mmap"},
     "Helper processes are kept": {"owner": "subprocess.Popen"},
-    "Functions are traced anew": {"more": ["tensorflow.python.eager.function.ConcreteFunction"]},
+    "Functions are traced again": {"more": ["tensorflow.python.eager.function.ConcreteFunction"]},
     "load_state_dict(other.state_dict()), without deepcopy": {"more": ["torch.nn.parameter.Parameter"]},
     "Drop arrays at the end": {"kind": "arrays", "owner": "numpy.ndarray"},
     "Bound app.Log.losses: collections.deque(maxlen=…)": {"container": "app.Log.losses"},
@@ -106,7 +106,7 @@ def test_advice_is_absent_without_its_evidence(words: str) -> None:
         "Drop batch and result tensors": {"Give a logger numbers", "zero_grad(set_to_none=True)"},
         # A finding of an object that nothing else is known of.
         "Reuse one Record": {
-            "Hooks are registered again", "Exceptions are kept with their frames", "Functions are traced anew",
+            "Hooks are registered again", "Exceptions are kept with their frames", "Functions are traced again",
             "load_state_dict(other.state_dict()), without deepcopy",
             "Bound app.Log.losses: collections.deque(maxlen=…)",
         },

@@ -9,7 +9,7 @@ import pytest
 from builder import EVOLVE, MIB, TRAIN, Training, kept_environments, loss_graph
 
 from leakline.analysis import examine
-from leakline.analysis.memory.memory_by_phase import books
+from leakline.analysis.memory.memory_by_phase import phase_accounts
 from leakline.analysis.results import AttemptGrowth, GenerationSpan
 from leakline.analysis.run_history import ProcessHistory, RunHistory, history_from_batches
 from leakline.analysis.timeline import timelines_of
@@ -61,7 +61,7 @@ def test_what_went_with_the_process_is_no_release(changes: dict[str, int]) -> No
     # 400 MiB less, of which nothing is seen on the axis of the verdict, and nothing by phase.
     steps = [b - a for a, b in pairwise(timeline.private)]
     assert min(steps) > -8 * MIB
-    booked = books(history)
+    booked = phase_accounts(history)
     assert min(booked.total) > -8 * MIB
     # As it was read: there it is.
     resident = [v for v in timeline.readings("process.rss_bytes") if v is not None]
@@ -76,9 +76,9 @@ def test_what_was_done_again_is_there_once_as_the_later_attempt_did_it(
     (timeline,) = timelines_of(history)
     assert timeline.generations == tuple(range(18))
     assert [timeline.segment[row] for row in timeline.end_rows] == [0] * 6 + [1] * 12
-    assert books(history).generations == tuple(range(18))
-    alone = books(together(SECOND))
-    assert books(history).total[7:] == alone.total[1:]
+    assert phase_accounts(history).generations == tuple(range(18))
+    alone = phase_accounts(together(SECOND))
+    assert phase_accounts(history).total[7:] == alone.total[1:]
 
 
 def test_processes_at_the_same_time_have_a_timeline_each() -> None:
@@ -98,7 +98,7 @@ def test_children_one_after_the_other_share_a_timeline_and_are_not_in_memory_by_
     children = tuple(child(n, end + 100_000 * n) for n in range(5))
     history = replace(alone, processes=(*children, *alone.processes))
     assert [timeline.name for timeline in timelines_of(history)] == ["rank 0 child", "rank 0 main"]
-    assert books(history) == books(alone)
+    assert phase_accounts(history) == phase_accounts(alone)
     assert examine(history).generations == examine(alone).generations == 8
     at_once = tuple(child(n, end + n) for n in range(3))
     names = [timeline.name for timeline in timelines_of(replace(alone, processes=at_once))]
@@ -107,7 +107,7 @@ def test_children_one_after_the_other_share_a_timeline_and_are_not_in_memory_by_
 
 def test_children_alone_count_their_own_generations() -> None:
     history = replace(together(FIRST), processes=(child(0, 0.0),))
-    assert books(history).generations == (0, 1, 2)
+    assert phase_accounts(history).generations == (0, 1, 2)
 
 
 LEAKING = Training(leaks=(kept_environments(),), generations=30, instance="p1")

@@ -438,7 +438,7 @@ def test_from_twice_the_promise_on_the_sentence_has_the_multiple(
     ("generations", "said"),
     [
         (0, "No generation has ended with the fix yet."),
-        (1, "1 generation with the fix so far; growth is told from 5 generations on."),
+        (1, "1 generation with the fix so far; growth is measured from 5 generations on."),
     ],
 )
 def test_too_few_generations_are_counted(generations: int, said: str) -> None:

@@ -75,8 +75,8 @@ def checked(history: RunHistory) -> list[AssertionCheck]:
 
 def counts(check: AssertionCheck) -> tuple[int, int, int]:
     """Return the generations below the band, within it and above it."""
-    below = sum(each.off_by < 0 for each in check.deviations)
-    return below, check.judged - check.outside, check.outside - below
+    below = sum(each.difference < 0 for each in check.deviations)
+    return below, check.checked - check.violations, check.violations - below
 
 
 def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
@@ -90,7 +90,7 @@ def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
     assert {c.state for c in found} == {"broken"}
     worst = found[-1].deviations[-1]
     assert worst.generation == 12
-    assert worst.off_by == pytest.approx(125 * GB, rel=0.01)
+    assert worst.difference == pytest.approx(125 * GB, rel=0.01)
     assert found[0].sentence.startswith("Above in generations 2 to 5 by up to 42.")
     assert found[0].sentence.endswith("GiB (generation 5); 1 of 5 within.")
 
@@ -159,7 +159,7 @@ def test_a_long_plan_stays_small() -> None:
     verdict = examine(run_of(dict.fromkeys(range(500), 5), *events, declared_band(0, 499, 0, 1)))
     assert len(verdict.assertions) <= 40
     whole = next(c for c in verdict.assertions if c.last == 499 and c.first == 0)
-    assert (whole.outside, len(whole.deviations)) == (500, 50)
+    assert (whole.violations, len(whole.deviations)) == (500, 50)
     assert json.loads(json.dumps(verdict_json(verdict))) == verdict_json(verdict)
 
 
@@ -276,7 +276,7 @@ def test_growth_over_what_was_not_read_or_a_resume_is_unknown() -> None:
 def test_growth_is_checked_where_resident_memory_is_read() -> None:
     history = RunHistory("r", events=(declared_band(0, 1, 5, None, GENERATION_GROWTH),))
     (check,) = check_assertions(history, paired(of(read([10, 15]))))
-    assert (check.state, check.judged) == ("holds", 1)
+    assert (check.state, check.checked) == ("holds", 1)
     assert (
         check_assertions(history, paired(of(timeline_from_rows({"x": [1, 1]}))))[0].state
         == "not_measured"
@@ -291,8 +291,8 @@ def test_a_peak_is_the_highest_of_all_snapshots_of_its_generation() -> None:
     assert list(readings_of(timeline, "process.peak_bytes")) == [7, 3, None]
 
 
-def deviations(*off_by: tuple[int, float]) -> list[Deviation]:
-    return [Deviation(generation, 0, off) for generation, off in off_by]
+def deviations(*difference: tuple[int, float]) -> list[Deviation]:
+    return [Deviation(generation, 0, off) for generation, off in difference]
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_report_004_s_bounds_of_a_phase_are_exact(kept: int, state: str) -> None
     assert (check.metric, check.state, check.worst, check.worst_generation) == (
         "phase.kept_bytes", state, kept, 1,
     )  # fmt: skip
-    assert check.outside == int(state != "holds")
+    assert check.violations == int(state != "holds")
 
 
 def test_more_than_normal_is_shown_and_is_no_leak() -> None:
@@ -644,7 +644,7 @@ def test_the_worst_of_those_that_are_alike_is_the_first() -> None:
     amounts: Amounts = [(2, 50), (3, 200), (4, 200), (5, 101), (6, 100)]
     found = check(RUN, budget(), Readings(amounts, 5))
     assert (found.worst, found.worst_generation, found.state) == (200, 3, "broken")
-    assert (found.measured, found.outside, found.judged) == (Interval(100, 100, 100), 3, 5)
+    assert (found.measured, found.violations, found.checked) == (Interval(100, 100, 100), 3, 5)
 
 
 @pytest.mark.parametrize(

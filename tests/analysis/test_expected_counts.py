@@ -133,7 +133,7 @@ def trained(
 def test_a_run_that_comes_back_is_quiet() -> None:
     run = history(trained(567, 567, 560, 567))
     (row,) = check_counts(run)
-    assert (row.state, row.low, row.high, row.outside) == ("holds", None, 567, 0)
+    assert (row.state, row.low, row.high, row.violations) == ("holds", None, 567, 0)
     assert not examine(run).findings
 
 

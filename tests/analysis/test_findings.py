@@ -35,7 +35,7 @@ from leakline.analysis.findings.finding_builder import (
     _contract_lines,
     _count_lines,
     _count_rate,
-    _counted_too_seldom,
+    _counted_too_rarely,
     _explained_lines,
     _harmless,
     _is_idle,
@@ -52,7 +52,7 @@ from leakline.analysis.findings.finding_builder import (
     merge_alike,
     only_contract,
     rank_key,
-    worth_telling,
+    worth_reporting,
 )
 from leakline.analysis.findings.gauges import (
     _change,
@@ -316,7 +316,10 @@ def test_the_explanation_of_a_growth_follows_its_channel(
     ("looks", "unknown", "said"),
     [
         (None, "outside", "No Python object was counted: from outside nobody can tell what it is."),
-        ([1] + [None] * 11, "seldom", "Objects were counted too seldom since it began: what it is, is not known yet."),
+        (
+            [1] + [None] * 11, "rarely_counted",
+            "Objects were counted too rarely since it began: what it is, is not known yet.",
+        ),
         ([1] * 12, None, "No Python object that was counted explains it."),
     ],
 )  # fmt: skip
@@ -331,18 +334,18 @@ def test_native_growth_says_how_well_objects_were_looked_at(
 
 
 @pytest.mark.parametrize(
-    ("at", "start", "seldom"),
+    ("at", "start", "rarely"),
     [({4, 9}, 5.0, False), ({3, 9}, 5.0, True), ({9}, None, True), ({0, 1}, None, False), (set(), 5.0, True)],
     ids=["one just before", "one long before", "one look", "two looks", "no look"],
 )  # fmt: skip
 def test_two_looks_at_the_heap_are_enough_where_one_lies_just_before_the_start(
-    at: set[int], start: float | None, seldom: bool
+    at: set[int], start: float | None, rarely: bool
 ) -> None:
     timeline = study_of(python__objects=[1 if g in at else None for g in range(12)]).timeline
     begin = None if start is None else (start, start - 3, start + 3)
-    assert _counted_too_seldom(timeline, assessed(cause_of(), start=begin)) == seldom
+    assert _counted_too_rarely(timeline, assessed(cause_of(), start=begin)) == rarely
     # A program whose heap is never looked at is not counted too rarely.
-    assert _counted_too_seldom(study_of().timeline, assessed(cause_of())) is False
+    assert _counted_too_rarely(study_of().timeline, assessed(cause_of())) is False
 
 
 def test_the_line_on_the_phase_has_its_share() -> None:
@@ -382,9 +385,9 @@ def test_growth_that_does_not_matter_is_a_finding_from_a_kibibyte_or_16_of_the_p
     family: Family, name: str, measured: float | None, slope: float, told: bool
 ) -> None:
     cause = cause_of(candidate(name, family, slope=slope), measured=measured)
-    assert worth_telling(_standing(assessed(cause), "ok")) == told
-    assert worth_telling(_standing(assessed(cause), "suspected"))
-    assert not worth_telling(_standing(assessed(cause_of(measured=1e6)), "ok"))
+    assert worth_reporting(_standing(assessed(cause), "ok")) == told
+    assert worth_reporting(_standing(assessed(cause), "suspected"))
+    assert not worth_reporting(_standing(assessed(cause_of(measured=1e6)), "ok"))
 
 
 DICT = candidate("dict", "plain")
@@ -407,8 +410,8 @@ def test_plain_types_without_a_byte_of_growth_are_no_finding(
 ) -> None:
     a = assessed(cause_of(*members, rate=rate), garbage=garbage)
     assert _is_idle(a) == idle
-    assert worth_telling(_standing(a, "watch")) == (not idle)
-    assert worth_telling(_standing(a, "recovered"))
+    assert worth_reporting(_standing(a, "watch")) == (not idle)
+    assert worth_reporting(_standing(a, "recovered"))
 
 
 def _finding(fingerprint: str, status: Status, rate: float, **more: Any) -> Finding:

@@ -490,8 +490,8 @@ def test_a_change_counts_from_a_fifth_or_from_what_matters(
     ("before", "after", "said"),
     [
         (4, 4, "the run grows by +100 B"), (3, 4, "Too few generations ran before the fix in this run: a comparison"),
-        (4, 3, "An effect is told from 4 generations on each side of the fix on."),
-        (3, 3, "An effect is told from 4 generations on each side of the fix on."),
+        (4, 3, "An effect is measured from 4 generations on each side of the fix on."),
+        (3, 3, "An effect is measured from 4 generations on each side of the fix on."),
     ],
 )  # fmt: skip
 def test_an_effect_needs_four_generations_on_each_side(before: int, after: int, said: str) -> None:

@@ -17,7 +17,7 @@ from leakline.analysis.forecast.forecast_score import (
     _ahead,
     _by_lead,
     _right,
-    _told,
+    _score_sentence,
     came_within,
     grid,
 )
@@ -52,10 +52,10 @@ def test_a_growth_that_stopped_shows_as_forecasts_that_were_too_high() -> None:
     made = {each.made_at: each for each in found.past}
     last = made[23]
     assert last.generation == 35
-    assert last.came == levels[35]
+    assert last.actual == levels[35]
     assert last.forecast.estimate == pytest.approx(levels[23] + 12 * 50 * MIB, rel=0.001)
     assert made[15].forecast.estimate == pytest.approx(levels[23], rel=0.001)
-    assert not last.forecast.low <= last.came <= last.forecast.high
+    assert not last.forecast.low <= last.actual <= last.forecast.high
     assert found.within < found.forecasts
     # Once it is flat, nothing is forecast any more.
     assert max(made) < 40
@@ -65,17 +65,17 @@ def test_the_error_is_told_by_how_far_ahead_it_was() -> None:
     """Growth that speeds up: the further ahead, the more is missing."""
     levels = [float(GIB + MIB * max(0, g - 6) ** 3 // 4) for g in range(64)]
     leads = score(history_of(levels)).by_lead
-    ahead = [(each.ahead_from, each.ahead_to) for each in leads[:4]]
+    ahead = [(each.lead_from, each.lead_to) for each in leads[:4]]
     assert ahead == [(2, 3), (4, 7), (8, 15), (16, 31)]
     for each in leads:
         assert each.forecasts == len(each.past) > 0
-        assert all(each.ahead_from <= p.generation - p.made_at <= each.ahead_to for p in each.past)
-        errors = [abs(p.forecast.estimate - p.came) / p.came for p in each.past]
+        assert all(each.lead_from <= p.generation - p.made_at <= each.lead_to for p in each.past)
+        errors = [abs(p.forecast.estimate - p.actual) / p.actual for p in each.past]
         assert each.median_error == pytest.approx(median(errors), abs=1e-4)
-        assert all(p.came == levels[p.generation] for p in each.past)
+        assert all(p.actual == levels[p.generation] for p in each.past)
     of_one: dict[int, list[float]] = {}
     for p in sorted((p for each in leads for p in each.past), key=lambda p: p.generation):
-        of_one.setdefault(p.made_at, []).append(abs(p.forecast.estimate - p.came) / p.came)
+        of_one.setdefault(p.made_at, []).append(abs(p.forecast.estimate - p.actual) / p.actual)
     assert all(errors == sorted(errors) for errors in of_one.values())
 
 
@@ -88,7 +88,7 @@ def test_over_finished_runs_the_error_is_small_at_every_lead() -> None:
         leak = Leak(IN_TRAINING, chance.uniform(5, 40) * MIB, start=chance.randint(0, 6))
         run = replace(Training(48, leaks=(leak,), seed=seed).history(), ended=True)
         for lead in score(run).by_lead:
-            errors.setdefault(lead.ahead_from, []).append(lead.median_error)
+            errors.setdefault(lead.lead_from, []).append(lead.median_error)
             within, forecasts = within + lead.within, forecasts + lead.forecasts
     by_lead = {ahead: median(found) for ahead, found in errors.items()}
     assert sorted(by_lead) == [2, 4, 8, 16]
@@ -126,7 +126,7 @@ def test_what_comes_later_does_not_change_a_forecast() -> None:
     shared = [at for at in one if at in two and at < 24]
     assert shared
     assert all(one[at].forecast == two[at].forecast for at in shared)
-    assert any(one[at].came != two[at].came for at in shared)
+    assert any(one[at].actual != two[at].actual for at in shared)
 
 
 def test_a_filling_buffer_is_forecast_up_to_its_capacity() -> None:
@@ -137,7 +137,7 @@ def test_a_filling_buffer_is_forecast_up_to_its_capacity() -> None:
     assert found.median_error < 0.05
     # At 15 the buffer holds four fifths; carried on for eight generations it would be a fifth too full.
     made = next(p for p in found.past if p.made_at == 15)
-    assert made.forecast.estimate == pytest.approx(made.came, rel=0.05)
+    assert made.forecast.estimate == pytest.approx(made.actual, rel=0.05)
 
 
 @pytest.mark.parametrize("generations", [3, 40])
@@ -151,7 +151,7 @@ def test_the_processes_of_a_run_are_forecast_together() -> None:
     one = history_of(levels)
     (first,) = one.processes
     both = score(replace(one, processes=(first, replace(first, instance="p1", rank=1))))
-    assert all(p.came == 2 * levels[p.generation] for p in both.past)
+    assert all(p.actual == 2 * levels[p.generation] for p in both.past)
     assert both.median_error < 0.01
 
 
@@ -189,7 +189,7 @@ def test_how_right_several_were_is_the_middle_of_their_errors() -> None:
 def test_forecasts_are_grouped_by_doublings_of_how_far_ahead_they_looked() -> None:
     one, two, three, four = _made(8, 9), _made(8, 10), _made(8, 11), _made(8, 12, came=80.0)
     found = list(_by_lead([four, three, one, two]))
-    assert [(e.ahead_from, e.ahead_to, e.forecasts) for e in found] == [
+    assert [(e.lead_from, e.lead_to, e.forecasts) for e in found] == [
         (1, 1, 1), (2, 3, 2), (4, 7, 1),
     ]  # fmt: skip
     assert [(e.median_error, e.within) for e in found] == [(0.0, 1), (0.0, 2), (0.25, 0)]
@@ -200,18 +200,20 @@ def test_forecasts_are_grouped_by_doublings_of_how_far_ahead_they_looked() -> No
     ("error", "size"), [(0.009, "less than 1 %"), (0.01, "1 %"), (0.256, "26 %")]
 )
 def test_the_sentence_gives_the_error_in_whole_percent(error: float, size: str) -> None:
-    one = _told([_made(8, 12)], error, 1, "step")
+    one = _score_sentence([_made(8, 12)], error, 1, "step")
     assert one == (
         "The one forecast of this run whose time has come, made at step 8 for 12, "
         f"was off by {size}, inside its interval."
     )
-    assert _told([_made(8, 12)], error, 0, "step").endswith("outside its interval.")
-    said = _told([_made(8, 12)] * 2, error, 1, "step")
+    assert _score_sentence([_made(8, 12)], error, 0, "step").endswith("outside its interval.")
+    said = _score_sentence([_made(8, 12)] * 2, error, 1, "step")
     assert said == (
         f"2 forecasts could be checked: typically off by {size} of the memory that came; "
         "1 within their interval"
     )
-    assert _told([_made(8, 12)] * 2, error, 2, "step").endswith("; all 2 within their interval")
+    assert _score_sentence([_made(8, 12)] * 2, error, 2, "step").endswith(
+        "; all 2 within their interval"
+    )
 
 
 def test_without_a_rate_a_forecast_scatters_as_memory_does() -> None:

@@ -101,12 +101,12 @@ def test_a_crash_after_1000_episodes_beside_a_run_without_an_end() -> None:
     )
     found = compare(before, replace(after, unit="episode", run="after")).survival
     assert found is not None
-    out = found.before.runs_out_at_generation
+    out = found.before.oom_at_generation
     assert out is not None
     assert out.estimate == pytest.approx(1000, abs=10)
     assert (found.before.last_generation, found.before.ended) == (995, True)
     assert (found.after.last_generation, found.after.ended) == (1399, False)
-    assert found.after.runs_out_at_generation is None
+    assert found.after.oom_at_generation is None
     assert found.sentence.startswith("Before: memory runs out about episode ")
 
 

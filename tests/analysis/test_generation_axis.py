@@ -460,8 +460,8 @@ def test_a_count_of_a_long_run_says_how_many_readings_it_is_about() -> None:
     history = replace(long_run(counted), expectations=(Expectation("app.Env", 2, 2),))
     assert 301 not in thinned(history).processes[0].generation
     (check,) = examine(history).assertions
-    assert check.judged < len(counts)
-    read = f"1 reading of the {check.judged:,} that are read of this long run"
+    assert check.checked < len(counts)
+    read = f"1 reading of the {check.checked:,} that are read of this long run"
     assert (
         check.sentence
         == f"3 at the newest reading; other numbers at {read}, first in generation 1999."

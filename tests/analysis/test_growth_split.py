@@ -94,7 +94,7 @@ def test_what_stays_in_use_of_a_phase_without_a_cause_is_growth_of_its_own(
     assert elsewhere == apart
     assert left == pytest.approx(sum(apart.values()))
     assert sum(c.rate.estimate for c in shared) == pytest.approx(100.0 - left)
-    # Books of memory alone charge what another phase freed.
+    # PhaseAccounts of memory alone charge what another phase freed.
     assert share_out(causes, replace(memory, living=False), True, True)[2] == {}
 
 

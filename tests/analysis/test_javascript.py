@@ -22,9 +22,9 @@ from leakline.analysis.memory.uncollected_memory import (
     _kept_and_native,
     _known_until,
     _lowered,
-    beside_tensors,
-    is_told,
-    told_for_good,
+    final_readings,
+    is_known,
+    outside_tensors,
 )
 from leakline.analysis.results import Finding
 from leakline.analysis.run_history import Value, is_javascript, is_page
@@ -146,7 +146,7 @@ def test_a_heap_that_grows_next_to_level_tensors_is_a_finding_of_its_own() -> No
     verdict = examine(grows)
     (finding,) = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
     assert finding.kind == "objects"
-    assert "memory beside its tensors" in verdict.summary
+    assert "memory outside its tensors" in verdict.summary
     level = made(40, heap=lambda g: (40 + 10 * math.sin(g) + wave.uniform(0, 6)) * MIB)
     assert examine(level).status == "ok"
 
@@ -282,7 +282,7 @@ def test_what_is_kept_next_to_the_tensors_is_confirmed_though_resident_memory_is
     verdict = examine(history_of_rows(recorded(name)))
     (finding,) = [f for f in verdict.findings if f.status != "ok"]
     assert (finding.status, finding.kind, finding.phase) == ("confirmed", "objects", "train")
-    assert "memory beside its tensors" in verdict.summary
+    assert "memory outside its tensors" in verdict.summary
     assert any("V8 keeps when it collects" in line for line in finding.evidence)
     rate = finding.growth_bytes_per_generation
     assert rate.estimate == pytest.approx(LEAKING[name], rel=0.2)
@@ -459,19 +459,19 @@ def teeth(floors: Sequence[float]) -> list[Value]:
 
 
 def test_after_the_last_floor_but_one_nothing_more_is_known() -> None:
-    beside = beside_tensors(timeline(teeth([10, 20, 30, 40, 50])))
+    alongside = outside_tensors(timeline(teeth([10, 20, 30, 40, 50])))
     # Floors at 1, 3, 5, 7 and 9; that of 7 is the last but one.
-    assert (beside.told, beside.longest_gap) == (8, 2)
-    assert [value / MIB for value in beside.kept] == [10, 10, 15, 20, 25, 30, 35, 40, 40, 40]
-    assert told_for_good(timeline(teeth([10, 20, 30, 40, 50])), 10) == 6
-    assert told_for_good(timeline(teeth([10, 20, 30, 40, 50])), 8) == 4
-    assert told_for_good(timeline(teeth([10, 20])), 4) == 0
+    assert (alongside.known_until, alongside.longest_gap) == (8, 2)
+    assert [value / MIB for value in alongside.kept] == [10, 10, 15, 20, 25, 30, 35, 40, 40, 40]
+    assert final_readings(timeline(teeth([10, 20, 30, 40, 50])), 10) == 6
+    assert final_readings(timeline(teeth([10, 20, 30, 40, 50])), 8) == 4
+    assert final_readings(timeline(teeth([10, 20])), 4) == 0
 
 
 def test_while_floors_are_few_the_first_is_all_that_is_known() -> None:
-    few = beside_tensors(timeline(teeth([10, 20])))
-    assert ([value / MIB for value in few.kept], few.told) == ([10] * 4, 0)
-    assert beside_tensors(timeline([MIB] * 3)).kept == (0.0, 0.0, 0.0)
+    few = outside_tensors(timeline(teeth([10, 20])))
+    assert ([value / MIB for value in few.kept], few.known_until) == ([10] * 4, 0)
+    assert outside_tensors(timeline([MIB] * 3)).kept == (0.0, 0.0, 0.0)
 
 
 def test_a_page_has_no_memory_of_a_process() -> None:
@@ -482,6 +482,6 @@ def test_a_page_has_no_memory_of_a_process() -> None:
         False,
     ]
     assert [is_page(series) for series in (page, node, {})] == [True, False, False]
-    assert is_told(timeline([1]))
+    assert is_known(timeline([1]))
     without = SimpleNamespace(has=lambda name: name != OUTSIDE)
-    assert not is_told(cast(Timeline, without))
+    assert not is_known(cast(Timeline, without))

@@ -10,7 +10,7 @@ from leakline.analysis import RunHistory, check_counts, examine, history_from_ba
 from leakline.analysis.assertions.expected_counts import (
     GENERATIONS,
     _is_expected,
-    steady_counts,
+    stable_counts,
     with_accepted,
 )
 from leakline.analysis.run_history import Expectation, declared_expectations
@@ -60,7 +60,7 @@ def both(count: int | None) -> Counts:
 
 
 def proposed(history: RunHistory) -> list[tuple[str, int, str | None]]:
-    return [(each.type, each.count, each.after) for each in steady_counts(history)]
+    return [(each.type, each.count, each.after) for each in stable_counts(history)]
 
 
 def accepted(history: RunHistory, *counts: Expectation) -> RunHistory:
@@ -126,13 +126,13 @@ def test_what_the_program_declares_is_not_proposed_wherever_it_declares_it() -> 
 
 def test_an_accepted_count_is_proposed_again_only_once_it_is_another() -> None:
     history = run_of([{"app.Env": both(4)}] * 10)
-    assert steady_counts(accepted(history, Expectation("app.Env", 4, 4, None, accepted=True))) == ()
-    assert steady_counts(accepted(history, Expectation("app.Env", 2, 6, None, accepted=True))) == ()
-    (found,) = steady_counts(accepted(history, Expectation("app.Env", 2, 2, None, accepted=True)))
-    assert (found.count, found.instead_of) == (4, "2")
+    assert stable_counts(accepted(history, Expectation("app.Env", 4, 4, None, accepted=True))) == ()
+    assert stable_counts(accepted(history, Expectation("app.Env", 2, 6, None, accepted=True))) == ()
+    (found,) = stable_counts(accepted(history, Expectation("app.Env", 2, 2, None, accepted=True)))
+    assert (found.count, found.replaces) == (4, "2")
     after = Expectation("app.Env", 2, 2, "evolve", accepted=True)
-    (found,) = steady_counts(accepted(history, after))
-    assert (found.after, found.instead_of) == (None, "2 after evolve")
+    (found,) = stable_counts(accepted(history, after))
+    assert (found.after, found.replaces) == (None, "2 after evolve")
 
 
 def test_a_declared_count_goes_before_an_accepted_one() -> None:

@@ -8,7 +8,7 @@ import pytest
 from builder import MIB
 from pieces import steps_history, with_series
 
-from leakline.analysis import RunHistory, books, examine, history_from_batches
+from leakline.analysis import RunHistory, examine, history_from_batches, phase_accounts
 from leakline.analysis.memory.memory_by_phase import live_bytes_by_phase
 from leakline.analysis.results import Verdict
 from leakline.analysis.timeline import timelines_of
@@ -194,7 +194,7 @@ def recorded(*, counted: bool) -> RunHistory:
 
 
 def test_the_line_of_other_threads_comes_after_the_phases_and_the_parts_add_up() -> None:
-    found = books(recorded(counted=False))
+    found = phase_accounts(recorded(counted=False))
     assert [line.name for line in found.lines] == ["train", "other_threads", "between", "leakline"]
     assert set(found.total) == {GROWTH}
 

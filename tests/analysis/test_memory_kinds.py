@@ -42,7 +42,7 @@ ANON = {"process.anon_bytes": [1000] * 4}
 def test_the_last_reading_is_good_for_32_generations_or_twice_the_longest_gap(
     told: int, longest_gap: int, end: int, stands: int
 ) -> None:
-    channel = Channel("js.kept", "objects", (), told=told, longest_gap=longest_gap)
+    channel = Channel("js.kept", "objects", (), known_until=told, longest_gap=longest_gap)
     assert channel.stands(end) == stands
 
 
@@ -65,7 +65,7 @@ def test_growth_of_a_channel_is_held_against_all_that_lies_in_the_same_memory() 
     private, values, others = (100.0, 100.0, 100.0), (10.0, 20.0, 90.0), (5.0, 6.0, 7.0)
     own = Channel("c", "gpu", values, 500.0)
     assert own.scale(private, 3, 9.0) == Scale(20.0, 500.0, 90.0, 9.0)
-    shared = Channel("c", "gpu", values, 500.0, beside=others)
+    shared = Channel("c", "gpu", values, 500.0, alongside=others)
     assert shared.scale(private, 3, None) == Scale(26.0, 500.0, 97.0, None)
     children = Channel("c", "children", values, own_baseline=False)
     assert children.scale(private, 3, None) == Scale(120.0, None, 90.0, None)
@@ -78,7 +78,7 @@ def test_growth_of_what_began_later_is_held_against_its_own_size() -> None:
     # What counts is what was read, not the line between two readings.
     gaps = Channel("c", "children", (0, 12.5, 25, 37.5, 50, 60), own_baseline=False, read=(0, 4, 5))
     assert gaps.scale(private, 6, None).baseline_bytes == 155
-    device = Channel("c", "gpu", late, beside=(0.0, 7.0, 7.0, 7.0, 9.0, 9.0))
+    device = Channel("c", "gpu", late, alongside=(0.0, 7.0, 7.0, 7.0, 9.0, 9.0))
     assert device.scale(private, 6, None).baseline_bytes == 67
 
 
@@ -121,8 +121,8 @@ def test_a_device_is_read_as_its_tensors_what_is_spare_and_what_lies_outside() -
     assert list(channels_of(timeline)) == [
         Channel("process.shared_bytes", "shared_memory", twos, own_baseline=False),
         Channel("cuda.1.allocated_bytes", "gpu", tens, 90.0),
-        Channel("cuda.1.reserved_bytes", "gpu_fragmentation", (6.0,) * 4, 90.0, beside=tens),
-        Channel("gpu.1.outside_bytes", "gpu", threes, 90.0, beside=sixteens),
+        Channel("cuda.1.reserved_bytes", "gpu_fragmentation", (6.0,) * 4, 90.0, alongside=tens),
+        Channel("gpu.1.outside_bytes", "gpu", threes, 90.0, alongside=sixteens),
     ]
 
 
@@ -272,7 +272,7 @@ def test_what_the_allocator_keeps_has_a_rate_from_four_readings_since_the_start_
 
 
 GENERATIONS = 40
-ACTOR = "Of 1 child told one by one, this grows: actor by 8.00 MiB per generation."
+ACTOR = "Of 1 child listed one by one, this grows: actor by 8.00 MiB per generation."
 REST = "The children that have no series of their own grow by"
 
 
@@ -303,7 +303,7 @@ def test_the_one_that_grows_is_named_with_its_rate() -> None:
     assert finding is not None
     assert names(finding) == [("process", "learner")]
     assert finding.suspects[0].bytes_per_generation == 8 * MIB
-    line = "Of 3 children told one by one, this grows: learner by 8.00 MiB per generation."
+    line = "Of 3 children listed one by one, this grows: learner by 8.00 MiB per generation."
     assert line in finding.evidence
 
 
@@ -329,7 +329,7 @@ def test_children_without_a_series_of_their_own_are_nobody_and_grow_as_the_rest(
     assert finding is not None
     assert [s.name for s in finding.suspects] == named
     assert [
-        line for line in finding.evidence if "children" in line or "told one by one" in line
+        line for line in finding.evidence if "children" in line or "listed one by one" in line
     ] == lines
 
 
@@ -435,7 +435,7 @@ def test_the_rest_grows_from_the_generation_before_its_start() -> None:
         (
             GrowingChildren((Suspect("a", "process", None, 5), Suspect("b", "process")), 3, 7),
             [
-                "Of 3 children told one by one, these grow: a by 5 B, b by 0 B per generation.",
+                "Of 3 children listed one by one, these grow: a by 5 B, b by 0 B per generation.",
                 "The children that have no series of their own grow by 7 B per generation.",
             ],
         ),

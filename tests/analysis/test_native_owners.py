@@ -25,7 +25,7 @@ from leakline.analysis.attribution.causes import Cause, brings_some
 from leakline.analysis.attribution.native_owners import (
     _explains,
     _growth,
-    with_seldom_counted,
+    with_rarely_counted,
 )
 from leakline.analysis.findings.verdict_summary import finding_sentence
 from leakline.analysis.results import Finding, Verdict
@@ -174,7 +174,7 @@ def test_numbers_that_every_program_makes_are_no_suspects_next_to_a_class_that_g
 MIB = 2**20
 # While no count is known to rise, looks become ever rarer.
 LOOKS = (1, 3, 7, 15, 31)
-NOT_KNOWN_YET = "Objects were counted too seldom since it began: what it is, is not known yet."
+NOT_KNOWN_YET = "Objects were counted too rarely since it began: what it is, is not known yet."
 UNEXPLAINED = "No Python object that was counted explains it."
 
 
@@ -257,7 +257,7 @@ def test_until_two_looks_have_seen_it_grow_nobody_is_blamed(
     finding = first_finding(history)
     assert finding is not None
     assert finding.status in ("watch", "suspected", "confirmed")
-    assert finding.unknown == ("seldom" if is_waited_for else None)
+    assert finding.unknown == ("rarely_counted" if is_waited_for else None)
     assert (NOT_KNOWN_YET in finding.evidence) is is_waited_for
     assert (UNEXPLAINED in finding.evidence) is not is_waited_for
     if is_waited_for:
@@ -289,7 +289,7 @@ def _named_by(
     history = ends_history(
         {"process.anon_bytes": memory, f"type.{name}.count": count, f"type.{name}.bytes": size}
     )
-    (named,) = with_seldom_counted(study_of(history), [a], 24)
+    (named,) = with_rarely_counted(study_of(history), [a], 24)
     return named.cause
 
 

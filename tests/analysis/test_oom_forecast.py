@@ -18,10 +18,10 @@ from leakline.analysis.forecast.memory_outlook import (
     Outlook,
     _of_growth,
     _speeding_up,
-    beside_private,
     generations_to,
     level_of,
     outlook_of,
+    outside_private,
 )
 from leakline.analysis.forecast.oom_forecast import (
     _Distance,
@@ -45,7 +45,7 @@ from leakline.analysis.results import Moment as When
 from leakline.analysis.run_history import ProcessHistory, history_from_batches
 from leakline.analysis.statistics.memory_evidence import bend_of
 from leakline.analysis.statistics.trend import Slope
-from leakline.analysis.status import Standing, Told
+from leakline.analysis.status import Standing, TimelineStatus
 from leakline.analysis.timeline import Timeline, timelines_of
 from leakline.analysis.timeline_analysis import Limit, Moment, TimelineAnalysis, limit_of
 from leakline.report.verdict_facts import forecast_headline
@@ -408,7 +408,7 @@ def test_room_is_what_the_limit_leaves_above_the_peaks() -> None:
 def test_the_level_under_the_limit_is_private_memory_now_and_children() -> None:
     channels = [_channel("children", [1, 2, 3]), _channel("shared_memory", [50, 50, 50])]
     run = study([100, 110, 130], channels=channels, behind=30)
-    assert [c.kind for c in beside_private(run)] == ["children"]
+    assert [c.kind for c in outside_private(run)] == ["children"]
     assert level_of(run, 3) == 130 - 30 + 3
     assert level_of(run, 2) == 110 - 30 + 2
 
@@ -503,7 +503,7 @@ def test_how_long_a_generation_takes_is_that_of_the_last_eight() -> None:
 
 
 def forecast_of(run: TimelineAnalysis, at: Moment, growing: bool = False) -> OomForecast:
-    one: Told = (run, at, [standing(100)] if growing else [])
+    one: TimelineStatus = (run, at, [standing(100)] if growing else [])
     return forecast([one])
 
 

@@ -28,9 +28,9 @@ from leakline.analysis import (
     RunHistory,
     check_counts,
     compare,
+    container_fill,
     examine,
     history_from_batches,
-    store_fill,
 )
 from leakline.analysis.findings.verdict_summary import Priorities, one_worse, priority
 from leakline.analysis.results import SEVERITY
@@ -162,7 +162,7 @@ def test_scenario_4_with_its_buffer_declared_is_filling_and_then_ok() -> None:
         assert verdict.status == "filling", verdict.summary
         assert "replay" in verdict.summary
     full = _fourth(7, declared=True)
-    assert (examine(full).status, store_fill(full)[0].state) == ("ok", "full")
+    assert (examine(full).status, container_fill(full)[0].state) == ("ok", "full")
     # Going on without a bound it is not called flat.
     undeclared = examine(_fourth(7, declared=False))
     assert undeclared.status == "watch"
@@ -217,7 +217,7 @@ def test_a_bounded_store_is_full_at_its_limit_and_one_entry_more_is_told(
     def filled(*lengths: int) -> str:
         column = {f"tracked__{name}__length": lengths}
         history = history_of([500 * MIB] * len(lengths), **column)
-        (row,) = store_fill(replace(history, capacities={name: limit}))
+        (row,) = container_fill(replace(history, capacities={name: limit}))
         assert row.capacity == limit
         return row.state
 
@@ -305,15 +305,15 @@ def test_the_baseline_of_report_004_holds_what_it_says_of_it() -> None:
     assert [row.state for row in check_counts(history)] == ["holds"] * 3
     history = declared(history, band("process.rss_bytes", 0, 0, 4 * GB, 6 * GB))
     check, *_ = examine(history).assertions
-    assert (check.state, check.judged, check.outside) == ("holds", 1, 0)
+    assert (check.state, check.checked, check.violations) == ("holds", 1, 0)
 
 
 def test_the_sample_of_report_004_lies_outside_of_its_own_band() -> None:
     """After the first evaluation 6 to 8 GB are normal, and 8.52 GB are printed beside that."""
     history = declared(replay(TREND[1:2]), band("process.rss_bytes", 1, 1, 6 * GB, 8 * GB))
     check, *_ = examine(history).assertions
-    assert (check.state, check.outside) == ("broken", 1)
-    assert check.deviations[0].off_by == pytest.approx(0.52 * GB)
+    assert (check.state, check.violations) == ("broken", 1)
+    assert check.deviations[0].difference == pytest.approx(0.52 * GB)
 
 
 @pytest.mark.parametrize(("agents", "state"), [(17, "holds"), (18, "broken"), (30, "broken")])
@@ -355,10 +355,10 @@ def test_growth_per_generation_is_held_against_the_timeline_of_report_004() -> N
         band("generation.growth_bytes", a, b, low * GB, high * GB) for a, b, low, high in TIMELINE
     ]
     fine = examine(declared(of_gains(EXPECTED), *planned)).assertions
-    assert [(c.judged, c.outside) for c in fine] == [(5, 0), (5, 0), (15, 0)]
+    assert [(c.checked, c.violations) for c in fine] == [(5, 0), (5, 0), (15, 0)]
     leaks = examine(declared(of_gains([1.5] * 5 + [7.0] * 8), *planned)).assertions
-    assert [(c.judged, c.outside) for c in leaks] == [(5, 0), (5, 5), (3, 3)]
-    assert leaks[1].deviations[0].off_by == pytest.approx(6 * GB)
+    assert [(c.checked, c.violations) for c in leaks] == [(5, 0), (5, 5), (3, 3)]
+    assert leaks[1].deviations[0].difference == pytest.approx(6 * GB)
     assert leaks[1].sentence.startswith("Above in generations 6 to 10 by up to 5.59 GiB")
 
 
@@ -370,7 +370,7 @@ def test_growth_over_a_generation_that_was_not_recorded_is_unknown() -> None:
     (check,) = examine(
         declared(gapped, band("generation.growth_bytes", 1, 7, GB, 2 * GB))
     ).assertions
-    assert (check.judged, check.outside) == (5, 0)
+    assert (check.checked, check.violations) == (5, 0)
 
 
 def _of_one_process(rng: random.Random, seed: int) -> tuple[int, RunHistory]:

@@ -404,7 +404,9 @@ def test_the_sentence_says_of_what_waits_only_what_was_seen(
     waiting: Waiting, begins: str, ends: str
 ) -> None:
     nothing = "nothing but each other refers to them"
-    assert waiting.told("step") == f"{begins}{nothing if begins else nothing.capitalize()}{ends}."
+    assert (
+        waiting.sentence("step") == f"{begins}{nothing if begins else nothing.capitalize()}{ends}."
+    )
 
 
 def test_two_causes_that_are_one_have_the_bytes_and_the_members_of_both() -> None:

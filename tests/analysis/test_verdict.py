@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from pieces import assessed, cause_of, ends_history, finding, steps_history, sure, timeline_of
 
 from leakline.analysis import (
-    books,
     examine,
     history_from_batches,
+    phase_accounts,
     verdict_json,
 )
 from leakline.analysis.examination import (
@@ -69,7 +69,7 @@ def test_any_order_and_any_repeat_of_batches_gives_the_same_verdict(
 @given(leaks, st.integers(0, 12), st.integers(0, 10_000))
 def test_the_books_add_up(planted: list[type], generations: int, seed: int) -> None:
     made = tuple(make() for make in planted)
-    result = books(Training(leaks=made, generations=generations, seed=seed).history())
+    result = phase_accounts(Training(leaks=made, generations=generations, seed=seed).history())
     for i, total in enumerate(result.total):
         assert sum(line.bytes[i] for line in result.lines) == total
     names = [line.name for line in result.lines]
@@ -139,7 +139,7 @@ def test_what_grows_in_another_container_is_another_leak() -> None:
 def test_the_phase_that_keeps_50_mib_ranks_first_whichever_it_is(phase: str) -> None:
     history = Training(leaks=(Leak(phase, 50 * MIB),), buffer_bytes=0).history()
     top = phase.partition("/")[0]
-    lines = {line.name: sum(line.bytes) for line in books(history).lines}
+    lines = {line.name: sum(line.bytes) for line in phase_accounts(history).lines}
     assert max(lines, key=lambda name: lines[name]) == phase
     assert examine(history).findings[0].phase == top
 

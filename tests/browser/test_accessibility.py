@@ -160,7 +160,7 @@ def test_the_skip_link_leads_past_the_bar(open_page: Open) -> None:
 def test_the_pages_can_be_read_without_scripts(two_runs: None, open_page: Open) -> None:
     page = open_page("/runs/pair-leak", java_script_enabled=False)
     expect(page.locator("#verdict-sentence")).to_contain_text("evaluate_population")
-    expect(page.locator("#books table")).to_contain_text("train_population")
+    expect(page.locator("#phases table")).to_contain_text("train_population")
     page.locator("#trend summary").click()
     expect(page.locator("#trend table")).to_contain_text("GiB")
     expect(page.get_by_role("button", name="Compare")).to_have_count(0)
@@ -210,8 +210,8 @@ def test_the_keyboard_reaches_the_shortcuts_and_the_tiles(two_runs: None, open_p
     page.keyboard.press("Escape")
     labels = page.locator(".tile .label").all_inner_texts()
     assert labels == ["WHERE", "WHAT", "HOW MUCH", "WHEN", "FORECAST"]
-    # HOW MUCH leads to the books once there is a finding, and to the trend before.
-    places = ("#books", "#types", "#(books|trend)", "#trend", "#trend")
+    # HOW MUCH leads to the phase accounts once there is a finding, and to the trend before.
+    places = ("#phases", "#types", "#(phases|trend)", "#trend", "#trend")
     for tile, evidence in zip(page.locator(".tile").all(), places, strict=True):
         tile.focus()
         page.keyboard.press("Enter")

@@ -17,8 +17,8 @@ def test_a_document_is_two_clicks_from_any_page(server: str, open_page: Open) ->
     page.locator(".document").get_by_role("link", name="Find a leak").click()
     expect(page).to_have_url(f"{server}/docs/find-a-leak")
     expect(page.get_by_role("heading", level=1)).to_have_text("Find a leak")
-    beside = page.get_by_role("navigation", name="All documents")
-    expect(beside.locator("[aria-current=page]")).to_have_text("Find a leak")
+    alongside = page.get_by_role("navigation", name="All documents")
+    expect(alongside.locator("[aria-current=page]")).to_have_text("Find a leak")
 
 
 def test_the_documents_are_read_one_after_the_other(open_page: Open) -> None:

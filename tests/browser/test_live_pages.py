@@ -66,8 +66,8 @@ def test_a_section_that_the_first_paint_had_not_is_added(train: Train, open_page
     expect(page.locator("#large-objects")).to_have_count(0)
     training.run_generations(3)
     expect(page.locator("#large-objects")).to_be_visible(timeout=PATIENCE_MS)
-    page.locator("#chart-books").scroll_into_view_if_needed()
-    expect(page.locator("#chart-books svg").first).to_be_attached(timeout=PATIENCE_MS)
+    page.locator("#chart-phases").scroll_into_view_if_needed()
+    expect(page.locator("#chart-phases svg").first).to_be_attached(timeout=PATIENCE_MS)
 
 
 @pytest.mark.long
@@ -116,11 +116,11 @@ def test_a_zoom_moves_every_chart(train: Train, open_page: Open) -> None:
     page = open_page("/runs/linked")
     wait_for_points(page, 8)
     drag(page, "trend")
-    page.locator("#chart-books").scroll_into_view_if_needed()
+    page.locator("#chart-phases").scroll_into_view_if_needed()
     trend = xaxis(page, "trend")
     assert trend[1] - trend[0] < 6
-    page.locator("#chart-books").scroll_into_view_if_needed()
-    until(page, lambda: xaxis(page, "books") == pytest.approx(trend))
+    page.locator("#chart-phases").scroll_into_view_if_needed()
+    until(page, lambda: xaxis(page, "phases") == pytest.approx(trend))
 
 
 def test_the_stream_is_closed_while_nobody_looks_and_reopened_after(

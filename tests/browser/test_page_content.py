@@ -28,7 +28,7 @@ ON_THE_PAGE_OF_A_RUN = {
     "trend": ("Private memory of all processes together changes by", "incident", "alert", "fix", "cleanup", "mark"),
     "findings": ("critical", "TradingEnvironment", "population_history", "confidence"),
     "checklist": ("GPU memory stays",),
-    "books": ("evaluate_population", "between", "sum"),
+    "phases": ("evaluate_population", "between", "sum"),
     "memory": ("private memory is accounted for", "The C allocator keeps"),
     "gpu": ("Allocated is what live tensors hold",),
     "types": ("problem: expected 2", "expected: 17 after evolve_population", "+16"),
@@ -65,7 +65,7 @@ def test_the_axes_of_a_run_in_episodes_say_so(server: str, open_page: Open) -> N
     training.run_generations(6)
     training.finish()
     page = open_page("/runs/in-episodes")
-    for name in ("trend", "books", "memory", "types", "fill"):
+    for name in ("trend", "phases", "memory", "types", "fill"):
         assert chart(page, name)["x_title"] == "episode", name
         drawn = page.locator(f"#chart-{name}")
         drawn.scroll_into_view_if_needed()
@@ -114,7 +114,7 @@ def test_the_trend_has_its_plan_its_forecast_and_what_happened(
     assert trend["cone"]["x"][0] == world.live.generation - 1
     # The plan speaks of RSS, so that is what is seen first.
     expect(page.get_by_role("button", name="RSS")).to_have_attribute("aria-pressed", "true")
-    levels = [level["label"] for level in chart(page, "books")["levels"]]
+    levels = [level["label"] for level in chart(page, "phases")["levels"]]
     assert levels == ["budget", "a leak from here on"]
 
 
@@ -155,7 +155,7 @@ def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page:
     page = open_page("/compare?before=live&after=fixed", address=world.address)
     for tile in ("GROWTH", "PEAK", "TIME"):
         expect(page.locator(".changes")).to_contain_text(tile)
-    for section in ("overlay", "books-before", "books-after"):
+    for section in ("overlay", "phases-before", "phases-after"):
         expect(page.locator(f"#{section} .chart")).to_have_count(1)
     for title in ("Gone", "Still there", "New"):
         expect(page.locator("#findings h3", has_text=title).first).to_be_attached()
@@ -194,7 +194,7 @@ def test_a_run_that_has_just_begun_says_what_it_waits_for(
     expect(page.locator(".verdict")).to_contain_text(
         "A verdict needs 5 whole epochs: 5 more to go."
     )
-    expect(page.locator("#books")).to_contain_text("The books need two whole epochs.")
+    expect(page.locator("#phases")).to_contain_text("Memory by phase needs two whole epochs.")
 
     train("young", 3)
     eventually(lambda: request_json(server, "GET", "/runs/young/verdict")["generations"] == 3)

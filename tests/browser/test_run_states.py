@@ -62,8 +62,8 @@ def test_a_page_opened_afterwards_never_says_live(
 def test_a_run_that_is_presumed_killed_is_live_again_when_it_speaks(
     train: Train, open_page: Open
 ) -> None:
-    training = train("presumed", 3)
-    page = open_page("/runs/presumed")
+    training = train("end_inferred", 3)
+    page = open_page("/runs/end_inferred")
     expect(mark(page, "live")).to_have_text("Live")
     ends(training, "killed", MEMORY)
     expect(mark(page, "killed")).to_have_text("Killed")

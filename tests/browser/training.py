@@ -133,22 +133,22 @@ class MadeTraining:
             self.run_generation()
 
     def run_generation(self) -> None:
-        before, books, rows = self.private, {}, []
+        before, phase_accounts, rows = self.private, {}, []
         for phase in (EVALUATE, TRAIN, EVOLVE):
             at_start = self.private
             events = self._work(phase)
             self.clock += SECONDS[phase]
-            books[f"phase.{phase}.bytes"] = round(self.private - at_start)
-            books[f"phase.{phase}.seconds"] = SECONDS[phase]
-            books[f"phase.{phase}.executions"] = 1
+            phase_accounts[f"phase.{phase}.bytes"] = round(self.private - at_start)
+            phase_accounts[f"phase.{phase}.seconds"] = SECONDS[phase]
+            phase_accounts[f"phase.{phase}.executions"] = 1
             label = f"{self.unit} {self.generation}: after {phase}"
             rows.append(self._snapshot("phase_end", phase, label, events=events))
         self.private += self.dice.uniform(-2, 3) * MIB
-        booked = sum(value for name, value in books.items() if name.endswith(".bytes"))
-        books["phase.between.bytes"] = round(self.private - before) - booked
-        books["generation.seconds"] = sum(SECONDS.values())
+        booked = sum(value for name, value in phase_accounts.items() if name.endswith(".bytes"))
+        phase_accounts["phase.between.bytes"] = round(self.private - before) - booked
+        phase_accounts["generation.seconds"] = sum(SECONDS.values())
         label = f"{self.unit} {self.generation}: end"
-        rows.append(self._snapshot("generation_end", None, label, books, look=True))
+        rows.append(self._snapshot("generation_end", None, label, phase_accounts, look=True))
         self._send(rows)
         self.generation += 1
 

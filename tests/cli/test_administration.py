@@ -117,7 +117,7 @@ def test_a_token_is_listed_without_itself_and_revoked(leakline: Any, url: str) -
     more = ("--scope", "admin", "--name", "me", "--expires", "12h")
     made = json.loads(leakline("token", "create", *more, "--json").output)
     said = leakline("token", "list")
-    assert "me" in said.output and made["begins"] in said.output and "not yet" in said.output
+    assert "me" in said.output and made["prefix"] in said.output and "not yet" in said.output
     assert made["token"] not in said.output
     (listed,) = json.loads(leakline("token", "list", "--json").output)["items"]
     assert listed == {name: value for name, value in made.items() if name != "token"}

@@ -67,7 +67,7 @@ def test_runs_by_the_second_are_on_one_axis_of_minutes_and_nothing_stretches_it(
     assert [chart["x_title"] for chart in charts] == ["minutes since the start"]
     last = max(x for chart in charts for line in chart["lines"] for x in line["x"])
     assert last == pytest.approx((GENERATIONS - 1) / 60)
-    assert 'id="books-' not in page and 'id="sum-' not in page
+    assert 'id="phases-' not in page and 'id="sum-' not in page
     answer = json.loads(page_at(f"{server}/compare/lines?{pair}&x=0s..5s"))
     assert set(answer["lines"]) == {"overlay"}
 
@@ -100,7 +100,7 @@ def test_minutes_are_not_held_against_generations(ask: Any, server: str) -> None
     page = page_at(f"{server}/compare?before=run1&after=alone")
     assert "one axis would lay a second over a generation" in page
     assert "Nothing was compared per unit" in page
-    assert "0 generations that both runs have" not in page and 'id="books-before"' not in page
+    assert "0 generations that both runs have" not in page and 'id="phases-before"' not in page
     lines = page_at(f"{server}/compare/lines?before=run1&after=alone&x=0..5")
     assert json.loads(lines)["lines"] == {}
 

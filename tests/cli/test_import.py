@@ -159,7 +159,7 @@ def test_a_table_of_times_alone_grows_per_minute(read: Read, file: Any) -> None:
     assert answer["verdict"]["status"] == "confirmed"
     assert growth_of(answer["verdict"]) == pytest.approx(12 * MIB, rel=0.01)
     assert {
-        "no column counts generations, so growth is told per second up to ten minutes, and per minute beyond "
+        "no column counts generations, so growth is given per second up to ten minutes, and per minute beyond "
         "(--unit minute to have minutes)",
         "column 'timestamp' is the time, in dates (UTC where they do not say)",
     } <= set(answer["notes"])
@@ -169,7 +169,7 @@ def test_a_table_of_times_alone_grows_per_minute(read: Read, file: Any) -> None:
 def test_what_two_recorders_wrote_is_read(read: Read, name: str, form: str) -> None:
     answer = read(LOGS / name)
     assert (answer["format"], answer["readings"]) == (form, 17)
-    assert "growth is told per second up to ten minutes" in " ".join(answer["notes"])
+    assert "growth is given per second up to ten minutes" in " ".join(answer["notes"])
 
 
 def test_a_recording_of_a_minute_is_judged_by_the_second(

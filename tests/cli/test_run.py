@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 from tests.cli.conftest import DOCS, by_the_minute, made_snapshots, serving, wait_for_verdict
 from tests.cli.programs import Place
+from tests.flows.conftest import eventually
 
-from leakline.launcher.program_launch import STARTUP
+from leakline.launcher.program_launch import STARTUP, _waits_for_a_processor
 from leakline.launcher.run_summary import closing_words
 from leakline.launcher.startup.sitecustomize import is_launcher
 from leakline.settings import Settings
@@ -557,3 +558,19 @@ def test_growth_seen_from_outside_is_not_called_memory_outside_python(
     assert "Start it with `leakline run -- ...` or put `leakline.init` into it" in told
     assert "C extensions" not in told
     assert "no counted Python object" not in told
+
+
+def test_a_program_that_waits_for_a_processor_has_longer_to_say_that_it_is_there() -> None:
+    """On a busy machine an interpreter that was slow to begin was also watched from outside: two recordings of it."""
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    idle = subprocess.Popen(["sleep", "60"])
+    try:
+        eventually(lambda: _waits_for_a_processor(busy.pid))
+        eventually(lambda: not _waits_for_a_processor(idle.pid))
+        # It has had its second, and has not said that it is an interpreter that observes itself.
+        eventually(lambda: not _waits_for_a_processor(busy.pid))
+    finally:
+        for each in (busy, idle):
+            each.kill()
+            each.wait()
+    assert not _waits_for_a_processor(busy.pid)

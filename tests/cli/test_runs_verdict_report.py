@@ -58,7 +58,7 @@ def test_a_verdict_says_where_what_how_much_and_since_when(ask: Any, server: str
     assert (verdict["run"], verdict["findings"][0]["phase"]) == ("run1", "evaluate")
     output = ask("verdict", "app/leaking", "--markdown").output
     assert output.startswith("# app / leaking\n\n**Suspected.** evaluate keeps 16 ")
-    assert "## The books" in output
+    assert "## Memory by phase" in output
     assert f"{server}/runs/run1" in output.splitlines()[-1]
 
 
@@ -161,7 +161,7 @@ def test_a_recording_becomes_markdown_without_a_server(leakline: Any, recorded: 
     assert said.output.startswith(
         "# erl / off\\|line\n\n**Learning.** Not judged: the run ended after 3 generations"
     )
-    assert "## The books" in said.output and "| `train` |" in said.output
+    assert "## Memory by phase" in said.output and "| `train` |" in said.output
     assert "by Leakline 0." in said.output.splitlines()[-1]
     # No address: types may be named after what speaks it.
     assert "://" not in said.output
@@ -170,6 +170,6 @@ def test_a_recording_becomes_markdown_without_a_server(leakline: Any, recorded: 
 def test_a_report_is_there_for_programs(leakline: Any, recorded: str) -> None:
     (item,) = json.loads(leakline("report", recorded, "--json").output)["items"]
     assert (item["name"], item["verdict"]["generations"]) == ("off|line", 3)
-    assert item["books"]["lines"][0]["name"] == "train"
+    assert item["phases"]["lines"][0]["name"] == "train"
     said = leakline("report", "/nowhere", "--markdown")
     assert (said.status, "does not exist" in said.error) == (1, True)

@@ -20,7 +20,7 @@ def test_json_is_of_one_moment(ask: Any) -> None:
     told = json.loads(ask("top", "run1", "--json", "--once").output)
     assert told["run"]["id"] == told["verdict"]["run"] == "run1"
     assert told["types"][0]["name"] == "app.Environment"
-    assert told["books"]["lines"]
+    assert told["phases"]["lines"]
 
 
 def test_one_frame_says_what_matters(ask: Any) -> None:
@@ -138,8 +138,8 @@ def test_what_is_suspected_comes_first_and_a_program_without_phases_has_none() -
     ]
     empty = _shown()
     finding = {"status": "suspected", "kind": "objects", "phase": None, "suspects": suspects}
-    books = {"lines": [{"name": "between", "bytes": [5.0]}]}
-    lines = frame(Shown(empty.run, {**empty.verdict, "findings": [finding]}, books, types))
+    phase_accounts = {"lines": [{"name": "between", "bytes": [5.0]}]}
+    lines = frame(Shown(empty.run, {**empty.verdict, "findings": [finding]}, phase_accounts, types))
     assert [line.split()[0] for line in lines[-3:]] == ["type", "Episode", "int"]
     assert not any(line.startswith(("phase", "between")) for line in lines)
 

@@ -48,7 +48,7 @@ def generation_ends() -> list[Snapshot]:
 
 
 def booked(snapshot: Snapshot) -> int:
-    """Bytes on all lines of the books."""
+    """Bytes on all lines of the phase accounts."""
     return sum(
         int(value)
         for name, value in snapshot.samples.items()

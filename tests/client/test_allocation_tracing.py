@@ -13,7 +13,7 @@ from tests.client.recording import events
 
 from leakline import Run
 from leakline.sampling.allocation_tracing import (
-    LINES_TOLD,
+    LINES_REPORTED,
     LOOK_SECONDS,
     TRACED_SECONDS,
     TRACER_BYTES,
@@ -96,7 +96,7 @@ def test_at_most_ten_lines_are_reported_once_the_largest_first() -> None:
     assert not tracemalloc.is_tracing()
     ((kind, name, data),) = watched.marks
     assert (kind, name) == ("mark", "allocations")
-    assert len(data["lines"]) == LINES_TOLD == 10
+    assert len(data["lines"]) == LINES_REPORTED == 10
     assert [line for line, _, _ in data["lines"]] == [
         f"training/trainer.py:{number}" for number in range(30, 20, -1)
     ]
@@ -161,7 +161,7 @@ left = 3
 for generation in range(300):
     with run.generation(generation), run.phase("train"):
         kept.append([bytearray(50_000) for _ in range(40)])
-    run._chain.verdicts._beside.wait(10)
+    run._chain.verdicts._alongside.wait(10)
     left -= bool(heard)
     if not left:
         break

@@ -13,9 +13,9 @@ import leakline
 from leakline import Run
 from leakline.probes.memory.system_memory import Headroom
 from leakline.sampling.background_readings import (
-    MOST_TOLD,
+    MOST_REPORTED,
+    REPORT_EVERY_SECONDS,
     SECONDS_EACH,
-    TOLD_EVERY_SECONDS,
     Approach,
     BackgroundFold,
 )
@@ -92,7 +92,7 @@ def test_the_last_snapshot_before_memory_runs_out_is_close_to_the_limit(rate: in
     used = memory.run(60)
     assert used[-1] >= 0.98 * memory.limit
     # Ten a second at most on the way there, and not for long.
-    assert len(used) < MOST_TOLD
+    assert len(used) < MOST_REPORTED
 
 
 class Resting(Filling):
@@ -110,7 +110,7 @@ def test_readings_stay_close_when_the_training_rests_for_a_moment(begin: float) 
     memory.now = begin
     used = memory.run(60)
     assert used[-1] >= 0.97 * memory.limit
-    assert len(used) < MOST_TOLD
+    assert len(used) < MOST_REPORTED
 
 
 @pytest.mark.parametrize(("used", "seconds", "often"), [(9.5, 1.0, True), (2.0, 4.0, False)])
@@ -122,8 +122,8 @@ def test_memory_that_is_freed_each_time_does_not_fill_the_spool(
     for _ in range(500):
         taken += len(memory.run(seconds))
         memory.used = used * GIB
-    more = MOST_TOLD + memory.now / SECONDS_EACH if often else 1
-    assert taken <= memory.now / TOLD_EVERY_SECONDS + more
+    more = MOST_REPORTED + memory.now / SECONDS_EACH if often else 1
+    assert taken <= memory.now / REPORT_EVERY_SECONDS + more
 
 
 def test_without_background_readings_nobody_wakes_between_two_snapshots(

@@ -52,9 +52,9 @@ def generation_end_of(number: int, size: int, samples: dict[str, float] | None =
 
 def leaking(grown: int, generation: int) -> Snapshot:
     """The end of a generation, after so many that each kept 100 MiB."""
-    books = {"phase.between.bytes": 0, "phase.leakline.bytes": 0}
-    books["phase.train.bytes"] = 100 * MIB if grown == generation else 0
-    return generation_end_of(generation, 500 * MIB + grown * 100 * MIB, books)
+    phase_accounts = {"phase.between.bytes": 0, "phase.leakline.bytes": 0}
+    phase_accounts["phase.train.bytes"] = 100 * MIB if grown == generation else 0
+    return generation_end_of(generation, 500 * MIB + grown * 100 * MIB, phase_accounts)
 
 
 @pytest.mark.parametrize("wrong", ["leaking", "incident.resolved", "run.finished", "", None, 5, []])
@@ -83,7 +83,7 @@ def watching(
 def call_due(watch: VerdictWatch) -> None:
     """As at a generation end, and at the next one where the look of this one is over."""
     watch.examine()
-    watch._beside.wait(60)
+    watch._alongside.wait(60)
     watch._take()
     for callback, verdict in watch.due():
         callback(verdict)
@@ -159,7 +159,7 @@ def test_a_callback_that_raises_leaves_the_others_due(slow: SlowAnalysis) -> Non
     watch, heard = watching("suspected")
     watch._callbacks.insert(0, ("suspected", fail))
     generation_end(watch, 0)
-    watch._beside.wait(60)
+    watch._alongside.wait(60)
     with pytest.raises(ValueError):
         generation_end(watch, 1)
     generation_end(watch, 2)
@@ -175,14 +175,14 @@ def test_a_generation_end_waits_for_no_look_and_begins_no_second_one(slow: SlowA
     assert slow.threads[0] is not threading.current_thread()
     assert slow.threads[0].daemon
     slow.go.set()
-    watch._beside.wait(60)
+    watch._alongside.wait(60)
     # No generation has ended since.
     watch.examine()
     assert list(watch.due()) == []
     generation_end(watch, 5)
     assert [verdict.status for _, verdict in heard] == ["suspected"]
     # What came while the first was under way is looked at by the second, and then nothing is new.
-    watch._beside.wait(60)
+    watch._alongside.wait(60)
     watch.examine()
     watch.conclude()
     assert len(slow.threads) == 2
@@ -193,7 +193,7 @@ def test_a_later_look_is_given_what_the_one_before_has_left(slow: SlowAnalysis) 
     watch, _ = watching("suspected")
     for number in range(3):
         generation_end(watch, number)
-        watch._beside.wait(60)
+        watch._alongside.wait(60)
     first, *others = slow.kept
     assert first is not None
     assert len(others) == 2 and all(each is first for each in others)
@@ -208,7 +208,7 @@ def test_a_look_is_charged_to_the_budget_and_no_long_pause() -> None:
     for number in range(200):
         watch.see(end(number))
     watch.examine()
-    watch._beside.wait(60)
+    watch._alongside.wait(60)
     watch._take()
     assert governor.spent_seconds - before > 0.001
     assert governor.expects("verdict", 0.0) > 0.001
@@ -230,11 +230,11 @@ def test_a_look_that_fails_is_not_the_last(slow: SlowAnalysis, internal_exceptio
     slow.go.set()
     watch, heard = watching("suspected")
     generation_end(watch, 0)
-    watch._beside.wait(60)
+    watch._alongside.wait(60)
     slow.fails = False
     for number in (1, 2):
         generation_end(watch, number)
-        watch._beside.wait(60)
+        watch._alongside.wait(60)
     assert [verdict.status for _, verdict in heard] == ["suspected"]
     assert [type(internal_exceptions.pop())] == [ZeroDivisionError]
 
@@ -259,7 +259,7 @@ def test_the_exception_of_a_callback_is_the_programs_and_keeps_no_run_open(
     with offline.generation(0):
         pass
     slow.go.set()
-    offline._chain.verdicts._beside.wait(60)
+    offline._chain.verdicts._alongside.wait(60)
     with pytest.raises(ValueError):
         if at_end:
             offline.finish()
@@ -285,7 +285,7 @@ def test_a_run_ends_while_a_look_is_under_way_and_lets_go_of_the_program(
     assert gone() is None
     watch = offline._chain.verdicts
     slow.go.set()
-    watch._beside.wait(60)
+    watch._alongside.wait(60)
     watch.see(end(1))
     watch.examine()
     assert (looks_under_way(), len(slow.threads), list(watch.due())) == (0, 1, [])
@@ -401,13 +401,13 @@ def event(kind: str, name: str, data: dict[str, Any], time: float = 1.0) -> Even
 def test_what_was_declared_hundreds_of_generations_ago_still_holds() -> None:
     """A replay buffer of a declared capacity fills slowly, and holds all that grows."""
     watch, heard = watching("suspected", V)
-    books = {f"phase.{name}.bytes": 0 for name in ("evaluate", "between", "leakline")}
-    books["phase.collect.bytes"] = MIB
+    phase_accounts = {f"phase.{name}.bytes": 0 for name in ("evaluate", "between", "leakline")}
+    phase_accounts["phase.collect.bytes"] = MIB
 
     def train(numbers: range, agents: int, events: tuple[Event, ...] = ()) -> None:
         for number in numbers:
             held = {"tracked.replay.length": 100 * number, "tracked.replay.bytes": number * MIB}
-            samples = {f"type.{AGENT}.count": agents, **held, **books}
+            samples = {f"type.{AGENT}.count": agents, **held, **phase_accounts}
             one = generation_end_of(number, (500 + number) * MIB, samples)
             watch.see(replace(one, events=() if number else events))
         call_due(watch)

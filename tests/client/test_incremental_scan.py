@@ -127,7 +127,7 @@ def test_no_slice_runs_while_the_training_thread_has_its_turn() -> None:
 
 def test_work_in_slices_is_charged_and_its_longest_slice_is_the_pause() -> None:
     governor = Governor(0.01, 0.5, lambda: 0.0, lambda: 0.0)
-    governor.charge_beside("census", 0.2, 0.003)
+    governor.charge_background("census", 0.2, 0.003)
     ledger = governor.ledger()
     assert (ledger["client.seconds"], ledger["client.pause_seconds"]) == (0.2, 0.003)
     assert not governor.allows("census")

@@ -140,7 +140,7 @@ def test_refused_light_work_waits_for_a_while(clock: Clock, governor: Governor) 
 def test_reading_for_the_books_is_charged_and_takes_nothing_from_snapshots(
     governor: Governor,
 ) -> None:
-    governor.charge_books(0.4)
+    governor.charge_phase_accounting(0.4)
     assert governor.ledger()["client.seconds"] == 0.4
     assert governor.allows("phase", 0.01)
     assert governor.allows("generation", 0.01)
@@ -246,7 +246,7 @@ def test_a_watched_program_is_not_counted_while_it_loads_modules() -> None:
         governed(share=1.0, credit=1e9), blocks=lambda: 1000, is_native=lambda: True,
         modules=lambda: loaded[0],
     )  # fmt: skip
-    plan.only_beside = True
+    plan.only_in_background = True
     taken = []
     for second in range(40):
         loaded[0] += second < 25

@@ -30,7 +30,7 @@ from leakline.core.phase_accounting import (
     OTHER_THREADS,
     OWN,
     PATHS_LIMIT,
-    PhaseBooks,
+    PhaseLedger,
     Reading,
 )
 from leakline.core.training_loop import Loop
@@ -62,33 +62,33 @@ def memory() -> Memory:
 
 
 @pytest.fixture
-def books(memory: Memory) -> PhaseBooks:
-    return PhaseBooks(memory.read())
+def phase_accounts(memory: Memory) -> PhaseLedger:
+    return PhaseLedger(memory.read())
 
 
 def test_memory_outside_every_phase_is_booked_between_and_our_own_work_on_its_line(
-    memory: Memory, books: PhaseBooks
+    memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
     memory.bytes += 5
-    books.book(memory.read())
+    phase_accounts.book(memory.read())
     memory.bytes += 3
-    books.book_own_work(memory.read())
+    phase_accounts.charge_own_work(memory.read())
     memory.bytes += 2
-    lines = books.close_generation(memory.read())
+    lines = phase_accounts.close_generation(memory.read())
     assert (lines[BETWEEN].bytes, lines[OWN].bytes) == (7, 3)
 
 
 def test_a_nested_phase_keeps_its_bytes_from_the_phase_around_it(
-    memory: Memory, books: PhaseBooks
+    memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
-    outer = books.enter("evaluate", memory.read())
+    outer = phase_accounts.enter("evaluate", memory.read())
     memory.bytes += 10
-    inner = books.enter("episode", memory.read())
+    inner = phase_accounts.enter("episode", memory.read())
     memory.bytes += 100
-    books.exit(inner, memory.read())
+    phase_accounts.exit(inner, memory.read())
     memory.bytes += 1
-    books.exit(outer, memory.read())
-    lines = books.close_generation(memory.read())
+    phase_accounts.exit(outer, memory.read())
+    lines = phase_accounts.close_generation(memory.read())
     assert (lines["evaluate"].bytes, lines["evaluate/episode"].bytes) == (11, 100)
     seconds = [lines[name].seconds for name in (BETWEEN, "evaluate", "evaluate/episode")]
     assert seconds == [2, 2, 1]
@@ -96,57 +96,59 @@ def test_a_nested_phase_keeps_its_bytes_from_the_phase_around_it(
 
 @pytest.mark.parametrize(("names", "paths"), [("a", {"a"}), ("ab", {"a", "a/b"})])
 def test_recursion_does_not_make_paths_without_end(
-    memory: Memory, books: PhaseBooks, names: str, paths: set[str]
+    memory: Memory, phase_accounts: PhaseLedger, names: str, paths: set[str]
 ) -> None:
-    assert {books.enter(name, memory.read()).path for name in names * 50} == paths
+    assert {phase_accounts.enter(name, memory.read()).path for name in names * 50} == paths
 
 
-def test_paths_are_bounded_and_the_rest_shares_a_line(memory: Memory, books: PhaseBooks) -> None:
+def test_paths_are_bounded_and_the_rest_shares_a_line(
+    memory: Memory, phase_accounts: PhaseLedger
+) -> None:
     for i in range(PATHS_LIMIT + 10):
-        books.exit(books.enter(f"phase {i}", memory.read()), memory.read())
-    lines = books.close_generation(memory.read())
+        phase_accounts.exit(phase_accounts.enter(f"phase {i}", memory.read()), memory.read())
+    lines = phase_accounts.close_generation(memory.read())
     assert len(lines) <= PATHS_LIMIT + 3
     assert lines["other"].executions == 10
 
 
 def test_a_phase_whose_entry_was_not_read_leaves_its_bytes_to_the_line_around_it(
-    memory: Memory, books: PhaseBooks
+    memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
-    outer = books.enter("outer", memory.read())
-    inner = books.enter("inner", None)
+    outer = phase_accounts.enter("outer", memory.read())
+    inner = phase_accounts.enter("inner", None)
     memory.bytes += 9
-    books.exit(inner, memory.read())
-    books.exit(outer, memory.read())
-    lines = books.close_generation(memory.read())
+    phase_accounts.exit(inner, memory.read())
+    phase_accounts.exit(outer, memory.read())
+    lines = phase_accounts.close_generation(memory.read())
     assert (lines["outer"].bytes, lines["outer/inner"].bytes) == (9, 0)
     assert lines["outer/inner"].executions == 1
 
 
 def test_a_generation_that_starts_inside_a_phase_splits_its_bytes(
-    memory: Memory, books: PhaseBooks
+    memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
-    frame = books.enter("train", memory.read())
+    frame = phase_accounts.enter("train", memory.read())
     memory.bytes += 4
-    first = books.close_generation(memory.read())
+    first = phase_accounts.close_generation(memory.read())
     memory.bytes += 6
-    books.exit(frame, memory.read())
-    second = books.close_generation(memory.read())
+    phase_accounts.exit(frame, memory.read())
+    second = phase_accounts.close_generation(memory.read())
     assert (first["train"].bytes, second["train"].bytes) == (4, 6)
 
 
 def test_what_changes_while_only_another_thread_has_a_phase_open_is_on_its_line(
-    memory: Memory, books: PhaseBooks
+    memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
     memory.bytes += 1
-    elsewhere = books.enter_elsewhere("load", memory.read())
+    elsewhere = phase_accounts.enter_elsewhere("load", memory.read())
     memory.bytes += 20
-    train = books.enter("train", memory.read())
+    train = phase_accounts.enter("train", memory.read())
     memory.bytes += 300
-    books.exit(train, memory.read())
+    phase_accounts.exit(train, memory.read())
     memory.bytes += 4000
-    books.exit_elsewhere(elsewhere, memory.read())
+    phase_accounts.exit_elsewhere(elsewhere, memory.read())
     memory.bytes += 50_000
-    lines = books.close_generation(memory.read())
+    lines = phase_accounts.close_generation(memory.read())
     assert lines[OTHER_THREADS].bytes == 4020
     # With both open it cannot be known whose it is: the training thread's phase gets it.
     assert lines["train"].bytes == 300
@@ -154,23 +156,25 @@ def test_what_changes_while_only_another_thread_has_a_phase_open_is_on_its_line(
 
 
 def test_the_line_of_other_threads_is_absent_until_one_opens_a_phase(
-    memory: Memory, books: PhaseBooks
+    memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
-    assert OTHER_THREADS not in books.close_generation(memory.read())
-    books.enter_elsewhere("load", memory.read())
-    assert OTHER_THREADS in books.close_generation(memory.read())
+    assert OTHER_THREADS not in phase_accounts.close_generation(memory.read())
+    phase_accounts.enter_elsewhere("load", memory.read())
+    assert OTHER_THREADS in phase_accounts.close_generation(memory.read())
 
 
 def test_phases_that_other_threads_never_close_are_bounded(
-    memory: Memory, books: PhaseBooks
+    memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
-    frames = [books.enter_elsewhere("load", memory.read()) for _ in range(ELSEWHERE_LIMIT + 10)]
-    assert len(books.open_elsewhere) == ELSEWHERE_LIMIT
+    frames = [
+        phase_accounts.enter_elsewhere("load", memory.read()) for _ in range(ELSEWHERE_LIMIT + 10)
+    ]
+    assert len(phase_accounts.open_elsewhere) == ELSEWHERE_LIMIT
     assert [frame.booked for frame in frames[-10:]] == [False] * 10
 
 
-class Interrupted(PhaseBooks):
-    """Books whose next booking is interrupted by ``work``, as a collection may."""
+class Interrupted(PhaseLedger):
+    """PhaseAccounts whose next booking is interrupted by ``work``, as a collection may."""
 
     work: Callable[[], object] | None = None
 
@@ -183,14 +187,14 @@ class Interrupted(PhaseBooks):
 
 def test_a_generator_that_a_collection_closes_while_we_book_takes_nothing_twice() -> None:
     memory = Memory()
-    books = Interrupted(memory.read())
-    abandoned = books.enter("produce", memory.read())
-    consume = books.enter("consume", memory.read())
+    phase_accounts = Interrupted(memory.read())
+    abandoned = phase_accounts.enter("produce", memory.read())
+    consume = phase_accounts.enter("consume", memory.read())
     memory.bytes += 9
-    books.work = lambda: books.exit(abandoned, memory.read())
-    assert not books.exit(consume, memory.read()), "closed with the phase around it"
-    assert books.open == []
-    lines = books.close_generation(memory.read())
+    phase_accounts.work = lambda: phase_accounts.exit(abandoned, memory.read())
+    assert not phase_accounts.exit(consume, memory.read()), "closed with the phase around it"
+    assert phase_accounts.open == []
+    lines = phase_accounts.close_generation(memory.read())
     assert sum(line.bytes for line in lines.values()) == 9
     assert lines["produce/consume"].executions == 1
 

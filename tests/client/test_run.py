@@ -121,7 +121,7 @@ def test_a_snapshot_is_taken_at_any_point_with_any_label(offline: Run) -> None:
 def test_a_process_that_calls_nothing_has_samples_by_time(
     monkeypatch: pytest.MonkeyPatch, until: Any
 ) -> None:
-    monkeypatch.setattr("leakline.sampling.background_readings.TOLD_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("leakline.sampling.background_readings.REPORT_EVERY_SECONDS", 0.05)
     monkeypatch.setenv("LEAKLINE_SAMPLE_SECONDS", "0.02")
     leakline.init(mode="offline", quiet=True)
     until(lambda: [s for s in recorded() if s.kind == "sample"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import leakline
-from leakline.core.run_names import readable_name
+from leakline.core.process_tree import readable_name
 from leakline.errors import BadArgument
 from leakline.settings import SECRET_FILE_LIMIT_BYTES, read_secret, resolve
 

@@ -256,7 +256,7 @@ def test_tensors_return_to_their_baseline_or_the_count_is_broken(
     if what == "keep":
         assert truth[-1] - truth[2] == 3 * 32
         assert (row.state, row.deviations[0].generation) == ("broken", 3)
-        assert row.outside == 3
+        assert row.violations == 3
     else:
         assert row.state == "holds"
 

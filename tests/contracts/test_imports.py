@@ -62,7 +62,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "leakline.report": (
         *BASICS, "leakline.analysis", "leakline.transport", "leakline.console", "leakline.core.phase_accounting",
     ),
-    "leakline.importing": (*BASICS, "leakline.analysis", "leakline.transport", "leakline.core.run_names"),
+    "leakline.importing": (*BASICS, "leakline.analysis", "leakline.transport", "leakline.core.process_tree"),
     "leakline.launcher": (
         *BASICS, "leakline.settings", "leakline.runtime", "leakline.console", "leakline.analysis", "leakline.probes",
         "leakline.sampling", "leakline.transport", "leakline.core", "leakline.run",
@@ -87,7 +87,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "leakline_server.paths",
     ),
     "leakline_server.charts": ("leakline.analysis", "leakline.text_format", "leakline_server.store", "msgspec"),
-    "leakline_server.live_updates": ("leakline_server.store",),
+    "leakline_server.live_updates": ("leakline_server.run_requests", "leakline_server.store"),
     "leakline_server.run_export": ("leakline_server.store", "msgspec", "numpy", "pyarrow"),
     "leakline_server.run_requests": (
         "leakline.analysis", "leakline_server.errors", "leakline_server.limits", "leakline_server.store",

@@ -1,5 +1,5 @@
 """Write a database with the server of an older version, and what that server then answered: `schema_NNNN.db.xz` and
-`schema_NNNN.json.xz`, which `tests/server/test_migrations.py` upgrades and asks again.
+`schema_NNNN.json.xz`, which `tests/server/test_old_databases.py` upgrades and asks again.
 
     git archive COMMIT agent_client server migrations templates static | tar -x -C OLD
     PYTHONPATH=OLD/agent_client:OLD/server python tests/data/record_schema.py 0009 FOLDER

@@ -140,14 +140,14 @@ def of_generation(generation: int) -> list[Snapshot]:
         "type.trading.TradingEnvironment.count": alive,
         "type.trading.TradingEnvironment.bytes": alive * 6 * MIB,
     }
-    books = {
+    phase_accounts = {
         "phase.evaluate.bytes": 100 * MIB, "phase.train.bytes": 0, "phase.evaluate.executions": 1,
         "phase.train.executions": 1, "phase.between.bytes": 0, "phase.leakline.bytes": 0, "generation.seconds": 3.0,
     }  # fmt: skip
     moments: list[tuple[str | None, str, dict[str, Any]]] = [
         ("evaluate", "phase_end", samples),
         ("train", "phase_end", samples),
-        (None, "generation_end", {**samples, **books}),
+        (None, "generation_end", {**samples, **phase_accounts}),
     ]
     at = time.time() - 600
     return [
@@ -203,9 +203,9 @@ def test_an_alert_whose_sender_is_killed_before_it_noted_the_answer_arrives_agai
     (before, *_) = receiver.wait_for(len, WAIT_SECONDS)
     eventually(lambda: server.process.poll() is not None)
     # What is left is the claim of a process that is no more, and no try.
-    state = "SELECT state, tries FROM deliveries WHERE alert_id = ?"
+    state = "SELECT state, attempts FROM deliveries WHERE alert_id = ?"
     assert rows(server, state, before.id) == [("claimed", 1)]
-    assert rows(server, "SELECT count(*) FROM tries") == [(0,)]
+    assert rows(server, "SELECT count(*) FROM delivery_attempts") == [(0,)]
 
     again = serve(LEAKLINE_WEBHOOK_URL=receiver.url, **settings)
     received = receiver.wait_for(

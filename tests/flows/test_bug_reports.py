@@ -195,7 +195,7 @@ def dqn(
 def test_a_run_in_episodes_has_them_on_its_axis_and_in_its_texts(server: Server, dqn: Any) -> None:
     verdict = dqn("attached")
     page = page_of(server, "/runs/dqn-attached")
-    for chart in ("trend", "books", "memory", "types", "tensors", "fill", "seconds"):
+    for chart in ("trend", "phases", "memory", "types", "tensors", "fill", "seconds"):
         assert figure_of(page, chart)["x_title"] == "episode", chart
     assert "per episode" in verdict["summary"] and "generation" not in verdict["summary"]
     assert "14 episodes" in page
@@ -207,7 +207,7 @@ def test_a_buffer_beyond_its_limit_is_flagged(server: Server, dqn: Any) -> None:
     dqn("attached")
     lengths = points(server, "dqn-attached", "tracked.experience.length")
     assert max(y for _, y in lengths) == 2_050
-    stores = {each["name"]: each for each in server.get("/runs/dqn-attached/stores")["items"]}
+    stores = {each["name"]: each for each in server.get("/runs/dqn-attached/containers")["items"]}
     assert (stores["experience"]["state"], stores["experience"]["length"]) == ("over", 2_050)
     assert stores["replay"]["state"] == "filling"
     page = page_of(server, "/runs/dqn-attached")
@@ -277,7 +277,7 @@ def test_what_never_ran_and_what_stayed_flat_is_ruled_out_with_the_reason(
     assert "stays the same" in ruled_out["evolve_population"]
     # The evidence: how often each ran, in the API and on the page.
     ran = {
-        line["name"]: sum(line["executions"]) for line in server.get("/runs/blamed/books")["lines"]
+        line["name"]: sum(line["executions"]) for line in server.get("/runs/blamed/phases")["lines"]
     }
     assert (ran["evaluate_population"], ran["evolve_population"]) == (12, 12)
     assert not ran.get("train_population")

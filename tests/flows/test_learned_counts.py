@@ -48,7 +48,7 @@ run.finish()
 def test_the_next_training_breaks_what_was_accepted(server: Any, tmp_path: Path) -> None:
     assert train(server, tmp_path, "keeps", TRAINING, "10") == 0
     server.verdict("keeps", 10)
-    steady = server.get("/runs/keeps/expectations")["steady"]
+    steady = server.get("/runs/keeps/expectations")["stable"]
     ours = [each for each in steady if each["type"].startswith("__main__.")]
     assert [(each["type"], each["count"], each["after"]) for each in ours] == [
         ("__main__.Environment", 2, None),

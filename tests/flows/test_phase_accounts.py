@@ -48,28 +48,28 @@ def at_ends(server: Any, run: str, name: str) -> dict[int, float]:
 def test_what_one_phase_keeps_is_on_its_line_and_the_lines_are_the_whole(
     server: Any, tmp_path: Path, where: str
 ) -> None:
-    run = f"books-{where}"
+    run = f"phases-{where}"
     assert train(server, tmp_path, run, TRAINING, where, GENERATIONS) == 0
     verdict = server.verdict(run, GENERATIONS)
 
-    books = server.get(f"/runs/{run}/books")
-    assert books["generations"] == list(range(GENERATIONS))
-    lines = {line["name"]: line["bytes"] for line in books["lines"]}
-    for i, generation in enumerate(books["generations"]):
+    phase_accounts = server.get(f"/runs/{run}/phases")
+    assert phase_accounts["generations"] == list(range(GENERATIONS))
+    lines = {line["name"]: line["bytes"] for line in phase_accounts["lines"]}
+    for i, generation in enumerate(phase_accounts["generations"]):
         # To the byte.
-        assert sum(line[i] for line in lines.values()) == books["total"][i], generation
+        assert sum(line[i] for line in lines.values()) == phase_accounts["total"][i], generation
         assert lines[where][i] == pytest.approx(PLANTED, rel=0.1), generation
         for other in set(PHASES) - {where}:
             # A phase that gives all back may keep what its first execution warmed up.
             assert abs(lines[other][i]) < (0.1 if i else 0.3) * PLANTED, (generation, other)
 
-    # And the sum of the books is what the kernel says of the process from one end to the next.
+    # And the sum of the phase accounts is what the kernel says of the process from one end to the next.
     anon, swap = (at_ends(server, run, f"process.{name}_bytes") for name in ("anon", "swap"))
-    ends = [anon[g] + swap.get(g, 0) for g in books["generations"]]
+    ends = [anon[g] + swap.get(g, 0) for g in phase_accounts["generations"]]
     for i, (before, after) in enumerate(pairwise(ends), 1):
-        assert books["total"][i] == pytest.approx(after - before, abs=MIB), i
+        assert phase_accounts["total"][i] == pytest.approx(after - before, abs=MIB), i
 
     assert verdict["findings"][0]["phase"] == where, verdict["summary"]
-    rows = rows_of(page_of(server, f"/runs/{run}"), "books")
+    rows = rows_of(page_of(server, f"/runs/{run}"), "phases")
     (row,) = (row for row in rows if where in row.split())
     assert re.search(r"\+(4[5-9]|5[0-5])\.\d\d MiB", row), row

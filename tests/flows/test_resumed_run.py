@@ -94,11 +94,11 @@ def test_a_resumed_training_is_one_run_with_one_leak(
     assert "0 to 7" in oldest and "6 to 7" not in oldest
     assert re.search(r"\+[789]\.\d\d MiB", newest) and re.search(r"\+[6789]\.\d\d MiB", oldest)
 
-    books = server.get(f"/runs/{run}/books")
-    assert books["generations"] == list(range(23))
+    phase_accounts = server.get(f"/runs/{run}/phases")
+    assert phase_accounts["generations"] == list(range(23))
     # The 270 MiB that went with the process are no release, and what was done again is booked once.
-    assert min(books["total"]) > -LEAKED
-    lines = {line["name"]: line["bytes"] for line in books["lines"]}
+    assert min(phase_accounts["total"]) > -LEAKED
+    lines = {line["name"]: line["bytes"] for line in phase_accounts["lines"]}
     for generation in range(23):
         booked = lines["evaluate"][generation]
         assert booked == pytest.approx(LEAKED, rel=0.3), generation
@@ -137,5 +137,5 @@ def test_what_three_machines_recorded_offline_is_the_same_run_in_whatever_order_
     lasts = [(a["number"], a["environment"]["command_line"][-3]) for a in told["attempts"]]
     assert lasts == [(1, "5"), (2, "9"), (3, "13")]
     assert sorted(p["attempt"] for p in told["processes"]) == [1, 2, 3]
-    assert server.get(f"/runs/{run}/books")["generations"] == list(range(14))
+    assert server.get(f"/runs/{run}/phases")["generations"] == list(range(14))
     assert server.verdict(run, 14)["generations"] == 14

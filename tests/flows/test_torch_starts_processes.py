@@ -128,8 +128,8 @@ def test_ranks_of_a_launch_that_is_restarted_are_two_attempts_of_one_run(
     assert all("rank.py" in str(a["environment"]["command_line"]) for a in told["attempts"])
     verdict = server.verdict(run, 12)
     assert verdict["generations"] == 12
-    books = server.get(f"/runs/{run}/books")
-    assert books["generations"] == list(range(12))
+    phase_accounts = server.get(f"/runs/{run}/phases")
+    assert phase_accounts["generations"] == list(range(12))
 
 
 def test_a_rank_that_dies_leaves_its_run_unfinished(

@@ -51,8 +51,8 @@ class Ended:
         self.told()
         return self.server.verdict(self.run, generations)
 
-    def books(self) -> dict[str, Any]:
-        return self.server.get(f"/runs/{self.run}/books")
+    def phase_accounts(self) -> dict[str, Any]:
+        return self.server.get(f"/runs/{self.run}/phases")
 
     def events(self) -> list[dict[str, Any]]:
         return list(self.server.get(f"/runs/{self.run}/events")["items"])

@@ -49,7 +49,7 @@ def test_the_lines_run(run_program: Callable[..., Ended], tmp_path: Path, name: 
     assert ended.verdict(20)["generations"] == GENERATIONS.get(name, 20)
 
 
-def test_the_first_lines_of_find_a_leak_end_as_printed(
+def test_the_getting_started_of_find_a_leak_end_as_printed(
     run_program: Callable[..., Ended], tmp_path: Path
 ) -> None:
     """A stranger's first run, with nothing that leaks: no finding, none of our own objects, no time of 0 s."""

@@ -47,8 +47,12 @@ CASES = [
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.program)
 
 
-def lines(books: dict[str, Any]) -> set[str]:
-    return {line["name"] for line in books["lines"]} - {"between", "leakline", "other_threads"}
+def lines(phase_accounts: dict[str, Any]) -> set[str]:
+    return {line["name"] for line in phase_accounts["lines"]} - {
+        "between",
+        "leakline",
+        "other_threads",
+    }
 
 
 @each
@@ -63,7 +67,7 @@ def test_a_healthy_training_accuses_nobody_and_shows_its_loop(
     assert verdict["generations"] == case.generations
     assert verdict["status"] not in ACTIVE, verdict["summary"]
     assert not [f for f in verdict["findings"] if f["status"] in ACTIVE]
-    assert lines(ended.books()) == set(case.phases)
+    assert lines(ended.phase_accounts()) == set(case.phases)
 
 
 @each
@@ -94,7 +98,7 @@ def test_a_training_that_raises_ends_as_failed(
     assert told["processes"][0]["end_reason"] == "ZeroDivisionError"
     assert [e["name"] for e in ended.events() if e["kind"] == "exception"] == ["ZeroDivisionError"]
     # The generation in which it raised is told as well.
-    assert len(ended.books()["generations"]) == case.raised_after
+    assert len(ended.phase_accounts()["generations"]) == case.raised_after
 
 
 # -- other callbacks go on with ours among them
@@ -135,7 +139,7 @@ def test_environments_that_are_closed_and_dropped_accuse_nobody(
     assert (told["state"], told["unit"]) == ("finished", "episode")
     verdict = ended.verdict(24)
     assert verdict["status"] not in ACTIVE, verdict["summary"]
-    assert "episode" in {line["name"] for line in ended.books()["lines"]}
+    assert "episode" in {line["name"] for line in ended.phase_accounts()["lines"]}
 
 
 def test_environments_that_are_kept_are_named(run_program: Callable[..., Ended]) -> None:
@@ -181,9 +185,9 @@ def test_a_run_of_the_program_is_used_and_goes_on(run_program: Callable[..., End
     told = ended.told()
     assert (told["state"], told["project"], len(told["processes"])) == ("finished", "keras", 1)
     assert ended.verdict(8)["generations"] == 8
-    books = ended.books()
-    assert books["generations"] == list(range(8))
-    assert {"train", "epoch_end"} <= {line["name"] for line in books["lines"]}
+    phase_accounts = ended.phase_accounts()
+    assert phase_accounts["generations"] == list(range(8))
+    assert {"train", "epoch_end"} <= {line["name"] for line in phase_accounts["lines"]}
 
 
 # -- workers of a DataLoader
@@ -206,8 +210,8 @@ def test_growth_of_workers_is_theirs_and_bounded(run_program: Callable[..., Ende
     assert {f["kind"] for f in verdict["findings"]} <= {"children"}, verdict["findings"]
     # All has been read by both for as long again: it is over.
     assert verdict["status"] not in ("suspected", "confirmed"), verdict["summary"]
-    books = ended.books()["total"]
-    assert abs(sum(books[2:])) < 0.2 * DATASET_BYTES
+    phase_accounts = ended.phase_accounts()["total"]
+    assert abs(sum(phase_accounts[2:])) < 0.2 * DATASET_BYTES
     workers = column(ended, "children.loader_workers.uss_bytes")
     assert max(column(ended, "children.loader_workers.count")) == 2
     assert max(workers) - workers[0] > DATASET_BYTES

@@ -167,14 +167,14 @@ def test_a_leak_is_named_from_inside_and_seen_from_outside(tmp_path: Path) -> No
     )  # fmt: skip
     assert run.stdout is not None
     pid = run.stdout.readline().strip()
-    beside = tmp_path / "beside"
-    beside.mkdir()
+    alongside = tmp_path / "beside"
+    alongside.mkdir()
     watch = subprocess.run(
         [
             sys.executable, "-m", "leakline", "watch", pid, "--mode", "offline", "--per", "second",
             "--project", "night",
         ],
-        cwd=beside, capture_output=True, text=True, check=False, timeout=60,
+        cwd=alongside, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     _, errors = run.communicate(timeout=60)
     assert (run.returncode, watch.returncode) == (0, 0)
@@ -182,7 +182,7 @@ def test_a_leak_is_named_from_inside_and_seen_from_outside(tmp_path: Path) -> No
     assert re.match(r"leakline: (suspected|confirmed): .* keeps \d+ Episode per second", inside)
     assert re.match(r"leakline: (watch|suspected|confirmed): .* per second", outside)
     assert "Episode" not in outside
-    (recorded,) = Place(beside).recorded()
+    (recorded,) = Place(alongside).recorded()
     header = recorded.header
     assert (header.project, header.unit, recorded.process.pid) == ("night", "second", int(pid))
     assert header.environment["command_line"][-1] == script

@@ -335,3 +335,19 @@ def test_the_program_of_the_guide_does_what_it_says(
         "first-steps",
         ["train"],
     )
+
+
+def test_the_client_installs_as_a_package(tmp_path: Path, tensorflow: Path) -> None:
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "leakline").symlink_to(CLIENT)
+    code = "import { bandOf } from 'leakline'; console.log(bandOf(501));"
+    (tmp_path / "program.mjs").write_text(code)
+    said = subprocess.run(
+        [node(), "program.mjs"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert said.stdout == "critical\n"

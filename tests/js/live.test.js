@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Paced } from "../../static/js/paced.js";
-import { BEAT_MS, MOST_STREAMS, Slots } from "../../static/js/slots.js";
-import { isOver, markOf, quiet, WORDS } from "../../static/js/standing.js";
+import { Paced } from "../../static/js/rate_limit.js";
+import { BEAT_MS, MOST_STREAMS, Slots } from "../../static/js/stream_slots.js";
+import { isOver, markOf, quiet, WORDS } from "../../static/js/run_state.js";
 
-const run = (state, more = {}) => ({ state, reason: "", presumed: false, ...more });
-const presumed = run("killed", { reason: "memory: 191 GiB of its limit of 192 GiB", presumed: true });
+const run = (state, more = {}) => ({ state, reason: "", end_inferred: false, ...more });
+const presumed = run("killed", { reason: "memory: 191 GiB of its limit of 192 GiB", end_inferred: true });
 
 test("no run but one that runs is called live", () => {
   for (const state of ["finished", "failed", "killed", "silent"]) {
@@ -15,7 +15,7 @@ test("no run but one that runs is called live", () => {
   assert.equal(markOf("live", run("running"), false), "live");
 });
 
-test("who is presumed killed, or is silent, is not over", () => {
+test("who is inferred to be killed, or is silent, is not over", () => {
   assert.equal(isOver(presumed), false);
   assert.equal(isOver(run("silent")), false);
   assert.equal(isOver(run("killed")), true);
@@ -59,7 +59,7 @@ test("every mark has a word, but for the paused one, which counts what is new", 
   for (const mark of marks) assert.ok(WORDS[mark], mark);
 });
 
-// -- slots.js
+// -- stream_slots.js
 
 /** Windows of one browser, opened one after the other, with one clock. */
 function windows(count) {
@@ -108,7 +108,7 @@ test("what somebody else wrote there, or storage that may not be used, is as if 
   slots.release();
 });
 
-// -- paced.js
+// -- rate_limit.js
 
 function stage(cost) {
   const waits = [];

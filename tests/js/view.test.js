@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { covers, stretched, StretchReader, withLines } from "../../static/js/stretch.js";
+import { covers, stretched, StretchReader, withLines } from "../../static/js/zoom_range.js";
 import { rangeText, readView, writeView } from "../../static/js/view.js";
 
 const nothing = { range: null, groups: new Map(), lines: new Map() };
@@ -46,7 +46,7 @@ test("a link to a time shows the same when the axis is in hours instead of minut
   assert.deepEqual(readView(early.search, hours).range, [0.5, 2]);
 });
 
-// -- stretch.js
+// -- zoom_range.js
 
 const line = (name, more = {}) => ({ name, group: null, x: [0, 9], y: [1, 2], low: null, high: null, colour: 3, ...more });
 

@@ -20,7 +20,7 @@ from leakline.probes import child_memory
 from leakline.probes.child_memory import Child, ChildSizes, Size, read_children
 from leakline.probes.child_names import (
     NAMES_LIMIT,
-    TOLD_LIMIT,
+    REPORTED_LIMIT,
     ChildNames,
     Wanted,
     wanted_of_command,
@@ -209,7 +209,7 @@ def test_an_array_shared_with_forked_workers_is_counted_once() -> None:
         for worker in workers:
             worker.join()
     assert roles(samples) == {"others": 3}
-    # Resident in four processes, 384 MiB by adding up; in the books of proportional size it is there once.
+    # Resident in four processes, 384 MiB by adding up; in the phase accounts of proportional size it is there once.
     assert together - alone < shared.nbytes
     assert samples["children.uss_bytes"] < shared.nbytes
     assert samples["children.pss_bytes"] > shared.nbytes / 2
@@ -335,14 +335,14 @@ def test_two_of_one_name_and_one_with_a_dot_are_told_apart() -> None:
 
 def test_of_many_children_the_largest_are_told_and_the_rest_is_counted() -> None:
     names = ChildNames()
-    with collectors(*(f"actor-{i}" for i in range(TOLD_LIMIT + 3))) as children:
+    with collectors(*(f"actor-{i}" for i in range(REPORTED_LIMIT + 3))) as children:
         children[-1].keep(24 * MIB)
         samples = read_children(names=names)
         assert read_children(names=names).keys() == samples.keys(), "those told stay the same"
     told = one_by_one(samples)
-    assert len(told) == TOLD_LIMIT + 1
+    assert len(told) == REPORTED_LIMIT + 1
     assert samples["children.process.other.count"] == 3
-    assert told[f"actor-{TOLD_LIMIT + 2}"] > 24 * MIB
+    assert told[f"actor-{REPORTED_LIMIT + 2}"] > 24 * MIB
     # By name and together they are all that there are.
     assert parts_are_the_whole(samples)
 

@@ -232,12 +232,12 @@ def test_what_is_watched_is_told_exactly_or_not_at_all() -> None:
         nodes.append(Better())
         growth.close_generation()
     assert f"type.{BETTER}.count" not in growth.read()
-    assert BETTER not in growth.told_counts()
+    assert BETTER not in growth.reported_counts()
     assert not growth.counts_exactly()
     assert not growth.is_in_doubt(), "another census in slices would tell no more"
     growth.calibrate_tracked(count_tracked())
     assert growth.counts_exactly()
-    assert growth.told_counts()[BETTER] == growth.read()[f"type.{BETTER}.count"] == 6
+    assert growth.reported_counts()[BETTER] == growth.read()[f"type.{BETTER}.count"] == 6
 
 
 @needs_native

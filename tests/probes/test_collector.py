@@ -16,10 +16,10 @@ import psutil
 import pytest
 from tests.probes.heaps import run_alone
 
-from leakline.probes.heap.gc_stats import (
+from leakline.probes.heap.cyclic_garbage import (
     BLOCKS_EVERY_SECONDS,
     KEPT,
-    TOLD_LIMIT,
+    REPORTED_LIMIT,
     AllocatedBlocks,
     CollectorStatistics,
 )
@@ -112,7 +112,7 @@ def test_a_program_that_collects_all_the_time_is_told_in_short(
 
     with collector_off():
         told = sum(told_of_one(0.5, 100) for _ in range(1000))
-        assert told == TOLD_LIMIT
+        assert told == REPORTED_LIMIT
         assert told_of_one(0.5, 100_000) == 1, "the largest so far is still told"
         assert told_of_one(5.0, 0) == 1, "the longest so far is still told"
         for _ in range(1000):
@@ -136,7 +136,7 @@ def test_collections_on_many_threads_at_once_are_all_whole(
 
 def test_the_hook_is_silent_while_the_interpreter_ends(tmp_path: Path) -> None:
     program = (
-        "import gc, sys; from leakline.probes.heap.gc_stats import KEPT, TOLD_LIMIT, CollectorStatistics;"
+        "import gc, sys; from leakline.probes.heap.cyclic_garbage import KEPT, REPORTED_LIMIT, CollectorStatistics;"
         "s = CollectorStatistics(); s.start();"
         "x = []; x.append(x); sys.modules['keeps'] = x; del x"
     )

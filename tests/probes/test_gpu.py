@@ -18,11 +18,10 @@ import pynvml as real
 import pytest
 from tests.probes.cards import CONTAINER_NAMESPACE, DATA, Machine, Play, enter_namespace, play
 
-from leakline.probes.gpu import mps, nvml, nvml_library
-from leakline.probes.gpu.cuda import read_cuda
+from leakline.probes.gpu import nvml, nvml_library, torch_devices
 from leakline.probes.gpu.device_mapping import visible_entries
-from leakline.probes.gpu.mps import read_mps
 from leakline.probes.gpu.nvml import read_nvml
+from leakline.probes.gpu.torch_devices import read_cuda, read_mps
 
 __all__ = ["play"]
 GIB = 2**30
@@ -117,7 +116,7 @@ def test_the_installed_torch_is_asked_nothing_while_it_sleeps() -> None:
                  "get_device_properties", "get_allocator_backend"):  # fmt: skip
         assert name in vars(torch.cuda), name
     assert "is_available" in vars(torch.backends.mps)
-    assert {*mps._QUESTIONS.values(), "_is_in_bad_fork"} <= set(vars(torch.mps))
+    assert {*torch_devices._QUESTIONS.values(), "_is_in_bad_fork"} <= set(vars(torch.mps))
 
 
 def test_what_an_allocator_does_not_count_is_absent(two: Two) -> None:
@@ -334,7 +333,7 @@ def metal(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | bool]:
     )
     monkeypatch.setitem(sys.modules, "torch.mps", module)
     monkeypatch.setitem(sys.modules, "torch.backends.mps", backend)
-    monkeypatch.setattr(mps, "_used", set())
+    monkeypatch.setattr(torch_devices, "_used", set())
     return told
 
 

@@ -23,9 +23,9 @@ import torch
 from tests.probes.heaps import run_alone
 
 from leakline.probes.heap.marginal_size import marginal_bytes
-from leakline.probes.heap.native_handle_types import hides_memory
 from leakline.probes.native_module import why_not_native
 from leakline.probes.references import program_code
+from leakline.probes.references.class_names import hides_memory
 from leakline.sampling.holder_paths import FoundHolder, find_holder_of_largest, find_holders
 
 HERE = __name__

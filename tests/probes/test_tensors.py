@@ -18,9 +18,8 @@ from tests.probes.heaps import census, needs_native, run_alone, way
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from leakline.probes.heap.autograd_graphs import while_the_engine_rests
+from leakline.probes.heap.autograd_graphs import on_main_thread, while_the_engine_rests
 from leakline.probes.heap.census import look_at_tensors
-from leakline.probes.heap.main_thread import on_main_thread
 from leakline.probes.heap.marginal_size import marginal_bytes
 from leakline.probes.heap.tensor_storages import storage_key
 from leakline.probes.heap.tensors import TensorMeasure

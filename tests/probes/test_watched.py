@@ -14,16 +14,14 @@ from typing import Any
 import pytest
 from tests.probes.heaps import needs_native, run_alone
 
-from leakline.probes.heap.age_samples import (
+from leakline.probes.heap.watched_instances import (
     CLASSES_LIMIT,
     INSTANCES_OF_A_GENERATION,
     REFERENCES_OF_A_CLASS,
     AgeSamples,
-    pick_newest,
-)
-from leakline.probes.heap.watched_instances import (
     WatchedClasses,
     known_to_pile_up,
+    pick_newest,
     piling_in_census,
 )
 from leakline.probes.references.class_names import type_name

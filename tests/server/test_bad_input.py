@@ -289,7 +289,7 @@ def test_a_wrong_field_of_a_run_or_of_a_query_is_named(
 
 def test_an_unknown_run_is_not_found_wherever_it_is_asked_for(api: TestClient, stored: Any) -> None:
     parts = (
-        "", "/verdict", "/books", "/types", "/stores", "/events", "/census", "/large-objects", "/holders",
+        "", "/verdict", "/phases", "/types", "/containers", "/events", "/census", "/large-objects", "/holders",
     )  # fmt: skip
     for part in (*parts, "/snapshots", "/incidents", "/series?name=a", "/live"):
         refused(api, api.get(f"/api/v1/runs/nobody{part}"), 404, "run_not_found")

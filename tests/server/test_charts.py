@@ -1,4 +1,4 @@
-"""Charts of a run: lines, bands, forecasts, books and a zoomed range; and the marks on them."""
+"""Charts of a run: lines, bands, forecasts, phase accounts and a zoomed range; and the marks on them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from leakline.analysis.results import BookLine, Books
+from leakline.analysis.results import PhaseAccount, PhaseAccounts
 from leakline.sampling.cuda_cache import CacheFall
 from leakline_server.charts import chart_builder
-from leakline_server.charts.chart_builder import books_within
+from leakline_server.charts.chart_builder import accounts_within
 from leakline_server.charts.chart_parts import (
     Axis,
     Chart,
@@ -75,7 +75,7 @@ def test_a_series_that_was_never_measured_makes_no_chart() -> None:
     never = [line("process.rss_bytes", [0, 1], [None, None])]
     assert chart_builder.memory_chart(AXIS, never, None) is None
     assert chart_builder.gpu_chart(AXIS, [], None) is None
-    assert chart_builder.books_chart(AXIS, Palette(), Books((), (), ())) is None
+    assert chart_builder.phases_chart(AXIS, Palette(), PhaseAccounts((), (), ())) is None
 
 
 def test_a_device_shows_what_torch_and_the_driver_tell_of_it() -> None:
@@ -142,21 +142,23 @@ def test_the_forecast_opens_from_the_last_reading() -> None:
 
 def test_each_phase_keeps_its_colour_and_what_is_outside_has_none() -> None:
     palette = Palette.of(["train", "evaluate", "train"])
-    books = Books((0, 1), tuple(book(n) for n in ("evaluate", "between")), (2.0, 2.0))
-    chart = chart_builder.books_chart(AXIS, palette, books)
+    phase_accounts = PhaseAccounts(
+        (0, 1), tuple(book(n) for n in ("evaluate", "between")), (2.0, 2.0)
+    )
+    chart = chart_builder.phases_chart(AXIS, palette, phase_accounts)
     assert chart is not None
     colours = {each.name: each.colour for each in chart.lines}
     assert colours == {"evaluate": 2, "between": 0, "sum": 0}
 
 
-def book(name: str, values: tuple[float, ...] = (1.0, 1.0)) -> BookLine:
-    return BookLine(name, values, (None,) * len(values), (1,) * len(values))
+def book(name: str, values: tuple[float, ...] = (1.0, 1.0)) -> PhaseAccount:
+    return PhaseAccount(name, values, (None,) * len(values), (1,) * len(values))
 
 
 def test_thousands_of_generations_are_joined_without_changing_their_mean() -> None:
     values = tuple(float(i % 7) for i in range(1000))
-    books = Books(tuple(range(1000)), (book("a", values),), values)
-    chart = chart_builder.books_chart(AXIS, Palette(), books)
+    phase_accounts = PhaseAccounts(tuple(range(1000)), (book("a", values),), values)
+    chart = chart_builder.phases_chart(AXIS, Palette(), phase_accounts)
     assert chart is not None
     bars = chart.lines[0]
     assert len(bars.x) <= chart_builder.MAX_BARS
@@ -166,7 +168,10 @@ def test_thousands_of_generations_are_joined_without_changing_their_mean() -> No
 
 def test_two_books_side_by_side_share_a_scale() -> None:
     low, high = chart_builder.same_scale(
-        [Books((0,), (book("a", (5.0,)), book("b", (-2.0,))), (3.0,)), Books((), (), ())]
+        [
+            PhaseAccounts((0,), (book("a", (5.0,)), book("b", (-2.0,))), (3.0,)),
+            PhaseAccounts((), (), ()),
+        ]
     )
     assert low < -2 and high > 5
 
@@ -299,20 +304,22 @@ def test_what_is_counted_by_the_minute_lies_where_its_minute_is() -> None:
 
 
 def test_a_budget_of_every_generation_is_drawn_where_it_is_near() -> None:
-    books = Books((1, 2), (BookLine("a", (GIB, GIB), (1, 1), (1, 1)),), (GIB, GIB))
+    phase_accounts = PhaseAccounts(
+        (1, 2), (PhaseAccount("a", (GIB, GIB), (1, 1), (1, 1)),), (GIB, GIB)
+    )
 
     def levels(**bounds: float | None) -> list[tuple[float, str]]:
         none = {"high": None, "leak": None}
         check = {"origin": "budget", "metric": "generation.kept_bytes", **none, **bounds}
         other = {"origin": "budget", "metric": "phase.kept_bytes", "high": GIB, "leak": GIB}
-        found = budget_levels(verdict(assertions=[check, other]), books)
+        found = budget_levels(verdict(assertions=[check, other]), phase_accounts)
         return [(level.value, level.label) for level in found]
 
     assert levels() == levels(high=50 * GIB) == []
     assert levels(high=GIB / 2, leak=2 * GIB) == [
         (GIB / 2, "budget"), (2 * GIB, "a leak from here on"),
     ]  # fmt: skip
-    assert budget_levels(None, books) == ()
+    assert budget_levels(None, phase_accounts) == ()
 
 
 def test_where_only_one_kind_of_memory_is_known_its_lines_wait_for_no_choice() -> None:
@@ -374,9 +381,13 @@ def test_a_later_attempt_replaces_what_it_did_again() -> None:
 
 
 def test_books_of_a_stretch_are_those_of_its_generations() -> None:
-    books = Books((1, 2, 4), (BookLine("train", (1, 2, 3), (None, 1, 2), (1, 1, 0)),), (1, 2, 3))
-    assert books_within(books, 2, 3) == Books((2,), (BookLine("train", (2,), (1,), (1,)),), (2,))
-    assert books_within(books, 5, 9).generations == ()
+    phase_accounts = PhaseAccounts(
+        (1, 2, 4), (PhaseAccount("train", (1, 2, 3), (None, 1, 2), (1, 1, 0)),), (1, 2, 3)
+    )
+    assert accounts_within(phase_accounts, 2, 3) == PhaseAccounts(
+        (2,), (PhaseAccount("train", (2,), (1,), (1,)),), (2,)
+    )
+    assert accounts_within(phase_accounts, 5, 9).generations == ()
 
 
 @pytest.fixture(scope="module")
@@ -411,9 +422,9 @@ def test_a_stretch_has_every_reading_where_the_whole_has_a_bucket(long_run: Test
     near = ends(lines_of(long_run, f"{SPIKE_AT - 10.4}..{SPIKE_AT + 10.4}"))
     assert near["x"] == list(range(SPIKE_AT - 11, SPIKE_AT + 12))
     assert near["y"][near["x"].index(SPIKE_AT)] == SPIKE
-    # Books are split finer, too.
+    # PhaseAccounts are split finer, too.
     lines = lines_of(long_run, f"{GENERATIONS - 200}..{GENERATIONS - 120}")
-    assert {len(line["x"]) for line in lines["books"]} == {81}
+    assert {len(line["x"]) for line in lines["phases"]} == {81}
     # A wrong stretch is one line.
     assert long_run.get("/runs/nobody/lines?x=1..2").status_code == 404
     answer = long_run.get("/runs/nobody/lines?x=2..1")
@@ -477,7 +488,7 @@ def test_attempts_incidents_notes_and_cleanups_are_told() -> None:
 
 
 def test_events_of_one_kind_leave_room_for_those_of_others() -> None:
-    name, data = CacheFall("cuda.0", 10 * GIB, 7 * GIB).told
+    name, data = CacheFall("cuda.0", 10 * GIB, 7 * GIB).event
     found = marks_of(
         event("fix", "bound", generation=5),
         event("mark", "drop", generation=3),
@@ -526,7 +537,7 @@ def test_a_full_collection_is_marked_with_the_bytes_that_memory_fell_by_across_i
 
 
 def test_an_emptied_cache_of_a_device_is_marked_with_what_it_gave_back() -> None:
-    name, data = CacheFall("cuda.0", 10 * GIB, 7 * GIB).told
+    name, data = CacheFall("cuda.0", 10 * GIB, 7 * GIB).event
     (found,) = marks_of(event("mark", name, **data))
     assert (found.kind, found.label) == ("mark", "cache of cuda.0")
     assert found.text == (
@@ -667,7 +678,7 @@ def test_alerts_say_whether_any_webhook_received_them() -> None:
     sent, unsent = (
         inventory_tables.alerts([row], "generation", any_webhook=each) for each in (True, False)
     )
-    assert sent is not None and sent.how.startswith("What was told of this run, to every webhook")
+    assert sent is not None and sent.how.startswith("Alerts on this run, to every webhook")
     assert unsent is not None and unsent.how.startswith(
-        "What would have been told; no webhook is set up"
+        "Alerts that would have been sent; no webhook is set up"
     )

@@ -44,7 +44,7 @@ from leakline_server.store.series.column_reader import GENERATION, LABEL, SEQUEN
 
 READS = (
     "series?name=*&points=20000&x=sequence", "series?name=*&points=3&x=time", "snapshots?limit=200", "verdict",
-    "events", "large-objects", "holders", "census", "books", "types",
+    "events", "large-objects", "holders", "census", "phases", "types",
 )  # fmt: skip
 
 
@@ -256,8 +256,8 @@ DAMAGES = {
 }  # fmt: skip
 STORED = [
     metadata.tables[name] for name in (
-        "runs", "attempts", "processes", "incidents", "alerts", "deliveries", "tries", "sizes", "assertion_states",
-        "acknowledgements", "assertions", "webhooks",
+        "runs", "attempts", "processes", "incidents", "alerts", "deliveries", "delivery_attempts", "sizes",
+        "assertion_states", "acknowledgements", "assertions", "webhooks",
     )
 ]  # fmt: skip
 LISTS = (
@@ -289,7 +289,7 @@ def two_runs(standing_back: None, api: TestClient, make_run: Any) -> Engine:
                        "source": "api"},
             "deliveries": {"id": number, "alert_id": name, "webhook_id": number, "state": "pending",
                          "due_at": run.started},
-            "tries": {"delivery_id": number, "started_at": run.started, "seconds": 0.5},
+            "delivery_attempts": {"delivery_id": number, "started_at": run.started, "seconds": 0.5},
             "sizes": {"bytes": 10, "measured_at": run.started, "revision": 1},
             "assertions": {"id": number, "origin": "rule", "name": "a", "metric": "gauge.a", "source": "api"},
             "assertion_states": {"assertion_id": number, "firing": True, "generation": 3, "changed_at": run.started},

@@ -319,7 +319,7 @@ def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) 
     native_module.forget()
     try:
         assert native_module.native() is None
-        assert "install leakline anew" in str(native_module.why_not_native())
+        assert "install leakline again" in str(native_module.why_not_native())
         assert taken(body_of({"gauge.a": [1]})) == {"gauge.a": [1]}
     finally:
         native_module.forget()

@@ -83,7 +83,7 @@ def test_the_page_lists_each_band_with_its_deviations_and_each_budget(
     # It is drawn behind the trend, too.
     (chart,) = re.findall(r'data-chart[^>]*>(\{"id":"trend".*?)</script>', page)
     assert '"label":"plan"' in chart
-    assert page.index('id="findings"') < page.index('id="expectations"') < page.index('id="books"')
+    assert page.index('id="findings"') < page.index('id="expectations"') < page.index('id="phases"')
     rows = rows_of(page)
     states = {row[0]: (row[1], row[2]) for row in rows if row[2] not in ("above", "below")}
     # What is broken is first, and what holds last.
@@ -153,12 +153,12 @@ def test_the_page_tells_how_forecasts_turned_out_by_how_far_ahead_they_looked(
     assert answer["settled_at_generation"] is None
     assert answer["forecast_score"]["forecasts"] >= 3
     leads = answer["forecast_score"]["by_lead"]
-    assert [(lead["ahead_from"], lead["ahead_to"]) for lead in leads] == [(2, 3), (4, 7), (8, 15)]
+    assert [(lead["lead_from"], lead["lead_to"]) for lead in leads] == [(2, 3), (4, 7), (8, 15)]
     page = api.get("/runs/r1").text
     assert answer["forecast_score"]["sentence"] in page
     (section,) = re.findall(r'<section class="panel" id="forecasts".*?</section>', page, re.DOTALL)
     for lead in leads:
-        assert f"{lead['ahead_from']} to {lead['ahead_to']}" in section
+        assert f"{lead['lead_from']} to {lead['lead_to']}" in section
         assert f"{100 * lead['median_error']:.1f} %" in section
         assert f"{lead['within']} of {lead['forecasts']}" in section
         for each in lead["past"]:
@@ -179,8 +179,8 @@ def test_a_run_of_which_nothing_was_foretold_has_no_such_part(
 def test_plain_numbers_stay_plain() -> None:
     check = {
         "origin": "band", "metric": "gauge.x", "first": 1, "last": 1, "low": 0.5, "high": None, "leak": None,
-        "process": None, "state": "broken", "outside": 1,
-        "deviations": [{"generation": 1, "measured": 0.25, "off_by": -0.25}], "sentence": "Below.",
+        "process": None, "state": "broken", "violations": 1,
+        "deviations": [{"generation": 1, "measured": 0.25, "difference": -0.25}], "sentence": "Below.",
     }  # fmt: skip
     section = expectations([check], "epoch")
     assert section is not None and section.table is not None
@@ -369,13 +369,13 @@ def test_what_the_program_declares_goes_before_and_cannot_be_accepted(
 def test_a_later_legal_change_is_learned_without_code(learned: TestClient, make_run: Any) -> None:
     assert learned.post(OF_FIRST, json=AGENTS_17).status_code == 200
     steady(make_run, "changed", count=33).begin(learned, LEARNED)
-    (found,) = learned.get("/api/v1/runs/changed/expectations").json()["steady"]
-    assert (found["count"], found["instead_of"]) == (33, "17")
+    (found,) = learned.get("/api/v1/runs/changed/expectations").json()["stable"]
+    assert (found["count"], found["replaces"]) == (33, "17")
     action, fields = Forms(learned.get("/runs/changed").text).found["Expect 33 app.Agent"]
     assert learned.post(action, data=fields, follow_redirects=False).status_code == 303
     told = learned.get("/api/v1/runs/changed/expectations").json()
     assert [(each["low"], each["run"]) for each in told["accepted"]] == [(33, "changed")]
-    assert told["steady"] == []
+    assert told["stable"] == []
 
 
 def test_a_count_of_one_phase_and_that_of_all_readings_replace_each_other(
@@ -439,8 +439,8 @@ def test_past_five_the_rest_is_folded_and_what_changed_comes_first(
         wanted = {"type": f"app.Class{n}", "low": n, "high": n}
         assert api.post("/api/v1/runs/r1/expectations", json=wanted).status_code == 200
     run.send(api, LEARNED, 60)
-    steady = api.get("/api/v1/runs/r1/expectations").json()["steady"]
-    assert [(each["type"], each["instead_of"]) for each in steady][:3] == [
+    steady = api.get("/api/v1/runs/r1/expectations").json()["stable"]
+    assert [(each["type"], each["replaces"]) for each in steady][:3] == [
         ("app.Class3", "3"), ("app.Class7", "7"), ("app.Class1", None),
     ]  # fmt: skip
 
@@ -615,7 +615,7 @@ def test_the_page_lists_four_questions_with_their_evidence(
     assert "12 generations complete, held against the 25" in planned[2]
     assert "agent&lt;b&gt; ran once and freed nothing." in cleanups[2]
     # After what was found, and named in the contents.
-    assert page.index('id="findings"') < page.index('id="checklist"') < page.index('id="books"')
+    assert page.index('id="findings"') < page.index('id="checklist"') < page.index('id="phases"')
     assert 'href="#checklist"' in page
 
 

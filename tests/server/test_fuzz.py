@@ -228,8 +228,8 @@ def test_hostile_bodies_are_refused_or_can_be_read(shared_api: TestClient, make_
     # Bombs are few.
     assert answers.keys() >= TAKEN - {("batches", 413)}, answers
     reads = (
-        "", "/series?name=*", "/series?name=*&x=time&phase=*", "/events", "/verdict", "/books", "/types", "/stores",
-        "/large-objects", "/holders", "/snapshots?name=*", "/incidents",
+        "", "/series?name=*", "/series?name=*&x=time&phase=*", "/events", "/verdict", "/phases", "/types",
+        "/containers", "/large-objects", "/holders", "/snapshots?name=*", "/incidents",
     )  # fmt: skip
     for read in reads:
         answer = shared_api.get(f"/api/v1/runs/f1{read}")

@@ -85,7 +85,7 @@ def test_a_leak_of_several_runs_is_one_item_and_another_project_is_another(
     items = listed(api, project="erl")
     assert {(item["fingerprint"], item["runs_total"]) for item in items} == {("f1", 2), ("f2", 1)}
     (leak,) = [item for item in items if item["fingerprint"] == "f1"]
-    seen = [(each["run"], each["status"], each["back"]) for each in leak["runs"]]
+    seen = [(each["run"], each["status"], each["reopened"]) for each in leak["runs"]]
     assert seen == [("a", "recovered", False), ("c", "confirmed", False)]
     assert (leak["state"], leak["priority"], leak["summary"]) == ("open", "major", "c leaks")
     assert leak["sentence"] == "Seen in a and c"
@@ -115,7 +115,7 @@ def test_seen_in_two_closed_by_a_note_and_back_in_a_third(api: TestClient, plant
     (leak,) = listed(api)
     assert leak["state"] == "open"
     assert leak["sentence"] == "Seen in A and C, closed by note “X”, back in F"
-    assert [seen["back"] for seen in leak["runs"]] == [False, False, True]
+    assert [seen["reopened"] for seen in leak["runs"]] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,17 @@ def test_what_is_said_holds_until_it_is_taken_back(
     plant("a", finding())
     said = say(api, what, reason="known")
     assert said["state"] == state
-    assert [(each["kind"], each["reason"]) for each in said["said"]] == [(state, "known")]
+    assert [(each["kind"], each["reason"]) for each in said["acknowledgements"]] == [
+        (state, "known")
+    ]
     assert [item["state"] for item in listed(api, status=state)] == [state]
     assert listed(api, status="open") == []
     back = api.delete(f"{PATH}/f1/{what}", params={"project": "erl"})
-    assert (back.status_code, back.json()["state"], back.json()["said"]) == (200, "open", [])
+    assert (back.status_code, back.json()["state"], back.json()["acknowledgements"]) == (
+        200,
+        "open",
+        [],
+    )
     again = api.delete(f"{PATH}/f1/{what}", params={"project": "erl"})
     assert again.status_code == 404
     assert again.json()["error"]["code"] == "nothing_to_take_back"
@@ -143,10 +149,10 @@ def test_an_acknowledgement_expires(
     plant("a", finding())
     said = say(api, "acknowledge", reason="known", expires_in_seconds=3_600)
     assert said["state"] == "acknowledged"
-    assert said["said"][0]["expires_at"] > said["said"][0]["created_at"]
+    assert said["acknowledgements"][0]["expires_at"] > said["acknowledgements"][0]["created_at"]
     monkeypatch.setattr("time.time", lambda now=time.time: now() + 3_601)
     (leak,) = listed(api)
-    assert (leak["state"], leak["said"]) == ("open", [])
+    assert (leak["state"], leak["acknowledgements"]) == ("open", [])
 
 
 def test_a_new_word_replaces_the_old_one_but_a_closing_note_stays(
@@ -154,12 +160,14 @@ def test_a_new_word_replaces_the_old_one_but_a_closing_note_stays(
 ) -> None:
     plant("a", finding())
     say(api, "acknowledge", reason="one")
-    assert [s["reason"] for s in say(api, "acknowledge", reason="two")["said"]] == ["two"]
-    assert [s["kind"] for s in say(api, "ignore")["said"]] == ["ignored"]
-    assert [s["kind"] for s in say(api, "close", reason="X")["said"]] == ["closed"]
+    assert [s["reason"] for s in say(api, "acknowledge", reason="two")["acknowledgements"]] == [
+        "two"
+    ]
+    assert [s["kind"] for s in say(api, "ignore")["acknowledgements"]] == ["ignored"]
+    assert [s["kind"] for s in say(api, "close", reason="X")["acknowledgements"]] == ["closed"]
     back_again(plant, "b", "B")
     after = say(api, "acknowledge", reason="again")
-    both = [(s["kind"], s["reason"]) for s in after["said"]]
+    both = [(s["kind"], s["reason"]) for s in after["acknowledgements"]]
     assert both == [("closed", "X"), ("acknowledged", "again")]
     assert after["sentence"] == "Seen in a, closed by note “X”, acknowledged: “again”, back in B"
 
@@ -194,7 +202,7 @@ def test_a_wrong_word_is_refused_whole(
     plant("a", finding())
     error = say(api, what, 422, **body)["error"]
     assert error["details"]["field"] == field
-    assert listed(api)[0]["said"] == []
+    assert listed(api)[0]["acknowledgements"] == []
 
 
 def test_nobody_speaks_of_a_leak_that_no_run_of_the_project_has(
@@ -322,7 +330,7 @@ def test_a_wrong_form_is_refused_whole(
     elsewhere = {"origin": "https://evil.example"}
     said = api.post("/incidents/f1/ignore", data={"project": "erl"}, headers=elsewhere)
     assert said.status_code == 403
-    assert listed(api)[0]["said"] == []
+    assert listed(api)[0]["acknowledgements"] == []
 
 
 def test_projects_can_be_chosen_once_there_are_two(api: TestClient, plant: Plant) -> None:

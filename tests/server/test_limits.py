@@ -282,7 +282,7 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "assertions": ("MAX_RULES", "MAX_ACCEPTED_COUNTS", "MAX_PAST"),
     # Of each run and rule, and of each alert and webhook.
     "assertion_states": ("RUNS_PER_DAY", "MAX_RULES"),
-    **dict.fromkeys(("deliveries", "tries"), ("MAX_RUN_ALERTS", "MAX_WEBHOOKS")),
+    **dict.fromkeys(("deliveries", "delivery_attempts"), ("MAX_RUN_ALERTS", "MAX_WEBHOOKS")),
     # One of each run, or of each run that was.
     **dict.fromkeys(("sizes", "deletions", "removals"), ("RUNS_PER_DAY",)),
     # One of each project and day.
@@ -703,8 +703,8 @@ REFUSED: dict[str, Way] = {
     "MAX_CONFIG_BYTES": Way(422, sends("POST", "/api/v1/runs", {"config": {"a": "x" * limits.MAX_CONFIG_BYTES}})),
     "MAX_ENVIRONMENT_BYTES": Way(
         422, sends("POST", "/api/v1/runs", {"environment": {"a": "x" * limits.MAX_ENVIRONMENT_BYTES}})),
-    "MAX_TOLD_NAMES": Way(422, sends(
-        "POST", "/api/v1/runs", {"config": {f"a{i}": 1 for i in range(limits.MAX_TOLD_NAMES + 1)}})),
+    "MAX_NAMES_LISTED": Way(422, sends(
+        "POST", "/api/v1/runs", {"config": {f"a{i}": 1 for i in range(limits.MAX_NAMES_LISTED + 1)}})),
     "MAX_NOTES_AT_ONCE": Way(422, changes(notes=[{"text": "x"}] * (limits.MAX_NOTES_AT_ONCE + 1))),
     "PROJECTS_PER_DAY": Way(
         429, sends("POST", "/api/v1/runs", {"project": "one more"}),
@@ -833,12 +833,12 @@ def long_notes(client: Client, make_run: Any) -> None:
 
 
 def attempts(client: Client, make_run: Any) -> None:
-    for n in range(limits.MAX_ATTEMPTS_TOLD + 2):
+    for n in range(limits.MAX_ATTEMPTS_LISTED + 2):
         client.post("/api/v1/runs", {"id": "often", "environment": {"commit": f"{n}"}})
         assert client.ask("PATCH", "/api/v1/runs/often", {"state": "failed"}).status == 200
     run = client.get("/api/v1/runs/often")
     told = [each["number"] for each in run["attempts"]]
-    assert told == list(range(3, limits.MAX_ATTEMPTS_TOLD + 3))
+    assert told == list(range(3, limits.MAX_ATTEMPTS_LISTED + 3))
     assert run["attempts_left_out"] == 2
     page = client.ask("GET", "/runs/often").body.decode()
     assert "52 attempts, the newest first, 50 of them." in page
@@ -847,7 +847,7 @@ def attempts(client: Client, make_run: Any) -> None:
 def told_processes(client: Client, make_run: Any) -> None:
     """A thousand processes take minutes to begin: the bound is smaller here."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("leakline_server.store.runs.process_list.MAX_PROCESSES_TOLD", 20)
+        patched.setattr("leakline_server.store.runs.process_list.MAX_PROCESSES_LISTED", 20)
         for rank in range(23):
             process = {"instance": f"crowd-{rank}", "rank": rank}
             client.post("/api/v1/runs", {"id": "crowd", "process": process})
@@ -873,7 +873,7 @@ def told_bytes(client: Client, make_run: Any) -> None:
     answer = client.ask("GET", "/api/v1/runs/wordy")
     found = answer.json()
     assert 0 < found["processes_left_out"] == 60 - len(found["processes"])
-    assert len(answer.body) < limits.MAX_PROCESSES_TOLD_BYTES + 100_000
+    assert len(answer.body) < limits.MAX_PROCESSES_LISTED_BYTES + 100_000
 
 
 def told_lines(client: Client, make_run: Any) -> None:
@@ -889,7 +889,7 @@ def told_lines(client: Client, make_run: Any) -> None:
     end = {"state": "failed", "reason": "ValueError", "instance": "loud-8"}
     assert client.ask("PATCH", "/api/v1/runs/loud", end).status == 200
     answer = client.ask("GET", "/api/v1/runs/loud")
-    assert len(answer.body) < limits.MAX_LINES_TOLD_BYTES + 100_000
+    assert len(answer.body) < limits.MAX_LINES_LISTED_BYTES + 100_000
     told = {each["rank"]: each for each in answer.json()["processes"]}
     # Of the one that failed all, of one the newest, of the last none; and each says how many are missing.
     assert told[8]["log_lines"] == lines
@@ -906,8 +906,8 @@ def told_lines(client: Client, make_run: Any) -> None:
 
 ABSORBED: dict[str, Callable[[Client, Any], None]] = {
     "MAX_RUN_TAGS": tags, "MAX_DECLARED_PHASES": declared, "MAX_NOTES": notes, "MAX_NOTES_BYTES": long_notes,
-    "MAX_ATTEMPTS_TOLD": attempts, "MAX_PROCESSES_TOLD": told_processes, "MAX_PROCESSES_TOLD_BYTES": told_bytes,
-    "MAX_LINES_TOLD_BYTES": told_lines, "MAX_ITEMS": items,
+    "MAX_ATTEMPTS_LISTED": attempts, "MAX_PROCESSES_LISTED": told_processes, "MAX_PROCESSES_LISTED_BYTES": told_bytes,
+    "MAX_LINES_LISTED_BYTES": told_lines, "MAX_ITEMS": items,
 }  # fmt: skip
 
 

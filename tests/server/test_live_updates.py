@@ -22,13 +22,12 @@ from leakline.snapshot import RunHeader
 from leakline_server import live_updates as live_module
 from leakline_server.app import create_app
 from leakline_server.config import Config
-from leakline_server.live_updates import MAX_KEPT_MESSAGES, Live, Told, Viewer
+from leakline_server.live_updates import MAX_KEPT_MESSAGES, Live, Update, Viewer, Watcher
 from leakline_server.run_requests import Requests
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.runs import run_history
 from leakline_server.store.runs.run_registration import join_run
 from leakline_server.store.schema import runs, segments
-from leakline_server.workers.change_poller import Watcher
 
 
 class Stream:
@@ -244,13 +243,13 @@ class Run:
         self.reads: list[int | None] = []
         self.failure: Exception | None = None
 
-    async def read(self, since: int | None) -> Told:
+    async def read(self, since: int | None) -> Update:
         self.reads.append(since)
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
         data = b"" if since == self.revision else b"<%d>" % self.revision
-        return Told(since, self.revision, data)
+        return Update(since, self.revision, data)
 
 
 @pytest.fixture
@@ -323,7 +322,7 @@ async def test_news_during_another_read_are_sent(live: Live, run: Run, enter: An
     may_answer = asyncio.Event()
     may_answer.set()
 
-    async def read(since: int | None) -> Told:
+    async def read(since: int | None) -> Update:
         found = await run.read(since)
         await may_answer.wait()
         return found

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
 from leakline.analysis.comparison.comparison_results import Comparison
-from leakline.analysis.results import Books, Verdict
+from leakline.analysis.results import PhaseAccounts, Verdict
 from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.errors import RequestRefused
 from leakline_server.store.alerts import webhooks
@@ -20,7 +20,7 @@ from leakline_server.web import api_schemas
 from leakline_server.web import webhook_api as webhooks_api
 from leakline_server.web.ingest.api import PATH
 from leakline_server.web.rules import api as rules_api
-from leakline_server.web.runs import storage_api
+from leakline_server.web.runs import api as runs_api
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +127,11 @@ def test_a_wrong_method_is_answered_with_the_right_ones(
 
 
 MODELS: dict[str, Any] = {
-    "runs": api_schemas.RunList, "runs/r1": api_schemas.Run, "projects": storage_api.Projects,
+    "runs": api_schemas.RunList, "runs/r1": api_schemas.Run, "projects": runs_api.Projects,
     "runs/r1/series?name=*": api_schemas.SeriesList, "series?run=r1&name=*": api_schemas.Overlay,
-    "runs/r1/verdict": Verdict, "runs/r1/books": Books, "runs/r1/types": api_schemas.Types,
-    "runs/r1/stores": api_schemas.Stores, "runs/r1/events": api_schemas.Events, "runs/r1/census": api_schemas.Census,
+    "runs/r1/verdict": Verdict, "runs/r1/phases": PhaseAccounts, "runs/r1/types": api_schemas.Types,
+    "runs/r1/containers": api_schemas.Containers, "runs/r1/events": api_schemas.Events,
+    "runs/r1/census": api_schemas.Census,
     "runs/r1/large-objects": api_schemas.LargeObjects, "runs/r1/holders": api_schemas.Holders,
     "runs/r1/snapshots": api_schemas.Snapshots, "runs/r1/incidents": api_schemas.Incidents,
     "compare?before=r1&after=r2": Comparison, "rules": rules_api.Rules, "rules/presets": rules_api.Presets,

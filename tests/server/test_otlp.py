@@ -213,7 +213,9 @@ def test_units_are_bytes(api: TestClient, unit: str, factor: int) -> None:
 def test_metrics_that_tell_no_memory_are_answered_so(api: TestClient) -> None:
     made = request({"http.server.duration": [(0.0, 1.5, {})]})
     answer = api.post("/v1/metrics", content=json_format.MessageToJson(made), headers=JSON)
-    assert "none of these metrics tells memory" in answer.json()["partialSuccess"]["errorMessage"]
+    assert (
+        "none of these metrics measures memory" in answer.json()["partialSuccess"]["errorMessage"]
+    )
     assert api.get("/api/v1/runs").json()["items"] == []
     # Values that are none are no points.
     take(api, request({RSS: [(0.0, float("nan"), {})]}))

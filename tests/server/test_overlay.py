@@ -151,7 +151,7 @@ def test_many_ranks_leave_room_for_the_next_run(api: TestClient, make_run: Any, 
 def test_a_line_has_all_attempts_of_many_processes(
     api: TestClient, make_run: Any, patch: Any
 ) -> None:
-    patch("store.runs.process_list.MAX_PROCESSES_TOLD", 1)
+    patch("store.runs.process_list.MAX_PROCESSES_LISTED", 1)
     for attempt in (1, 2, 3):
         run = make_run(instance=f"life-{attempt}", attempt=attempt)
         api.post("/api/v1/runs", json=run.header)

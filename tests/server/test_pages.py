@@ -213,8 +213,8 @@ def test_memory_of_other_threads_is_listed_after_the_phases(api: TestClient, mak
         }
     ).begin(api, 36)
     text = page_of(api, "/runs/r1").replace("<wbr>", "")
-    books = text[text.index('id="books"') :]
-    rows = re.findall(r"<code>([\w/]+)</code>", books[: books.index("</table>")])
+    phase_accounts = text[text.index('id="phases"') :]
+    rows = re.findall(r"<code>([\w/]+)</code>", phase_accounts[: phase_accounts.index("</table>")])
     assert rows[-3:] == ["other_threads", "between", "leakline"]
 
 
@@ -235,7 +235,7 @@ def test_of_a_short_run_the_share_that_measuring_takes_is_not_known_yet() -> Non
         for seconds in (2.0, 59.0, None, 400.0)
         if (section := evidence_sections.cost(spent, seconds)) is not None and section.table is not None
     ]  # fmt: skip
-    assert told == [*["not known yet: told from 1 min 0 s on"] * 3, "1.000 %"]
+    assert told == [*["not known yet: shown from 1 min 0 s on"] * 3, "1.000 %"]
 
 
 def test_fragments_are_the_page_without_its_frame(
@@ -535,11 +535,11 @@ def test_refused_batches_are_counted(
 ) -> None:
     run = make_run()
     run.create(api)
-    assert "None told to come back later" in shown(api)
+    assert "None asked to come back later" in shown(api)
     with monkeypatch.context() as full:
         full.setattr("leakline_server.ingest.writer.MAX_WAITING_BATCHES", 0)
         assert api.post("/api/v1/runs/r1/batches", json=run.wire(0, 3)).status_code == 429
-    assert "1 batch told to come back later (429)" in shown(api)
+    assert "1 batch asked to come back later (429)" in shown(api)
 
 
 def test_a_project_has_its_size_and_its_name_is_text(

@@ -393,8 +393,9 @@ def test_processes_joined_through_two_servers_are_apart(
 
 # What a page, the API and the analysis read of a run.
 READS = (
-    "", "/verdict", "/incidents", "/books", "/types", "/stores", "/events", "/census", "/large-objects", "/holders",
-    "/snapshots?limit=20", "/series?name=type.app.Env.count&points=50", "/series?name=*&x=sequence&points=20",
+    "", "/verdict", "/incidents", "/phases", "/types", "/containers", "/events", "/census", "/large-objects",
+    "/holders", "/snapshots?limit=20", "/series?name=type.app.Env.count&points=50",
+    "/series?name=*&x=sequence&points=20",
     "/series?name=process.rss_bytes&x=time&phase=train&points=1000",
 )  # fmt: skip
 

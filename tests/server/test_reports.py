@@ -82,8 +82,10 @@ def wait_for_verdict(api: TestClient, run: str, generations: int) -> None:
 def leaking(shared_api: TestClient, make_run: Any) -> TestClient:
     """A leaking run r1 and a steady one r2, examined."""
     for name, leak, started in (("r1", 2**26, 1.7e9), ("r2", 0, 1.8e9)):
-        books = {"phase.evaluate.bytes": lambda n, kept=leak: kept if n % 3 == 2 else 0}
-        make_run(id=name, leak_bytes=leak, started=started, extra=books).begin(shared_api, 36)
+        phase_accounts = {"phase.evaluate.bytes": lambda n, kept=leak: kept if n % 3 == 2 else 0}
+        make_run(id=name, leak_bytes=leak, started=started, extra=phase_accounts).begin(
+            shared_api, 36
+        )
     for name in ("r1", "r2"):
         wait_for_verdict(shared_api, name, 12)
     return shared_api
@@ -247,12 +249,12 @@ def test_markdown_tells_where_what_how_much_and_when(leaking: TestClient) -> Non
 
 
 def test_the_books_of_the_markdown_add_up(leaking: TestClient) -> None:
-    books = leaking.get("/api/v1/runs/r1/books").json()
+    phase_accounts = leaking.get("/api/v1/runs/r1/phases").json()
     text = leaking.get("/runs/r1/report.md").text
-    part = text[text.index("## The books") : text.index("## Objects by type")]
+    part = text[text.index("## Memory by phase") : text.index("## Objects by type")]
     names = re.findall(r"^\| `([^`]+)` \|", part, re.MULTILINE)
-    assert sorted(names) == sorted(line["name"] for line in books["lines"])
-    whole = format_change(sum(books["total"]))
+    assert sorted(names) == sorted(line["name"] for line in phase_accounts["lines"])
+    whole = format_change(sum(phase_accounts["total"]))
     assert re.search(rf"^\| sum \| .* \| {re.escape(whole)} \| 100 % \|", part, re.MULTILINE)
 
 
@@ -417,10 +419,12 @@ def batch(leaks: Leaks) -> Batch:
         "promises": {"growth_bytes_per_generation": 500 * MIB}},
     )  # fmt: skip
 
-    def take(kind: Any, generation: int | None, phase: str | None, books: dict[str, float]) -> None:
+    def take(
+        kind: Any, generation: int | None, phase: str | None, phase_accounts: dict[str, float]
+    ) -> None:
         n = len(rows)
         samples = {"process.anon_bytes": round(private), "process.rss_bytes": round(private)}
-        samples |= {f"type.{name}.count": count for name, count in counts.items()} | books
+        samples |= {f"type.{name}.count": count for name, count in counts.items()} | phase_accounts
         found = tuple(
             Holder(n, name, path, counts[name] - 20, round(size / k))
             for _, name, k, size, path in leaks
@@ -436,16 +440,16 @@ def batch(leaks: Leaks) -> Batch:
 
     take("baseline", None, None, {})
     for generation in range(GENERATIONS):
-        books: dict[str, float] = {}
+        phase_accounts: dict[str, float] = {}
         for phase, *_ in LEAKS:
             kept = [(name, n, size) for at, name, n, size, _ in leaks if at == phase]
-            books[f"phase.{phase}.bytes"] = round(sum(size for _, _, size in kept))
-            books[f"phase.{phase}.executions"] = 1
+            phase_accounts[f"phase.{phase}.bytes"] = round(sum(size for _, _, size in kept))
+            phase_accounts[f"phase.{phase}.executions"] = 1
             for name, n, size in kept:
                 counts[name] += n
                 private += size
             take("phase_end", generation, phase, {})
-        take("generation_end", generation, None, books)
+        take("generation_end", generation, None, phase_accounts)
     return Batch(ProcessIdentity("p1", pid=1, host="h"), tuple(rows))
 
 

@@ -672,17 +672,17 @@ def test_ingest_goes_on_while_runs_are_removed_and_thinned(
     retainer = Retainer(engine, Limits(thin_after_days=PerProject(1.0)))
     retainer.decide_now()
     working = Worker("test-retain", retainer.once)
-    with Sending(api, make_run(id="live")) as beside:
-        eventually(lambda: beside.acknowledged)
+    with Sending(api, make_run(id="live")) as alongside:
+        eventually(lambda: alongside.acknowledged)
         assert run_deletion.remove(engine, "removed", time.time()) == "removed"
-        before = beside.acknowledged
+        before = alongside.acknowledged
         working.start()
         eventually(lambda: chunks_left(engine, "removed") == 0, 60.0)
         eventually(lambda: not retention_steps.whole(engine, "thinned"), 60.0)
-        assert beside.acknowledged > before
+        assert alongside.acknowledged > before
     working.stop()
     # A batch waits for a step of the retainer, never for all its work.
-    assert beside.longest < 5.0
+    assert alongside.longest < 5.0
     assert retainer.figures.thinned_snapshots > SEGMENTS * COUNT / 2
 
 

@@ -265,7 +265,7 @@ def test_a_flapping_ladder_has_five_alerts_an_hour(
     told = each_told(engine, values)
     fires, ends = "Rule fired: > 501", "Rule over: > 501"
     assert titles(told) == [fires, ends, fires, ends, fires]
-    often = "Told at least 5 times within the hour"
+    often = "Sent at least 5 times within the hour"
     assert [often in alert.payload["summary"] for alert in told] == [False] * 4 + [True]
     # All of its steps go on firing, and end together when it was quiet for an hour.
     (over,) = look(engine, [*values, 1.0], at=NOW + 30 * 80 + 3_600)
@@ -279,7 +279,7 @@ def test_steps_that_end_one_by_one_count_together(engine: Engine) -> None:
     assert titles(told) == [
         "Rule fired: > 300", "Rule over: > 300", "Rule over: > 200", "Rule over: > 100", "Rule fired: > 300",
     ]  # fmt: skip
-    assert "Told at least 5 times" in told[-1].payload["summary"]
+    assert "Sent at least 5 times" in told[-1].payload["summary"]
 
 
 def test_a_stricter_step_is_told_however_often_the_others_were(engine: Engine) -> None:

@@ -213,13 +213,16 @@ def test_new_batches_are_seen_at_once(standing_back: None, api: TestClient, make
     for generation in range(1, 4):
         run.send(api, 3 * (generation - 1), 3)
         past = run_history.load_history(engine_of(api), "r1")
-        for path, derive in (("types", analysis.type_growth), ("stores", analysis.store_fill)):
+        for path, derive in (
+            ("types", analysis.type_growth),
+            ("containers", analysis.container_fill),
+        ):
             shown = api.get(f"/api/v1/runs/r1/{path}").json()["items"]
             # The route rates changes with the verdict.
             assert [without_rating(row) for row in shown] == [
                 without_rating(row) for row in to_json(derive(past))
             ]
-        assert api.get("/api/v1/runs/r1/books").json() == to_json(analysis.books(past))
+        assert api.get("/api/v1/runs/r1/phases").json() == to_json(analysis.phase_accounts(past))
 
 
 def test_a_run_that_rests_is_read_once(
@@ -231,7 +234,7 @@ def test_a_run_that_rests_is_read_once(
 
     def resting() -> bool:
         loads.clear()
-        for path in ("/api/v1/runs/r1/books", "/api/v1/runs/r1/stores", "/runs/r1"):
+        for path in ("/api/v1/runs/r1/phases", "/api/v1/runs/r1/containers", "/runs/r1"):
             assert api.get(path).status_code == 200
         return not loads
 
@@ -264,8 +267,8 @@ def test_the_books_of_a_run_that_is_read_in_part_are_those_of_all_its_generation
     long_run: TestClient,
 ) -> None:
     engine = engine_of(long_run)
-    whole = analysis.books(run_history.load_history(engine, "long"))
-    shown = analysis.books(run_history.load_for_pages(engine, "long")[0])
+    whole = analysis.phase_accounts(run_history.load_history(engine, "long"))
+    shown = analysis.phase_accounts(run_history.load_for_pages(engine, "long")[0])
     assert len(shown.generations) < 800
     assert len(whole.generations) == whole.count() == shown.count() == LONG_GENERATIONS
     assert sum(shown.total) == sum(whole.total)
@@ -299,24 +302,24 @@ def test_a_slow_answer_is_computed_again_while_the_old_one_is_shown(
     monkeypatch.setattr(derived_analysis, "SLOW_SECONDS", 0.0)
     monkeypatch.setattr(derived_analysis, "REST_FACTOR", 0.0)
     derivations = derived_analysis.Derivations(engine_of(api), waiting.append)
-    assert derivations.of("r1").books.count() == 10
+    assert derivations.of("r1").phase_accounts.count() == 10
     run.send(api, 30, 30)
     # The examiner reads it too.
     eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"] == 20)
     for _ in range(3):
-        assert derivations.of("r1", at_once=True).books.count() == 10
+        assert derivations.of("r1", at_once=True).phase_accounts.count() == 10
     (work,) = waiting
     work()
     loads.clear()
-    assert derivations.of("r1").books.count() == 20
+    assert derivations.of("r1").phase_accounts.count() == 20
     assert not loads
     run.send(api, 60, 3)
     derivations.of("r1", at_once=True)
     # Who asks for the run as it is, waits; and nobody is shown what is old.
-    assert derivations.of("r1").books.count() == 21
+    assert derivations.of("r1").phase_accounts.count() == 21
     run.send(api, 63, 3)
     monkeypatch.setattr(derived_analysis, "STALE_SECONDS", 0.0)
-    assert derivations.of("r1", at_once=True).books.count() == 22
+    assert derivations.of("r1", at_once=True).phase_accounts.count() == 22
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
     assert api.delete("/api/v1/runs/r1").status_code == 204
     waiting[-1]()
@@ -366,11 +369,11 @@ def test_the_books_of_ranks_of_other_lengths_add_up(shared_api: TestClient, make
             run.create(shared_api)
         run.send(shared_api, 0, 3 * generations)
     engine = engine_of(shared_api)
-    whole = analysis.books(run_history.load_history(engine, "ranks"))
+    whole = analysis.phase_accounts(run_history.load_history(engine, "ranks"))
     read = run_history.load_for_pages(engine, "ranks")[0]
     kept = [set(each.generation) for each in read.processes]
     assert kept[1] - kept[0]
-    shown = analysis.books(read)
+    shown = analysis.phase_accounts(read)
     assert shown.count() == 1_152
     adds_up(shown, whole)
 

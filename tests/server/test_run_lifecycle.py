@@ -629,7 +629,7 @@ def test_a_run_that_fell_silent_without_memory_was_killed_for_it(
     assert conclude(api).runs == ("r1",)
     assert state_of(api) == ("killed", f"memory: {why}")
     run = found(api)
-    assert run["presumed"]
+    assert run["end_inferred"]
     assert run["processes"][0]["end_state"] == "killed"
     assert conclude(api) == lifecycle.Concluded()
 
@@ -652,7 +652,7 @@ def test_a_process_that_was_found_dead_and_speaks_was_not(
     run.send(api, 0, 3)
     end(api, "p1", state, reason="memory: found")
     then = found(api)
-    assert then["presumed"] and then["ended_at"] == "2025-10-09T08:58:20.000Z"
+    assert then["end_inferred"] and then["ended_at"] == "2025-10-09T08:58:20.000Z"
     run.send(api, 0, 3)
     assert state_of(api) == (state, "memory: found")
     run.send(api, 3, 3)
@@ -723,7 +723,7 @@ def test_a_rank_killed_among_others_is_reported_and_the_run_goes_on(
     killed = "memory: the kernel killed in its memory group (rank 0)"
     assert state_of(api) == ("killed", killed)
     # It was only presumed.
-    assert found(api)["presumed"]
+    assert found(api)["end_inferred"]
     dead.send(api, 6, 3)
     assert state_of(api)[0] == "running"
 
@@ -781,7 +781,7 @@ def test_who_said_how_it_ended_is_not_overruled_by_who_found_it_or_what_comes_la
     end(api, "p1", "killed", reason="memory: found")
     run.send(api, 3, 3)
     assert state_of(api) == ("failed", "ValueError")
-    assert not found(api)["presumed"]
+    assert not found(api)["end_inferred"]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def process(**changed: Any) -> dict[str, Any]:
         "instance": "p1", "rank": 0, "role": "main", "pid": 7, "host": "box", "attempt": 1,
         "started_at": "2026-01-31T12:00:00.000Z", "last_seen_at": "2026-01-31T12:10:00.000Z",
         "ended_at": "2026-01-31T12:10:02.000Z", "end_state": "killed", "end_reason": "memory: 9.70 GiB of 10.00 GiB",
-        "presumed": False, "taken": 10, "stored": 10, "left_out": 0, "lost": {}, "log_lines": [],
+        "end_inferred": False, "taken": 10, "stored": 10, "left_out": 0, "lost": {}, "log_lines": [],
         "log_lines_left_out": 0, "growth_bytes_per_generation": None, "findings": [],
         "clock_skew_seconds": None, **changed,
     }  # fmt: skip
@@ -51,7 +51,7 @@ def process(**changed: Any) -> dict[str, Any]:
 
 def a_run(**changed: Any) -> dict[str, Any]:
     return {
-        "state": "killed", "reason": "memory: 9.70 GiB of 10.00 GiB", "presumed": False, "unit": "generation",
+        "state": "killed", "reason": "memory: 9.70 GiB of 10.00 GiB", "end_inferred": False, "unit": "generation",
         "last_seen_at": "2026-01-31T12:10:00.000Z", "processes": [process()], "attempts": [], "attempts_left_out": 0,
         "processes_left_out": 0,
         **changed,
@@ -103,7 +103,7 @@ def test_a_killed_run_tells_its_last_reading() -> None:
 
 
 def test_a_silent_run_tells_since_when_and_promises_no_seconds() -> None:
-    silent = process(end_state="silent", end_reason="", presumed=True)
+    silent = process(end_state="silent", end_reason="", end_inferred=True)
     section = process_sections.end(
         a_run(state="silent", reason="", processes=[silent]), [snapshot(label="sample")]
     )
@@ -198,9 +198,9 @@ def test_an_attempt_before_the_newest_does_not_run_any_more() -> None:
     nothing_told = {"ended_at": None, "end_state": None, "end_reason": ""}
     first, second = process(**nothing_told), process(instance="p2", attempt=2, **nothing_told)
     section = process_sections.attempts(a_run(attempts=attempts, processes=[first, second]))
-    assert [row[3] for row in texts_of(section)] == ["running", "no end told"]
+    assert [row[3] for row in texts_of(section)] == ["running", "no end reported"]
     processes = inventory_tables.processes([first, second])
-    assert [row[4] for row in texts_of(processes)] == ["no end told", "running"]
+    assert [row[4] for row in texts_of(processes)] == ["no end reported", "running"]
 
 
 def test_lines_are_open_where_the_run_did_not_finish() -> None:
@@ -694,7 +694,7 @@ def test_bytes_of_a_store_on_devices_stand_beside_those_on_the_host(
         "tracked.unsized.length": lambda n: 10,
     }
     send(api, eventually, stores)
-    told = items_of(api, "stores")
+    told = items_of(api, "containers")
     parts = ("bytes", "host_bytes", "device_bytes")
     assert {name: tuple(each[part] for part in parts) for name, each in told.items()} == {
         "replay": (120 * MIB, 100 * MIB, 20 * MIB),

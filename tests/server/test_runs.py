@@ -218,7 +218,7 @@ def test_following_the_cursor_gives_every_snapshot_once(api: TestClient, make_ru
 
 COLUMNS = {
     "seen": "last_seen_at", "started": "started_at", "name": "name",
-    "growth": "growth_bytes", "memory": "rss_bytes", "out": "runs_out_at",
+    "growth": "growth_bytes", "memory": "rss_bytes", "out": "oom_at",
 }  # fmt: skip
 RISING = ("name", "out")
 
@@ -232,7 +232,7 @@ def row(number: int) -> dict[str, Any]:
         "started_at": 1.76e9 + number // 4 + 0.1, "created_at": 1.76e9, "last_seen_at": 1.77e9 - number // 3,
         "growth_bytes": None if number % 4 == 0 else (number // 6 - 3) * 1e9 / 7,
         "rss_bytes": None if number % 6 == 0 else 2**30 + number // 5,
-        "runs_out_at": None if number % 2 else 1.78e9 + number // 10,
+        "oom_at": None if number % 2 else 1.78e9 + number // 10,
     }  # fmt: skip
 
 
@@ -348,7 +348,7 @@ def test_runs_are_sorted_by_their_verdicts(api: TestClient, make_run: Any, event
 def test_an_end_of_memory_without_risk_is_not_sorted(risk: str, out: float | None) -> None:
     at = {"estimate": "2027-01-15T08:00:00Z"}
     verdict = {"growth_bytes_per_generation": None, "oom": {"risk": risk, "at": at}}
-    assert sorted_by(verdict)["runs_out_at"] == out
+    assert sorted_by(verdict)["oom_at"] == out
 
 
 def test_verdicts_of_older_versions_are_sorted_too(empty_database_url: str) -> None:
@@ -368,7 +368,7 @@ def test_verdicts_of_older_versions_are_sorted_too(empty_database_url: str) -> N
     upgrade(engine, MIGRATIONS)
     with engine.connect() as connection:
         rows = connection.execute(select(runs)).all()
-    found = {row.id: (row.growth_bytes, row.runs_out_at) for row in rows}
+    found = {row.id: (row.growth_bytes, row.oom_at) for row in rows}
     assert found.pop("b") == found.pop("c") == (None, None)
     assert set(found.values()) == {(4096.0, 1769860800.0)}
     assert len(found) == 451

@@ -43,7 +43,7 @@ READS = (
     "series?name=process.rss_bytes&points=7", "series?name=*&x=time&points=50", "series?name=type.*.count&phase=*",
     "series?name=process.*&kind=generation_end&x=sequence&from=100&to=400", "series?name=sparse&x=sequence",
     "snapshots?limit=200", "snapshots?limit=3&name=sparse&name=late", "events", "census", "census?generation=25",
-    "large-objects", "holders", "books", "types",
+    "large-objects", "holders", "phases", "types",
 )  # fmt: skip
 
 

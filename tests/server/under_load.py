@@ -285,7 +285,7 @@ def _burden(port: int, number: int, names: int, until: float, waited: list[float
 
 
 @dataclass(frozen=True)
-class Beside:
+class NonTensorGrowth:
     """What others had beside a crowd: 99 % of their answers within so many seconds, without it and with it."""
 
     alone: float
@@ -295,7 +295,7 @@ class Beside:
     of_the_crowd: float
 
 
-def beside_a_crowd(port: int) -> Beside:
+def beside_a_crowd(port: int) -> NonTensorGrowth:
     """Send 500 snapshots a second of ten projects, and from the fifth second on over 40 connections of another project
     batches of 4,000 new names.
     """
@@ -311,6 +311,6 @@ def beside_a_crowd(port: int) -> Beside:
         training.join(60)
     waited = crowd.waited()
     alone = Figures([answer for answer in figures.answers if answer[0] < begun])
-    return Beside(
+    return NonTensorGrowth(
         alone.p99(began + 1.0), figures.p99(begun + 1.0), figures.refused, statistics.median(waited)
     )

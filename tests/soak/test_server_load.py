@@ -63,10 +63,10 @@ CROWDED_P99_SECONDS = 0.25
 
 
 def test_others_wait_no_quarter_of_a_second(serve: Any, database_url: str, tell: Any) -> None:
-    beside = beside_a_crowd(serve(arguments=["--database-url", database_url]).port)
+    alongside = beside_a_crowd(serve(arguments=["--database-url", database_url]).port)
     tell(
-        f"99 % of the answers to others within {beside.crowded:.3f} s, {beside.alone:.3f} s without the crowd, half of "
-        f"whose batches took {beside.of_the_crowd:.1f} s; {len(beside.refused)} refused"
+        f"99 % of the answers to others within {alongside.crowded:.3f} s, {alongside.alone:.3f} s without the crowd, "
+        f"half of whose batches took {alongside.of_the_crowd:.1f} s; {len(alongside.refused)} refused"
     )
-    assert beside.refused == []
-    assert beside.crowded < CROWDED_P99_SECONDS
+    assert alongside.refused == []
+    assert alongside.crowded < CROWDED_P99_SECONDS

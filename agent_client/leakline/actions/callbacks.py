@@ -1,17 +1,18 @@
 """`run.on(event, callback)`: the verdict inside the training process, at generation ends and by budget.
 
 The same analysis as everywhere, over what this process has recorded: it needs no server, and knows no other rank. It is
-worked out beside the training thread from one generation end on, and told at the first one after it is done.
+worked out in the background from one generation end on, and reported at the first one after it is done.
 
 `VerdictEvents` compares one verdict of this process with the next, under the event names that alerts have:
 
-    last told of a finding   now suspected   now confirmed           now recovered   now gone, ok
+    last reported of a finding   now suspected   now confirmed           now recovered   now gone, ok
     nothing                  suspected       suspected, confirmed    -               -
     suspected                -               confirmed               recovered       (forgotten)
     confirmed, violated      -               -                       recovered       (forgotten)
 
-A finding that is only watched for a while is not told again when it is back. One that is confirmed at once is also told
-to who waits for suspected ones. A declared count that is broken is `contract.violated` instead of both.
+A finding that is only watched for a while is not reported again when it is back. One that is confirmed at once is
+also reported to who waits for suspected ones. A declared count that is broken is `contract.violated` instead of
+both.
 
 `VerdictThread` works the verdict out, one look at a time, a thread for each. A look takes tenths of a second where much
 is measured, and cannot be done in slices of our own. The interpreter lets the training thread in between, so it stands
@@ -185,13 +186,13 @@ VIOLATED: Final = "contract.violated"
 EVENTS: Final = (SUSPECTED, CONFIRMED, RECOVERED, OOM, VIOLATED)
 
 _STANDING: Final = ("suspected", "confirmed", "watch", "learning")
-# Nothing more is told of a finding until it is over.
+# Nothing more is informed of a finding until it is over.
 _SETTLED: Final = frozenset({CONFIRMED, VIOLATED})
 _RISKS: Final = ("high", "critical")
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Reported:
     finding: Finding
     events: frozenset[str]
 
@@ -201,30 +202,30 @@ class VerdictEvents:
 
     def __init__(self) -> None:
         # By fingerprint.
-        self._told: dict[str, _Told] = {}
+        self._reported: dict[str, _Reported] = {}
         self._risk = 0
 
     def since_last(self, verdict: Verdict) -> set[str]:
         """The events that have happened since the verdict before; oom.risk when it is high, and when critical."""
-        found, told = set[str](), dict[str, _Told]()
+        found, reported = set[str](), dict[str, _Reported]()
         here = {finding.fingerprint for finding in verdict.findings}
-        gone = [each for name, each in self._told.items() if name not in here]
+        gone = [each for name, each in self._reported.items() if name not in here]
         for finding in verdict.findings:
-            before = self._told_of(finding, gone)
+            before = self._events_before(finding, gone)
             now = _events(finding)
             found |= frozenset() if before & _SETTLED else now - before
             if finding.status == "recovered" and before:
                 found.add(RECOVERED)
             elif finding.status in _STANDING and (before or now):
-                told[finding.fingerprint] = _Told(finding, before | now)
-        self._told = told
+                reported[finding.fingerprint] = _Reported(finding, before | now)
+        self._reported = reported
         if self._riskier(verdict):
             found.add(OOM)
         return found
 
-    def _told_of(self, finding: Finding, gone: list[_Told]) -> frozenset[str]:
+    def _events_before(self, finding: Finding, gone: list[_Reported]) -> frozenset[str]:
         """Also under another fingerprint that is gone: a leak known better by now is no second one."""
-        known = self._told.get(finding.fingerprint)
+        known = self._reported.get(finding.fingerprint)
         if known is None and finding.status in _STANDING and gone:
             from ..analysis.attribution.causes import goes_on_as
 
@@ -235,13 +236,13 @@ class VerdictEvents:
 
     def _riskier(self, verdict: Verdict) -> bool:
         risk = _RISKS.index(verdict.oom.risk) + 1 if verdict.oom.risk in _RISKS else 0
-        # It may go to and fro between high and critical: what was told stays told until the risk is over.
+        # It may go to and fro between high and critical: what was reported stays reported until the risk is over.
         before, self._risk = self._risk, max(risk, self._risk) if risk else 0
         return risk > before
 
 
 def _events(finding: Finding) -> frozenset[str]:
-    """What is to be told of a finding as it stands now."""
+    """What is to be reported of a finding as it stands now."""
     if finding.status not in ("suspected", "confirmed"):
         return frozenset()
     if finding.kind == "count_contract":
@@ -284,7 +285,7 @@ class VerdictWatch:
         # Not yet looked at, and not yet answered with what was found.
         self._news = self._ended = False
         self._follows = self._is_over = False
-        self._beside = VerdictThread(header, process)
+        self._alongside = VerdictThread(header, process)
         self.status = "learning"
         # The newest that was found.
         self.newest: Verdict | None = None
@@ -298,7 +299,7 @@ class VerdictWatch:
         """From now on; ``past``: what was taken before. Only the first call begins."""
         if not (self._follows or self._is_over):
             with self._governor.measuring("verdict", set_up=True):
-                self._beside.prepare()
+                self._alongside.prepare()
             self._keep(past)
             self._follows = True
 
@@ -320,7 +321,7 @@ class VerdictWatch:
         self._due.clear()
         self._snapshots.clear()
         self.newest = None
-        self._beside.wait(LAST_LOOK_SECONDS)
+        self._alongside.wait(LAST_LOOK_SECONDS)
 
     def examine(self) -> None:
         """After a generation's end: take what was found, and have what is new looked at where the budget has room."""
@@ -334,11 +335,11 @@ class VerdictWatch:
         if not self._callbacks:
             return
         deadline = time.monotonic() + LAST_LOOK_SECONDS
-        self._beside.wait(LAST_LOOK_SECONDS)
+        self._alongside.wait(LAST_LOOK_SECONDS)
         self._take()
         # What has come since that began.
         self._begin()
-        self._beside.wait(max(0.0, deadline - time.monotonic()))
+        self._alongside.wait(max(0.0, deadline - time.monotonic()))
         self._take()
 
     def due(self) -> Iterator[tuple[Callback, Verdict]]:
@@ -353,18 +354,18 @@ class VerdictWatch:
                 self._snapshots = thinned(self._snapshots, KEPT_SNAPSHOTS)
 
     def _begin(self) -> None:
-        if self._is_over or not (self._news and self._beside.is_free):
+        if self._is_over or not (self._news and self._alongside.is_free):
             return
         if self._governor.allows("verdict", FIRST_LOOK_SECONDS):
             self._news = False
             with self._governor.measuring("verdict_begun"):
-                self._beside.begin(self._snapshots[:])
+                self._alongside.begin(self._snapshots[:])
 
     def _take(self) -> None:
-        look = self._beside.take()
+        look = self._alongside.take()
         if look is None:
             return
-        self._governor.charge_beside("verdict", look.seconds, look.longest_stop)
+        self._governor.charge_background("verdict", look.seconds, look.longest_stop)
         if look.verdict is None:
             return
         verdict, before, self.status = look.verdict, self.status, look.verdict.status

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..snapshot import Number, Snapshot
 
 REGISTERED_LIMIT: Final = 16
-# Classes told with an event.
+# Classes reported with an event.
 COUNTS_LIMIT: Final = 32
 # Generations until an automatic cleanup runs again while what called for it lasts; twice as many each time after.
 AGAIN_AFTER: Final = 8
@@ -53,7 +53,7 @@ class Registered:
 
     @property
     def declared(self) -> dict[str, Any]:
-        """As it is told to the server."""
+        """As it is asked to the server."""
         when = list(self.when) if isinstance(self.when, tuple) else self.when
         return {"on_request": self.on_request, "when": when}
 
@@ -91,7 +91,7 @@ class Cleanups:
         cleanup.on_request = cleanup.on_request and not self._quiet
         known = self._registered.get(cleanup.name)
         if known is not None and known.declared == cleanup.declared:
-            # Loops tend to register in every generation: that starts nothing anew.
+            # Loops tend to register in every generation: that starts nothing new.
             known.function = cleanup.function
             return
         self._registered[cleanup.name] = cleanup
@@ -160,7 +160,7 @@ class Cleanups:
         return f"{series} is {reading}, above {limit}" if above else ""
 
     def _run(self, cleanup: Registered, because: str) -> bool:
-        """Whether it went well; an exception of it is told by its type, and stays inside."""
+        """Whether it went well; an exception of it is reported by its type, and stays inside."""
         before = self.begin(with_counts=True)
         failures = cleanup.guard.count
         with cleanup.guard:
@@ -196,8 +196,8 @@ class Cleanups:
         if before.counts:
             after = self._loop.counts()
             both = {each: [n, after[each]] for each, n in before.counts.items() if each in after}
-            told = [each for each in both if any(both[each])][:COUNTS_LIMIT]
-            data["counts"] = {each: both[each] for each in told}
+            changed = [each for each in both if any(both[each])][:COUNTS_LIMIT]
+            data["counts"] = {each: both[each] for each in changed}
         if error is not None:
             data["error"] = error
         self._loop.note("cleanup", name, data)

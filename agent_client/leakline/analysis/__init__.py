@@ -5,24 +5,24 @@ Imports `snapshot`, `text_format` and the standard library only: no clock, no I/
 """
 
 from .assertions.checks import check_counts
-from .assertions.expected_counts import steady_counts
+from .assertions.expected_counts import stable_counts
 from .comparison.run_comparison import compare, environment_changes
 from .examination import examine
-from .findings.growth_tables import store_fill, type_growth
-from .memory.memory_by_phase import books
+from .findings.growth_tables import container_fill, type_growth
+from .memory.memory_by_phase import phase_accounts
 from .results import to_json
 from .run_history import RunHistory, history_from_batches
 
 __all__ = [
     "RunHistory",
-    "books",
     "check_counts",
     "compare",
+    "container_fill",
     "environment_changes",
     "examine",
     "history_from_batches",
-    "steady_counts",
-    "store_fill",
+    "phase_accounts",
+    "stable_counts",
     "to_json",
     "type_growth",
     "verdict_json",

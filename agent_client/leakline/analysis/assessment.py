@@ -29,7 +29,7 @@ from .attribution.growth_split import (
     share_out,
     with_garbage,
 )
-from .attribution.native_owners import with_handles, with_seldom_counted
+from .attribution.native_owners import with_handles, with_rarely_counted
 from .results import Assertion
 from .statistics.count_evidence import WINDOW, CountGrowth, come_together
 from .statistics.memory_evidence import Rise, Scale, Start
@@ -87,12 +87,12 @@ def assess(study: TimelineAnalysis, end: int) -> Moment:
     found = [_assessed(study, cause, rise, scale, start, end) for cause in causes]
     left += kept
     if rising and left > 0 and scale.is_material(left, window):
-        told = replace(memory, phases=elsewhere) if elsewhere else memory
-        found.append(native_growth(study, told, left, kept, rise, scale, start, at))
+        moved = replace(memory, phases=elsewhere) if elsewhere else memory
+        found.append(native_growth(study, moved, left, kept, rise, scale, start, at))
     found = with_garbage(study, found, end)
     found = with_budgets(study, end, found)
     found.extend(other_channels(study, end, candidates))
-    found = with_seldom_counted(study, found, end)
+    found = with_rarely_counted(study, found, end)
     found = with_handles(study, found, candidates, end)
     return Moment(end, tuple(found), rise, memory.total, scale, filling)
 

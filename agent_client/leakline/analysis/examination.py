@@ -19,7 +19,7 @@ from .attribution.candidates import BORN, OF_OTHERS, born_in
 from .comparison.fix_effects import check_list, effects_within
 from .findings.advice import with_counters
 from .findings.code_locations import located
-from .findings.finding_builder import build_finding, merge_alike, worth_telling
+from .findings.finding_builder import build_finding, merge_alike, worth_reporting
 from .findings.gauges import with_companions
 from .findings.growth_tables import measured, of_how_many, process_growth
 from .findings.verdict_summary import DEFAULTS, Priorities, nothing_yet, raised, summary_sentence
@@ -53,7 +53,7 @@ from .status import (
     ACTIVE,
     GROWING,
     MIN_GENERATIONS,
-    Told,
+    TimelineStatus,
     active_by_seconds,
     judged,
     minutes_carried,
@@ -127,13 +127,13 @@ def _verdict(
         walk(s, carried=carried.get(s.timeline.name, ()), carried_at=minutes_carried(s))
         for s in studies
     ]
-    told = [
+    statuses = [
         (s, m, standings) for s, (m, standings) in zip(studies, walks, strict=True) if m is not None
     ]
     timelines = with_its_generations([study.timeline for study in studies])
     lived = union(timeline.lived for timeline in timelines)
     generations, went_by = len(lived), passed(history.unit, lived)
-    if not told:
+    if not statuses:
         verdict = Verdict(
             history.run, history.unit, generations, "learning",
             nothing_yet(history.unit, ended=history.ended), None, None,
@@ -145,45 +145,47 @@ def _verdict(
         )  # fmt: skip
         unjudged = [(s, None) for s in studies]
         return replace(verdict, checklist=check_list(history, verdict, unjudged))
-    judgements = [judged(each) for each in told]
-    told = [first for first, *_ in judgements]
+    judgements = [judged(each) for each in statuses]
+    statuses = [first for first, *_ in judgements]
     said = [each for judgement in judgements for each in judgement]
-    findings = located(_findings(said, len(told) > 1, priorities), history)
-    memory, device = forecast(told), of_devices(told)
+    findings = located(_findings(said, len(statuses) > 1, priorities), history)
+    memory, device = forecast(statuses), of_devices(statuses)
     oom = first_end(memory, device)
     findings = raised(
-        findings, ahead(told, memory, priorities.hours),
-        None if device is None else ahead(told, device, priorities.hours), priorities,
+        findings, ahead(statuses, memory, priorities.hours),
+        None if device is None else ahead(statuses, device, priorities.hours), priorities,
     )  # fmt: skip
-    moments = [m for _, m, _ in told]
+    moments = [m for _, m, _ in statuses]
     growth = _growth(moments)
-    status = _status(findings, told, generations)
-    filling = [line for study, moment, _ in told for line in _filling_lines(study, moment)]
+    status = _status(findings, statuses, generations)
+    filling = [line for study, moment, _ in statuses for line in _filling_lines(study, moment)]
     summary = summary_sentence(
         status, findings, unit=history.unit, generations=generations, growth=growth, filling=filling,
-        visible=any(m.rise.visible for m in moments), periods=_periods(told), passed=went_by,
+        visible=any(m.rise.visible for m in moments), periods=_periods(statuses), passed=went_by,
         ended=history.ended,
     )  # fmt: skip
     # Children and shared memory that may grow are memory too.
     rising = any(f.status in GROWING for f in findings)
     verdict = Verdict(
         history.run, history.unit, generations, status, summary, growth,
-        _explained_share([s for s, _, _ in told], moments), tuple(findings),
-        _ruled_out(history, told, findings), oom,
+        _explained_share([s for s, _, _ in statuses], moments), tuple(findings),
+        _ruled_out(history, statuses, findings), oom,
         check_assertions(history, [(s, m) for s, (m, _) in zip(every, walks, strict=True)]),
-        settled_at_generation=settled([(s, m) for s, m, _ in told], rising),
-        forecast_score=score_of([s for s, _, _ in told], history.unit),
+        settled_at_generation=settled([(s, m) for s, m, _ in statuses], rising),
+        forecast_score=score_of([s for s, _, _ in statuses], history.unit),
         processes=process_growth([s.timeline for s in studies], said, findings),
         duration=duration_of(history, [s.timeline for s in studies]),
         effects=effects_within(history, every),
         attempts=attempt_growth(history),
         generations_passed=went_by,
     )  # fmt: skip
-    read = [(s, m) for s, m, _ in told]
+    read = [(s, m) for s, m, _ in statuses]
     return replace(verdict, checklist=check_list(history, verdict, read))
 
 
-def _findings(told: Sequence[Told], several: bool, priorities: Priorities) -> list[Finding]:
+def _findings(
+    statuses: Sequence[TimelineStatus], several: bool, priorities: Priorities
+) -> list[Finding]:
     found = [
         with_companions(
             with_counters(
@@ -191,27 +193,29 @@ def _findings(told: Sequence[Told], several: bool, priorities: Priorities) -> li
             ),
             study.timeline,
         )
-        for study, _, standings in told
+        for study, _, standings in statuses
         for standing in standings
-        if worth_telling(standing)
+        if worth_reporting(standing)
     ]
     merged = merge_alike(found, priorities)
     harmless = [f for f in merged if f.status == "ok"][_MAX_HARMLESS:]
     return [f for f in merged if f not in harmless][:_MAX_FINDINGS]
 
 
-def _status(findings: Sequence[Finding], told: Sequence[Told], generations: int) -> Status:
+def _status(
+    findings: Sequence[Finding], statuses: Sequence[TimelineStatus], generations: int
+) -> Status:
     worst = max((f.status for f in findings), key=SEVERITY.index, default="ok")
     if worst in ("watch", *ACTIVE):
         return worst
-    filling = any(_is_filling(study, moment) for study, moment, _ in told)
+    filling = any(_is_filling(study, moment) for study, moment, _ in statuses)
     if filling:
         return "filling"
     if generations < MIN_GENERATIONS:
         return "learning"
     if worst == "recovered":
         return "recovered"
-    return "watch" if any(m.rise.visible for _, m, _ in told) else "ok"
+    return "watch" if any(m.rise.visible for _, m, _ in statuses) else "ok"
 
 
 def _is_filling(study: TimelineAnalysis, moment: Moment) -> bool:
@@ -249,9 +253,9 @@ def _growth(moments: Sequence[Moment]) -> Interval | None:
     )
 
 
-def _periods(told: Sequence[Told]) -> dict[str, int]:
+def _periods(statuses: Sequence[TimelineStatus]) -> dict[str, int]:
     found = {}
-    for _, _, standings in told:
+    for _, _, standings in statuses:
         for standing in standings:
             owner = standing.assessed.cause.owner
             if owner is not None and owner.growth.period:
@@ -313,27 +317,27 @@ def _attempts_without(history: RunHistory, studies: Sequence[TimelineAnalysis]) 
             number = max(number, process.attempt)
     if not number:
         return {}
-    # Attempts that all tell the same number are told apart by their processes alone.
+    # Attempts that all report the same number are distinguished by their processes alone.
     which = f"attempt {number}" if number > 1 else "the newest attempt"
     return dict.fromkeys(sorted(before - now), f"never ran in {which}")
 
 
 def _ruled_out(
-    history: RunHistory, told: Sequence[Told], findings: Sequence[Finding]
+    history: RunHistory, statuses: Sequence[TimelineStatus], findings: Sequence[Finding]
 ) -> tuple[RuledOut, ...]:
-    found = list(_never_ran(history, [s for s, _, _ in told]))
+    found = list(_never_ran(history, [s for s, _, _ in statuses]))
     blamed = {f.phase for f in findings if f.status in GROWING}
-    ceased = _attempts_without(history, [s for s, _, _ in told])
+    ceased = _attempts_without(history, [s for s, _, _ in statuses])
     found += [RuledOut(phase, why) for phase, why in ceased.items() if phase not in blamed]
     of_others = any(
         standing.status in GROWING and standing.assessed.channel in (*CHILDREN, SHARED)
-        for _, _, standings in told
+        for _, _, standings in statuses
         for standing in standings
     )
     if not blamed or of_others:
         # The memory of the training process says nothing of what a child keeps.
         return tuple(found)
-    for study, moment, _ in told:
+    for study, moment, _ in statuses:
         if moment.end < 3:
             continue
         end, first = moment.end, max(0, min(moment.end // 4, moment.end - 3))
@@ -354,7 +358,7 @@ def _ruled_out(
 def _phases_with_births(study: TimelineAnalysis, moment: Moment, first: int) -> set[str]:
     """Return the phases in which something was made that is still alive: counted objects that grow, or memory in use.
 
-    They are not ruled out, whatever the books charge to them.
+    They are not ruled out, whatever the phase accounts charge to them.
     """
     found: set[str] = set()
     for cause in moment.causes:

@@ -21,15 +21,15 @@ from .run_history import MINUTE_SECONDS, LeftOut, ProcessHistory, RunHistory, Sp
 UNITS_OF_TIME: Final = {"second": 1.0, "minute": MINUTE_SECONDS}
 # A run that is counted by seconds goes on by the minute from here on: what loads and settles takes minutes.
 COUNTED_BY_SECONDS_UP_TO: Final = 600.0
-# Units of the axis for each reading from which on both are told.
+# Units of the axis for each reading from which on both are reported.
 _MOSTLY_UNREPORTED: Final = 2
 
 
 def in_its_unit(history: RunHistory) -> RunHistory:
     """The run with the unit that it is really counted by; the same object where that is what it says already.
 
-    Minutes are never told as generations, nor generations as minutes where the program declares them after all. What a
-    process was before it declared any is then no part of the axis.
+    Minutes are never reported as generations, nor generations as minutes where the program declares them after all.
+    What a process was before it declared any is then no part of the axis.
     """
     declaring = {_place(process) for process in history.processes if _declares(process)}
     if declaring:
@@ -37,20 +37,20 @@ def in_its_unit(history: RunHistory) -> RunHistory:
         of_none = {
             p.instance for p in history.processes if _place(p) in declaring and not _declares(p)
         }
-        return _told(history, unit, dict.fromkeys(of_none, 0.0))
+        return _by_unit(history, unit, dict.fromkeys(of_none, 0.0))
     young = history.unit == "second" and _is_young(history)
     if history.unit == "second" and not young:
         history = replace(history, began_by_seconds=True)
     unit = "second" if young else "minute"
     seconds = UNITS_OF_TIME[unit]
-    return _told(history, unit, dict.fromkeys((p.instance for p in history.processes), seconds))
+    return _by_unit(history, unit, dict.fromkeys((p.instance for p in history.processes), seconds))
 
 
 def passed(unit: str, seen: Spans) -> int | None:
     """Return the units from the first of ``seen`` to the newest; None if each was seen.
 
     Generations are counted, and a few that were lost change nothing. Of an axis of which most are never reported, as
-    steps by the hundred are, both numbers are told.
+    steps by the hundred are, both numbers are reported.
     """
     if seen.first is None or seen.last is None:
         return None
@@ -76,7 +76,7 @@ def _is_young(history: RunHistory) -> bool:
     )
 
 
-def _told(history: RunHistory, unit: str, seconds: dict[str, float]) -> RunHistory:
+def _by_unit(history: RunHistory, unit: str, seconds: dict[str, float]) -> RunHistory:
     processes = tuple(
         p
         if seconds.get(p.instance, p.unit_seconds) == p.unit_seconds

@@ -9,7 +9,7 @@ from typing import Any
 from .assertions.declared_limits import declared_budgets
 from .assessment import MOMENT
 from .forecast.forecast_score import grid
-from .memory.memory_by_phase import book_names
+from .memory.memory_by_phase import account_names
 from .memory.memory_kinds import bridged_for_good
 from .series_facts import GROWTHS
 from .status import CONFIRMATIONS, moments_for
@@ -19,7 +19,7 @@ from .timeline_analysis import TimelineAnalysis
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """The rows up to the end of generation number ``end``, told apart by a stamp."""
+    """The rows up to the end of generation number ``end``, distinguished by a stamp."""
 
     end: int
     rows: int
@@ -80,7 +80,7 @@ class Kept:
 
 
 def _name(study: TimelineAnalysis) -> tuple[str, str]:
-    """Return what tells a timeline from the others, and from the same one by another unit of time."""
+    """Return what distinguishes a timeline from the others, and from the same one by another unit of time."""
     return study.timeline.name, study.history.unit
 
 
@@ -139,7 +139,7 @@ def _stamp(timeline: Timeline, end: int, rows: int) -> int:
             timeline.instance, tuple(timeline.time[:rows]), tuple(timeline.segment[:rows]),
             tuple(timeline.end_rows[:end]), tuple(timeline.generations[:end]), timeline.baseline_row,
             timeline.splits_memory,
-            bool(book_names(timeline)),
+            bool(account_names(timeline)),
         )
     )  # fmt: skip
 
@@ -155,13 +155,13 @@ def _has_readings(timeline: Timeline, series: str, rows: int) -> bool:
 
 
 def _facts(study: TimelineAnalysis) -> tuple[Any, ...]:
-    """All that is said of a moment beside what its rows and those before it hold."""
+    """Return all that is known of a moment besides what its rows and those before it hold."""
     history, timeline, facts = study.history, study.timeline, study.facts
     readings = tuple((r.expectation, r.type) for r in facts.readings)
     bounded = tuple((b.name, b.capacity, b.each, b.length[:1], b.bytes[:1]) for b in facts.bounded)
     stores = {path: store.name for path, store in facts.stores.items()}
     channels = tuple(
-        (c.name, c.kind, c.limit_bytes, c.values[:3], c.beside[:3]) for c in study.channels
+        (c.name, c.kind, c.limit_bytes, c.values[:3], c.alongside[:3]) for c in study.channels
     )
     return (
         history.unit, history.total, declared_budgets(history), history.holders_by_type.garbage_types,

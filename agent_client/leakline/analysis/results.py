@@ -16,7 +16,7 @@ CheckOutcome = Literal["done", "failed", "not_yet", "not_measured"]
 HeldAgainst = Literal["attempt", "promise", "plan"]
 # Why nothing is named of growth that no counted object explains: no object was ever counted (a process that is watched,
 # a log that was imported), or there were hardly any looks at the heap while it grew, and it may be of anything.
-Unknown = Literal["outside", "seldom"]
+Unknown = Literal["outside", "rarely_counted"]
 # Of a change of a count; unknown while there is no verdict to tell a rise by.
 ChangeRating = Literal["good", "expected", "problem", "unknown"]
 # What declared a limit; ``accepted``: a person, from counts that runs had kept to.
@@ -85,8 +85,8 @@ class Finding:
 class ProcessGrowth:
     """How fast the private memory of one place in the run (``process``: "rank 0 main") grows, over its attempts.
 
-    ``instance`` is the newest process there. Growth is None where it cannot be told. ``findings``: the fingerprints of
-    those that leak, or may, and name it.
+    ``instance`` is the newest process there. Growth is None where it cannot be determined. ``findings``: the
+    fingerprints of those that leak, or may, and name it.
     """
 
     process: str
@@ -107,7 +107,7 @@ class GenerationSpan:
 class AttemptGrowth:
     """One attempt of a resumed run by itself: the generations that it ended, and how fast private memory grew in it.
 
-    Growth is of all its processes together, without what bounded containers gained; None where it cannot be told.
+    Growth is of all its processes together, without what bounded containers gained; None where it cannot be determined.
     ``again``: of its generations those that an attempt before it had ended as well; None where it did none twice.
     """
 
@@ -175,14 +175,14 @@ class FixEffect:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A reading outside the bounds: ``off_by`` is below zero under them, above zero over them.
+    """A reading outside the bounds: ``difference`` is below zero under them, above zero over them.
 
     ``generation`` is None before the first.
     """
 
     generation: int | None
     measured: float
-    off_by: float
+    difference: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class Assertion:
     first: int | None = None
     last: int | None = None
 
-    def off_by(self, value: float) -> float:
+    def difference(self, value: float) -> float:
         """Return 0 within the bounds, the distance below ``low`` as a negative number, or that above ``high``."""
         if self.low is not None and value < self.low:
             return value - self.low
@@ -215,7 +215,7 @@ class Assertion:
     def state_of(self, value: float) -> AssertionState:
         if self.leak is not None and value >= self.leak:
             return "broken"
-        if self.off_by(value) == 0:
+        if self.difference(value) == 0:
             return "holds"
         return "above_normal" if self.origin == "budget" else "broken"
 
@@ -229,7 +229,7 @@ class AssertionCheck(Assertion):
     """An assertion with what was measured, in the unit of its metric.
 
     ``measured`` is an estimate, or the newest reading with both ends at it. ``worst`` is a reading (of a band outside
-    its bounds). ``outside`` of the ``judged`` generations or readings break a bound; ``deviations``: the first of them.
+    its bounds). ``violations`` of the ``checked`` generations or readings break a bound; ``deviations`` are the first.
     """
 
     process: str | None = None  # "rank 0 main", when the run has several
@@ -238,8 +238,8 @@ class AssertionCheck(Assertion):
     measured: Interval | None = None
     worst: float | None = None
     worst_generation: int | None = None
-    outside: int = 0
-    judged: int = 0
+    violations: int = 0
+    checked: int = 0
     deviations: tuple[Deviation, ...] = ()
     sentence: str
 
@@ -251,15 +251,15 @@ class PastForecast:
     made_at: int
     generation: int
     forecast: Interval
-    came: float
+    actual: float
 
 
 @dataclass(frozen=True, slots=True)
 class LeadError:
     """How right forecasts for so many generations ahead were, both ends included."""
 
-    ahead_from: int
-    ahead_to: int
+    lead_from: int
+    lead_to: int
     forecasts: int
     median_error: float
     within: int
@@ -336,7 +336,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class BookLine:
+class PhaseAccount:
     """Bytes booked to one line in each generation: a phase path, ``between`` or ``leakline``."""
 
     name: str
@@ -346,21 +346,21 @@ class BookLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class PhaseAccounts:
     """Every byte between two generation ends. Per generation, the lines sum to ``total``.
 
     What no phase was open for is on ``between``; what Leakline's own measuring cost is on ``leakline``. Of very long
-    runs older generations are told together: ``spans`` says how many end with each of ``generations``; empty: one
+    runs older generations are reported together: ``spans`` says how many end with each of ``generations``; empty: one
     each. ``seconds`` are those of the generation that is named.
     """
 
     generations: tuple[int, ...]
-    lines: tuple[BookLine, ...]
+    lines: tuple[PhaseAccount, ...]
     total: tuple[float, ...]
     spans: tuple[int, ...] = ()
 
     def count(self) -> int:
-        """How many generations these are the books of."""
+        """How many generations these are the phase accounts of."""
         return sum(self.spans) if self.spans else len(self.generations)
 
     def span(self, position: int) -> int:
@@ -385,7 +385,7 @@ class TypeGrowth:
     phase: str | None
     expected: str | None  # "2", "16 to 17"
     rating: Literal["steady", "expected", "grows", "problem"]
-    # Of what is there now beside what was at first, in the light of the run's verdict.
+    # Of what is there now next to what was at first, in the light of the run's verdict.
     change_rating: ChangeRating = "unknown"
     difference: int | None = None
     readings: int = 0  # of its count; of several processes the fewest
@@ -396,10 +396,10 @@ class TypeGrowth:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreFill:
+class ContainerFill:
     """A tracked container against its capacity.
 
-    ``bytes`` is the sum of ``host_bytes`` and ``device_bytes``, which are None where nobody tells them apart.
+    ``bytes`` is the sum of ``host_bytes`` and ``device_bytes``, which are None where nobody distinguishes them.
     """
 
     name: str
@@ -414,17 +414,17 @@ class StoreFill:
 
 
 @dataclass(frozen=True, slots=True)
-class SteadyCount:
+class StableCount:
     """A type of which as many lived in each of the last ``generations``, at every reading or at the end of a phase.
 
-    ``instead_of``: what was accepted of it before, and would be replaced.
+    ``replaces``: what was accepted of it before, and would be replaced.
     """
 
     type: str
     count: int
     after: str | None
     generations: int
-    instead_of: str | None = None
+    replaces: str | None = None
 
 
 def to_json(thing: Any) -> Any:

@@ -419,7 +419,7 @@ HEAP_BYTES: Final = "js.heap_bytes"
 # In Node: buffers outside the heap.
 EXTERNAL_BYTES: Final = "js.external_bytes"
 RESIDENT_BYTES: Final = "process.rss_bytes"
-# Worked out: what V8 keeps of heap and buffers beside the tensors.
+# Worked out: what V8 keeps of heap and buffers outside the tensors.
 KEPT: Final = "js.kept"
 # The name of their tensors, as a program writes it.
 TENSOR: Final = "tf.Tensor"

@@ -105,7 +105,7 @@ class Facts:
         """Return True if this path holds more and more objects of the type, as far as that can be known.
 
         The length of the container they lie in says it best. Without one, it must hold a real share of what the type
-        gained between two searches, or until the only one: of what is made anew again and again, a few are held at
+        gained between two searches, or until the only one: of what is made again and again, a few are held at
         any moment. Searches of several processes that count the type are mixed: they say nothing of each. Objects
         that grow larger are as many as before, and so are the items of what holds them.
         """

@@ -90,8 +90,8 @@ def moments_in(timeline: Timeline) -> list[int]:
     found = moments_of(len(timeline))
     if not timeline.whole_from:
         return found
-    told = [end for end in found if end > timeline.whole_from + RATE_WINDOW]
-    return told if len(told) >= _DENSE else found[-_DENSE:]
+    later = [end for end in found if end > timeline.whole_from + RATE_WINDOW]
+    return later if len(later) >= _DENSE else found[-_DENSE:]
 
 
 def moments_for(study: TimelineAnalysis) -> list[int]:
@@ -398,24 +398,24 @@ def confirmations(study: TimelineAnalysis, a: Assessed, end: int, window: int) -
 # Generations of its own before an attempt is judged by itself; and where other memory than the private leaked.
 MIN_OWN: Final = 12
 MIN_OWN_ELSEWHERE: Final = 24
-# Of the growth before; what a leak shows by chance is seldom so little.
+# Of the growth before; what a leak shows by chance is rarely so little.
 MUCH_LESS: Final = 0.5
 
-Told = tuple[TimelineAnalysis, Moment, list[Standing]]
+TimelineStatus = tuple[TimelineAnalysis, Moment, list[Standing]]
 
 
-def judged(told: Told) -> list[Told]:
+def judged(timeline_status: TimelineStatus) -> list[TimelineStatus]:
     """What stands by all attempts, or by the newest alone with what it does not do any more as recovered."""
-    study, moment, standings = told
+    study, moment, standings = timeline_status
     own = _of_newest_attempt(study)
     if own is None:
-        return [told]
+        return [timeline_status]
     newest, now = walk(own)
     if newest is None or any(standing.status in ACTIVE for standing in now):
-        return [told]
+        return [timeline_status]
     before = [standing for standing in standings if standing.status in (*ACTIVE, "recovered")]
     if not all(_is_gone(standing, newest, now, own) for standing in before):
-        return [told]
+        return [timeline_status]
     gone = [replace(standing, status="recovered") for standing in before]
     return [(own, newest, now), (study, moment, gone)]
 

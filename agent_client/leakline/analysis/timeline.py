@@ -138,7 +138,7 @@ class Timeline:
         return self._values[name]
 
     def readings(self, name: str) -> list[Value]:
-        """As values, but as read: a resume starts anew."""
+        """As values, but as read: a resume starts again."""
         column = self.series[name]
         return [None if row is None else column[row] for row in self._rows_for(name, column)]
 

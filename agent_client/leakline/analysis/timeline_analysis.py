@@ -157,12 +157,12 @@ class TimelineAnalysis:
 
     def channel_stands(self, channel: Channel, end: int) -> int:
         """The moment whose rise counts at this one: an earlier one where nothing is known since."""
-        told = channel.stands(end)
+        state = channel.stands(end)
         if channel.read is not None:
-            return told
+            return state
         # Nothing was read of V8, and it may well have kept no more: the earlier moment counts where it said more.
-        now, then = self._rise_of_channel(channel, end), self._rise_of_channel(channel, told)
-        return told if (then.strict, then.window) > (now.strict, now.window) else end
+        now, then = self._rise_of_channel(channel, end), self._rise_of_channel(channel, state)
+        return state if (then.strict, then.window) > (now.strict, now.window) else end
 
     def channel_rise(self, channel: Channel, end: int) -> Rise:
         return self._rise_of_channel(channel, self.channel_stands(channel, end))
@@ -204,7 +204,7 @@ def memory_since(
     """Growth since the start (since early in the run without one), in all and by phase.
 
     By phase it is what was allocated there and is still in use, where that is known and most of the growth; else what
-    the books charge.
+    the phase accounts charge.
     """
     timeline = study.timeline
     if len(residual) < 2:

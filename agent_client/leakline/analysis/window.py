@@ -14,7 +14,7 @@ from typing import Final
 
 from .assertions.expected_counts import Readings, find_violation, matching_types, without_bounded
 from .findings.verdict_summary import MIN_GENERATIONS as MIN_GENERATIONS
-from .forecast.memory_outlook import beside_private
+from .forecast.memory_outlook import outside_private
 from .forecast.oom_forecast import Ends, memory_lasts
 from .generation_axis import passed
 from .memory.memory_by_phase import LEAKLINE_LINE, phase_slopes, without_give_and_take
@@ -33,7 +33,7 @@ _WINDOW: Final = 256
 _LOST: Final = 0.10
 
 # A study of a process place with its newest moment.
-Told = tuple[TimelineAnalysis, Moment | None]
+TimelineMoment = tuple[TimelineAnalysis, Moment | None]
 # (bytes, generation it was read in)
 Highest = tuple[float, int | None]
 
@@ -41,11 +41,13 @@ Highest = tuple[float, int | None]
 class Since:
     """A run from Unix second ``since`` on; generations that ended before do not count."""
 
-    def __init__(self, history: RunHistory, told: Sequence[Told], since: float) -> None:
+    def __init__(
+        self, history: RunHistory, timelines: Sequence[TimelineMoment], since: float
+    ) -> None:
         self.unit, self.ended = history.unit, history.ended
         self._since = since
         # (study, its newest moment, position of the first generation that counts)
-        self._timelines = [(s, m, _first_position(s.timeline, since)) for s, m in told]
+        self._timelines = [(s, m, _first_position(s.timeline, since)) for s, m in timelines]
         ended = union(_ended(s.timeline, first) for s, _, first in self._timelines)
         self.generations, self.passed = len(ended), passed(self.unit, ended)
         self.complete = _complete(union(_ended(s.timeline) for s, _, _ in self._timelines))
@@ -55,7 +57,7 @@ class Since:
         return self.ended or self.generations >= MIN_GENERATIONS
 
     def growth(self) -> Interval | None:
-        """Bytes per generation as the verdict tells it; of a run that goes on from before, since then."""
+        """Bytes per generation as the verdict reports it; of a run that goes on from before, since then."""
         slopes = [s for timeline in self._timelines if (s := _growth(*timeline)) is not None]
         return added(slopes) if self.generations >= MIN_GENERATIONS else None
 
@@ -65,7 +67,7 @@ class Since:
         if private is None:
             return None
         return added(
-            [private, *(s for timeline in self._timelines for s in _growth_beside(*timeline))]
+            [private, *(s for timeline in self._timelines for s in _growth_outside(*timeline))]
         )
 
     def memory_lasts(self, growth: Interval) -> Ends | None:
@@ -98,7 +100,7 @@ class Since:
         )
 
     def phase_growth(self, phase: str) -> Interval | None:
-        """Bytes per generation that a phase keeps; None where it ran too seldom to tell."""
+        """Bytes per generation that a phase keeps; None where it ran too rarely to say."""
         each = [
             _phase_growth(s, phase, _ran(s.timeline, phase, first))
             for s, _, first in self._timelines
@@ -205,13 +207,13 @@ def _growth(study: TimelineAnalysis, moment: Moment | None, first: int) -> Slope
     return slope if slope.points >= _MIN_READINGS else None
 
 
-def _growth_beside(study: TimelineAnalysis, moment: Moment | None, first: int) -> list[Slope]:
+def _growth_outside(study: TimelineAnalysis, moment: Moment | None, first: int) -> list[Slope]:
     """Of each channel that counts under the limit of private memory."""
     if moment is None:
         return []
     begin = first + _warm_up(study.timeline, first)
     x = [float(g) for g in study.timeline.generations[begin:]]
-    return [floor_slope(x, list(c.values[begin:])) for c in beside_private(study)]
+    return [floor_slope(x, list(c.values[begin:])) for c in outside_private(study)]
 
 
 def _warm_up(timeline: Timeline, first: int) -> int:
@@ -380,7 +382,7 @@ class Stretch:
         )
 
     def _booked(self) -> Iterator[tuple[TimelineAnalysis, range, Sequence[Mapping[str, float]]]]:
-        """(study, positions, their books): without a gap, because what is kept is a running total."""
+        """(study, positions, their phase accounts): without a gap, because what is kept is a running total."""
         for study, at in self._timelines:
             begin, end = max(at[0], at[-1] + 1 - _PHASES_KEPT), at[-1] + 1
             yield study, range(begin, end), study.booked[begin:end]

@@ -85,8 +85,8 @@ class Child:
         size = self._errors.seek(0, 2)
         self._errors.seek(max(0, size - LAST_WORDS_BYTES))
         lines = self._errors.read().decode(errors="replace").split("\n")
-        told = [line.strip() for line in lines if line.strip()]
-        return told[-1] if told else f"exit status {self.process.poll()}"
+        printed = [line.strip() for line in lines if line.strip()]
+        return printed[-1] if printed else f"exit status {self.process.poll()}"
 
     def close(self) -> None:
         self._errors.close()

@@ -220,17 +220,17 @@ def junit(suite: str, cases: Sequence[Case], properties: Mapping[str, object]) -
     """One suite; ends with a line end."""
     failures = sum(bool(case.failed) for case in cases)
     root = Element("testsuites")
-    told = SubElement(
+    suite_element = SubElement(
         root, "testsuite", name="leakline", tests=str(len(cases)), failures=str(failures), errors="0", skipped="0"
     )  # fmt: skip
     known = {name: value for name, value in properties.items() if value is not None}
     if known:
-        listed = SubElement(told, "properties")
+        listed = SubElement(suite_element, "properties")
         for name, value in known.items():
             SubElement(listed, "property", name=name, value=_xml(str(value)))
     for case in cases:
         one = SubElement(
-            told, "testcase", classname=_xml(f"leakline.{suite}"), name=_xml(case.name)
+            suite_element, "testcase", classname=_xml(f"leakline.{suite}"), name=_xml(case.name)
         )
         if case.failed:
             failure = SubElement(one, "failure", message=_xml(case.failed), type=case.name)

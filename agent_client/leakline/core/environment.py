@@ -18,7 +18,7 @@ from ..probes.memory.cgroup import read_cgroup
 
 PACKAGES_LIMIT: Final = 400
 ARGUMENTS_LIMIT: Final = 100
-# As JSON, of the packages and of the arguments: a server refuses a header that tells more than 64 KiB.
+# As JSON, of the packages and of the arguments: a server refuses a header of more than 64 KiB.
 LISTED_BYTES: Final = 24 * 1024
 TEXT_LIMIT: Final = 300
 # `git status` reads every tracked file's metadata; on a slow disk the dirty flag is left out instead.
@@ -82,7 +82,7 @@ def _is_secret_option(name: str) -> bool:
 
 
 def _within(texts: Iterable[str]) -> Iterator[str]:
-    """The first of them, as many as may be told."""
+    """The first of them, as many as may be reported."""
     room = LISTED_BYTES
     for text in texts:
         # Two for what stands between them.
@@ -117,9 +117,9 @@ def installed_packages(path: Sequence[str]) -> dict[str, str]:
             if dash and folder.endswith(".dist-info") and len(found) < PACKAGES_LIMIT:
                 # The first folder on the path is the one that is imported.
                 found.setdefault(name.lower().replace("_", "-"), version)
-    told = sorted(found.items())
-    # As many as may be told.
-    return dict(pair for pair, _ in zip(told, _within(map(": ".join, told)), strict=False))
+    listed = sorted(found.items())
+    # As many as may be reported.
+    return dict(pair for pair, _ in zip(listed, _within(map(": ".join, listed)), strict=False))
 
 
 def _memory_bytes() -> int | None:
@@ -142,7 +142,7 @@ def _gpus() -> list[str]:
 
 
 def _code_folders() -> list[Path]:
-    """Where the program's code may lie: beside its main script (or module), then where it was started."""
+    """Where the program's code may lie: next to its main script (or module), then where it was started."""
     found: list[Path] = []
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     with suppress(OSError, RuntimeError):

@@ -52,11 +52,11 @@ class OutputTail:
         self._pieces: deque[_Piece] = deque(maxlen=PIECES_KEPT)
         # Stream -> what was written of a line that has no end yet.
         self._begun: dict[int, str] = {}
-        # Lines that have their end, not told yet.
+        # Lines that have their end, not reported yet.
         self._fresh: deque[str] = deque(maxlen=LINES_KEPT)
         self._making = threading.Lock()
-        self._told: deque[str] = deque(maxlen=LINES_KEPT)
-        self._told_at = clock() - EVENT_SECONDS
+        self._lines_kept: deque[str] = deque(maxlen=LINES_KEPT)
+        self._reported_at = clock() - EVENT_SECONDS
         self._ending: list[str] = []
         self._streams: list[tuple[Any, _Write, _Write | None]] = []
         self._handed_on: tuple[Any, Any] | None = None
@@ -83,20 +83,20 @@ class OutputTail:
         self._pieces.clear()
         self._begun.clear()
         self._fresh.clear()
-        self._told.clear()
+        self._lines_kept.clear()
         self._ending.clear()
 
     def waits(self) -> bool:
         """Whether there are lines to tell, and long enough since the last time."""
-        if self._clock() - self._told_at < EVENT_SECONDS:
+        if self._clock() - self._reported_at < EVENT_SECONDS:
             return False
         self._make_lines()
         return bool(self._fresh)
 
     def ends_with(self, error: BaseException) -> None:
         """The exception that ends the program. Its traceback as text: nothing of it is kept."""
-        told = "".join(traceback.format_exception(error, limit=-TRACEBACK_FRAMES))
-        self._ending = _clean(told[-PIECE_LIMIT:].split("\n"))
+        text = "".join(traceback.format_exception(error, limit=-TRACEBACK_FRAMES))
+        self._ending = _clean(text[-PIECE_LIMIT:].split("\n"))
 
     def take(self, *, last: bool = False) -> list[str]:
         """New lines, at most LINES_KEPT, bounded, without control characters, secrets masked as well as we can.
@@ -112,12 +112,12 @@ class OutputTail:
         raw = list(self._fresh)
         self._fresh.clear()
         lines = _clean(raw)
-        if last and self._ending and self._ending[-1] not in (*self._told, *lines):
+        if last and self._ending and self._ending[-1] not in (*self._lines_kept, *lines):
             lines += self._ending
         lines = _newest(lines)
         if lines:
-            self._told.extend(lines)
-            self._told_at = self._clock()
+            self._lines_kept.extend(lines)
+            self._reported_at = self._clock()
         return lines
 
     def _make_lines(self, wait_seconds: float = 0.0) -> None:
@@ -132,7 +132,7 @@ class OutputTail:
             return
         else:
             for stream, pieces in groupby(came, key=itemgetter(0)):
-                # What is told of no line takes no room of those that are.
+                # What is informed of no line takes no room of those that are.
                 self._fresh.extend(line for line in self._lines_of(stream, pieces) if _says(line))
         finally:
             self._making.release()

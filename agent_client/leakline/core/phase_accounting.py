@@ -1,4 +1,4 @@
-"""The books: every byte between two generation ends goes to a phase, to "between", "other_threads" or "leakline".
+"""Phase accounting: every byte between two generation ends goes to a phase, "between", "other_threads" or "leakline".
 
 Pure bookkeeping. Whoever calls brings a reading (private bytes of the process, seconds of a clock that only
 goes forward); the change since the reading before it is booked to one line: the innermost open phase of the
@@ -51,9 +51,9 @@ class Frame:
 
     path: str
     booked: bool
-    # Opened beside the training thread: told; its bytes have a line of their own only while that thread has none.
+    # Opened on another thread: reported; its bytes have a line of their own only while that thread has none.
     foreign: bool = False
-    # Highest resident memory told by any snapshot while it was open; 0: none yet.
+    # Highest resident memory reported by any snapshot while it was open; 0: none yet.
     peak_bytes: int = 0
 
     def note_peak(self, seen_bytes: float) -> None:
@@ -61,7 +61,7 @@ class Frame:
 
 
 @dataclass(slots=True)
-class PhaseBooks:
+class PhaseLedger:
     """The open phases, innermost last, and the lines of the current generation."""
 
     last: Reading
@@ -87,7 +87,7 @@ class PhaseBooks:
     def exit(self, frame: Frame, reading: Reading | None) -> bool:
         """Close the phase and whatever was left open inside it. False when it was closed already.
 
-        Without a reading the next one tells what changed, so a booked phase needs one.
+        Without a reading the next one says what changed, so a booked phase needs one.
         """
         if reading is not None and self._place(frame) is not None:
             self.book(reading)
@@ -101,7 +101,7 @@ class PhaseBooks:
         return True
 
     def enter_elsewhere(self, name: str, reading: Reading | None) -> Frame:
-        """Another thread opens a phase. Without a reading it gets no part in the books."""
+        """Another thread opens a phase. Without a reading it gets no part in the phase accounts."""
         booked = reading is not None and len(self.open_elsewhere) < ELSEWHERE_LIMIT
         frame = Frame(name, booked, foreign=True)
         if reading is not None and booked:
@@ -119,7 +119,7 @@ class PhaseBooks:
         """Book the change since the last reading to what is open."""
         self._book(reading, self._current())
 
-    def book_own_work(self, reading: Reading) -> None:
+    def charge_own_work(self, reading: Reading) -> None:
         """Book the change since the last reading to Leakline itself."""
         self._book(reading, OWN)
 
@@ -173,7 +173,7 @@ class PhaseBooks:
         return "/".join([*parts, name][:DEPTH_LIMIT])[:PATH_LIMIT].rstrip("/")
 
 
-def book_samples(lines: dict[str, Line]) -> dict[str, int | float]:
+def account_samples(lines: dict[str, Line]) -> dict[str, int | float]:
     """The lines of one generation as samples: ``phase.<path>.bytes``, ``.seconds``, ``.executions``."""
     samples: dict[str, int | float] = {}
     for name, line in lines.items():

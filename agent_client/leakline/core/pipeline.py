@@ -1,8 +1,8 @@
 """Starting a run: where its snapshots go and what carries them; and ending it within two seconds.
 
-`Subject` says whom a run measures: the process that called `init`, one that knows nothing of us, or another one from
-outside. The verdict that is printed at the end is that of the server, or worked out here, as far as the time of an exit
-allows.
+`Subject` says whom a run measures: the process that called `init`, one that knows nothing of us, or another one
+from outside. The verdict that is printed at the end is that of the server, or worked out here, as far as the time
+of an exit allows.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from ..transport.spool_file import SpoolFile
 from ..transport.spool_format import AT_EXIT, Account, read_batches
 from .environment import read_environment
 from .output_tail import OutputTail
-from .process_tree import identity
-from .run_names import readable_name
+from .process_tree import identity, readable_name
 from .training_loop import Loop
 
 if TYPE_CHECKING:
@@ -48,13 +47,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """``pid``: another process. ``is_beside``: this one, whose program calls nothing of ours. ``is_told_of``: somebody
-    else says the lines at the start and at the end. ``unit``: of time, for a program without generations.
+    """The process that a run observes.
+
+    ``pid``: another process. ``is_in_background``: this one, whose program calls nothing of ours.
+    ``is_silent``: another process prints the lines at the start and at the end.
+    ``unit``: of time, for a program without generations.
     """
 
     pid: int | None = None
-    is_beside: bool = False
-    is_told_of: bool = False
+    is_in_background: bool = False
+    is_silent: bool = False
     unit: str | None = None
     # Instead of what this process was started from.
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -66,8 +68,8 @@ class Subject:
 
             return OutsideSampler(self.pid, governor)
         sampler = Sampler(governor, exact_peaks=exact_peaks, requests=requests)
-        if self.is_beside:
-            sampler.stay_beside()
+        if self.is_in_background:
+            sampler.stay_in_background()
         return sampler
 
     def identified(self, own: ProcessIdentity) -> ProcessIdentity:
@@ -131,13 +133,13 @@ def not_ready(project: str, name: str, url: str) -> str:
 
 def verdict_within(path: Path, seconds: float) -> str | None:
     """One sentence; None when it is not worked out in this time. What works on it goes on until the process ends."""
-    told: list[str] = []
+    lines: list[str] = []
 
     def work_out() -> None:
         from ..report import closing_line
 
         with Guard("the closing verdict"):
-            told.append(closing_line(path))
+            lines.append(closing_line(path))
 
     thread = OurThread("goodbye", work_out)
     try:
@@ -146,7 +148,7 @@ def verdict_within(path: Path, seconds: float) -> str | None:
         # The interpreter is ending and gives no more threads.
         return None
     thread.join(max(0.0, seconds))
-    return told[0] if told else None
+    return lines[0] if lines else None
 
 
 # All that an exit may take, with a little less than two seconds to be on the right side of them.
@@ -172,7 +174,7 @@ class Chain:
         self._quiet = settings.quiet or settings.rank > 0 or process.role != "main"
         self._notices = Notices(self._quiet)
         # Whoever has started the program says where it goes and how it went.
-        self._is_told_of = self._quiet or subject.is_told_of
+        self._is_silent = self._quiet or subject.is_silent
         losses = Losses()
         governor = Governor(
             settings.max_overhead,
@@ -235,7 +237,7 @@ class Chain:
 
     def start(self, *, held: bool = False) -> None:
         """1. say so  2. threads  3. the baseline. ``held``: no server hears of the run before `let_go`."""
-        if not self._is_told_of:
+        if not self._is_silent:
             self._say_hello()
         if self.output is not None:
             self.output.start()
@@ -293,14 +295,14 @@ class Chain:
             reachable = self.sender.failures == 0
             seconds = deadline - time.monotonic() if reachable else EXIT_SECONDS_UNREACHABLE
             self._arrived = self.sender.close(left, max(LEAST_SECONDS, seconds))
-            if not (self._arrived or self._is_told_of) and self.spool_path is not None:
+            if not (self._arrived or self._is_silent) and self.spool_path is not None:
                 where = self.spool_path.parent
                 self._notices.say(f"not everything was sent; upload it with: leakline sync {where}")
         self.outbox.close(max(LEAST_SECONDS, deadline - time.monotonic()))
 
     def _ask_for_verdict(self, delivery: Delivery) -> None:
         """On the sender's thread, when the server has heard of the end."""
-        if not self._is_told_of:
+        if not self._is_silent:
             self._verdict = verdict_of_server(
                 delivery, self.header.id, self.loop.generations_ended, GOODBYE_SECONDS
             )
@@ -344,7 +346,7 @@ class Chain:
         self.cleanups.forget()
 
     def say_goodbye(self) -> None:
-        if self._is_told_of or self.spool_path is None:
+        if self._is_silent or self.spool_path is None:
             return
         verdict, where = self._verdict, f": leakline report {self.spool_path.parent}"
         if self._arrived:

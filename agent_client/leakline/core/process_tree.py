@@ -1,4 +1,4 @@
-"""Who this process is to the one that started it: the run goes on through the processes that it starts."""
+"""The process tree of a run, which goes on through the processes that it starts, and the readable name of a run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from ..transport.spool_format import read_header
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Tells the children of this process of its run: "<run id>:<attempt>:<when the process began>:<pid>".
+import hashlib
+
+# Reports the children of this process of its run: "<run id>:<attempt>:<when the process began>:<pid>".
 ANNOUNCED: Final = "_LEAKLINE_ANNOUNCED"
-# A process that a process of the run has started beside itself.
+# A process that a process of the run has started.
 CHILD: Final = "child"
 # What was announced here by the process that started this one, while this one has a run of its own.
 _inherited: Final[list[str]] = []
@@ -103,3 +105,21 @@ def in_worker() -> bool:
     helper = any(argument.startswith("from multiprocessing.") for argument in sys.orig_argv)
     processes: Any = sys.modules.get("multiprocessing.process")
     return helper or (processes is not None and processes.parent_process() is not None)
+
+
+_WORDS: Final = """
+amber brave calm clear crisp deep eager early fair fleet gentle golden green keen kind late light
+lively mellow misty noble plain proud quick quiet rapid ready silver sound spare steady still sunny
+"""
+_ANIMALS: Final = """
+badger beaver bison crane dove eagle egret falcon finch fox gull hare heron ibis jay kestrel lark
+lynx marten mole newt otter owl plover puffin raven robin seal shrew stoat stork swan tern thrush
+"""
+
+
+def readable_name(run_id: str) -> str:
+    digest = int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:8])
+    words, animals = _WORDS.split(), _ANIMALS.split()
+    digest, first = divmod(digest, len(words))
+    digest, second = divmod(digest, len(animals))
+    return f"{words[first]}-{animals[second]}-{digest % 1000}"

@@ -35,7 +35,7 @@ class Ending(Protocol):
     def _forget(self) -> None: ...
 
 
-# How a run ends that was told to: in a hurry, as the next signal is SIGKILL.
+# How a run ends that was asked to: in a hurry, as the next signal is SIGKILL.
 KILLED: Final = ("terminated", "SIGTERM")
 
 # As long as an end may take, and a little more.
@@ -200,7 +200,7 @@ def _sigterm_handler(previous: Any) -> Callable[[int, FrameType | None], None]:
         for run in list(_runs):
             run._finish_at_exit()
         if any(run._is_ending for run in list(_runs)):
-            # In the middle of an end that takes two seconds at most. A launcher tells all ranks to end as soon as one
+            # In the middle of an end that takes two seconds at most. A launcher ends all ranks as soon as one
             # has failed, and that one is just saying so.
             _held_back.append(number)
             return

@@ -1,4 +1,4 @@
-"""The training loop as we see it: its generation, its open phases and their books -> snapshots.
+"""The training loop as we see it: its generation, its open phases and their phase accounts -> snapshots.
 
 Everything here runs on the program's own threads, between two of its statements; `run.py` guards every call.
 The order at each boundary is always the same: read memory first, book it to what the program did, measure,
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ..probes.heap.gc_stats import Collection
+from ..probes.heap.cyclic_garbage import Collection
 from ..probes.memory.process_memory import PEAK
 from ..sampling.heap_scans import Measured
 from ..sampling.overhead_budget import Governor
@@ -22,7 +22,7 @@ from ..snapshot import Event, Number, Snapshot
 from ..transport.recorder import Losses
 from .generation_numbering import GenerationNumbers, Given, renumbered
 from .output_tail import OutputTail
-from .phase_accounting import Frame, PhaseBooks, Reading, book_samples
+from .phase_accounting import Frame, PhaseLedger, Reading, account_samples
 
 if TYPE_CHECKING:
     from ..sampling.cuda_cache import CacheFalls
@@ -40,7 +40,7 @@ class _Unresolved:
     kind: str
     name: str
     data: Mapping[str, Any]
-    told: bool = False
+    warned: bool = False
 
     def says_the_same(self, other: _Unresolved) -> bool:
         return (self.kind, self.name, self.data) == (other.kind, other.name, other.data)
@@ -71,9 +71,9 @@ class Loop:
         self._gauges: dict[str, Number] = {}
         self._fresh_gauges: set[str] = set()
         self._unresolved: list[_Unresolved] = []
-        self._told_too_large = False
+        self._warned_too_large = False
         self._limits: dict[str, Number] = {}
-        self._books = PhaseBooks(self._read())
+        self._phase_accounts = PhaseLedger(self._read())
         # Of what torch keeps of devices; loaded once a device is read.
         self._caches: CacheFalls | None = None
         self._own_bytes = 0
@@ -82,7 +82,7 @@ class Loop:
         self._warned_of_numbers = False
         self._generation_started: float | None = None
         # How long the newest generation took, while its end has no snapshot yet.
-        self._untold_seconds: float | None = None
+        self._unreported_seconds: float | None = None
         # Other threads may still be inside phases of a run that has ended.
         self._over = False
         self.listeners: list[Callable[[Snapshot], None]] = []
@@ -93,7 +93,7 @@ class Loop:
 
     @property
     def phase(self) -> str | None:
-        return self._books.path
+        return self._phase_accounts.path
 
     @property
     def generation(self) -> int | None:
@@ -122,8 +122,8 @@ class Loop:
                 self.end_generation()
             self._thread = threading.get_ident()
             if self.generation is None:
-                # What happened before the first generation is not of its books.
-                self._books.close_generation(self._read())
+                # What happened before the first generation is not of its phase accounts.
+                self._phase_accounts.close_generation(self._read())
             why = self._numbers.advance(number)
             self._generation_started = self._clock()
             if why:
@@ -137,33 +137,33 @@ class Loop:
             self.warn(renumbered(self.unit, self._numbers, why))
 
     def end_generation(self, error: BaseException | None = None, *, last: bool = False) -> None:
-        """Close the books of this generation and take its snapshot; the last one is never left out."""
+        """Close the phase accounts of this generation and take its snapshot; the last one is never left out."""
         with self._lock:
             if self._over:
                 return
             if error is not None:
                 self._note_exception(error, None)
             if self._generation_started is not None:
-                self._untold_seconds = self._clock() - self._generation_started
+                self._unreported_seconds = self._clock() - self._generation_started
                 self._generation_started = None
                 if not (last or self.governor.allows("generation")):
-                    # The books stay open: their next closing covers this generation as well.
+                    # The phase accounts stay open: their next closing covers this generation as well.
                     self.losses.count("thinned")
                     return
-            elif not (last and self._untold_seconds is not None):
+            elif not (last and self._unreported_seconds is not None):
                 return
-            seconds, self._untold_seconds = self._untold_seconds, None
+            seconds, self._unreported_seconds = self._unreported_seconds, None
             with self.governor.measuring("generation"):
                 reading = self._read()
-                books = book_samples(self._books.close_generation(reading))
-                books["generation.seconds"] = round(seconds, 6)
+                phase_accounts = account_samples(self._phase_accounts.close_generation(reading))
+                phase_accounts["generation.seconds"] = round(seconds, 6)
                 measured = self._exact(self.sampler.measure("generation_end"), reading)
                 self._resolve_types()
                 self._tell_when_too_large()
                 label = f"{self._numbers.title(self.unit)}: end"
                 self.generations_ended += 1
-                self._hand_over("generation_end", label, measured, books)
-            self._book_own_work()
+                self._hand_over("generation_end", label, measured, phase_accounts)
+            self._charge_own_work()
 
     def end_interval(self, label: str) -> None:
         """For a program that declares no generations: the snapshot of one interval of time, on a thread of ours."""
@@ -181,14 +181,16 @@ class Loop:
             if self._over:
                 return None
             elsewhere = threading.get_ident() != self._thread
-            enter = self._books.enter_elsewhere if elsewhere else self._books.enter
+            enter = (
+                self._phase_accounts.enter_elsewhere if elsewhere else self._phase_accounts.enter
+            )
             if not elsewhere:
                 self._last_exception = 0
             if not self.governor.reads_entry():
                 return enter(name, None)
             started = self.governor.work_seconds()
             frame = enter(name, self._read())
-            self.governor.charge_books(self.governor.work_seconds() - started)
+            self.governor.charge_phase_accounting(self.governor.work_seconds() - started)
             return frame
 
     def exit_phase(self, frame: Frame, error: BaseException | None) -> None:
@@ -197,20 +199,20 @@ class Loop:
                 return
             if error is not None:
                 self._note_exception(error, frame.path)
-            nested = frame.foreign or bool(self._books.open)
+            nested = frame.foreign or bool(self._phase_accounts.open)
             work = "nested" if nested else "phase"
             if not self.governor.allows(work):
                 self.losses.count("thinned")
                 return
             with self.governor.measuring(work):
-                reading = self._books.last if frame.booked else self._read()
+                reading = self._phase_accounts.last if frame.booked else self._read()
                 if not frame.foreign and not frame.booked:
-                    self._books.book(reading)
+                    self._phase_accounts.book(reading)
                 measured = self._exact(self.sampler.measure("phase_end", nested=nested), reading)
                 self._tell_peak(frame, measured.samples)
                 self._hand_over("phase_end", f"after {frame.path}", measured, phase=frame.path)
             if not frame.foreign:
-                self._book_own_work()
+                self._charge_own_work()
 
     def _leave(self, frame: Frame) -> bool:
         """What was read as it was entered is read as it is left: else its bytes would go to the wrong line."""
@@ -218,23 +220,23 @@ class Loop:
             return self._close(frame, None)
         started = self.governor.work_seconds()
         left = self._close(frame, self._read())
-        self.governor.charge_books(self.governor.work_seconds() - started)
+        self.governor.charge_phase_accounting(self.governor.work_seconds() - started)
         return left
 
     def _close(self, frame: Frame, reading: Reading | None) -> bool:
         if not frame.foreign:
-            return self._books.exit(frame, reading)
-        self._books.exit_elsewhere(frame, reading)
+            return self._phase_accounts.exit(frame, reading)
+        self._phase_accounts.exit_elsewhere(frame, reading)
         return True
 
     def manual(self, label: str) -> None:
         with self._lock:
             if self._over:
                 return
-            self._books.book(self._read())
+            self._phase_accounts.book(self._read())
             with self.governor.measuring("manual"):
                 self._hand_over("manual", label, self.sampler.measure("manual"))
-            self._book_own_work()
+            self._charge_own_work()
 
     def finish(self) -> None:
         """Close the open generation and take the last snapshot."""
@@ -299,8 +301,8 @@ class Loop:
         self._unresolved.append(declared)
 
     def _tell_when_too_large(self) -> None:
-        if self.sampler.census_too_large and not self._told_too_large:
-            self._told_too_large = True
+        if self.sampler.census_too_large and not self._warned_too_large:
+            self._warned_too_large = True
             self.note(
                 "warning", "census_off", {"reason": "too many objects for one look at all of them"}
             )
@@ -311,9 +313,9 @@ class Loop:
             if name is not None:
                 self._unresolved.remove(waiting)
                 self.sampler.watch(name)
-            if name is not None or (last_word and not waiting.told):
-                # Told as given at first, so that a declaration for a class that never appears is seen.
-                waiting.told = True
+            if name is not None or (last_word and not waiting.warned):
+                # Reported as given at first, so that a declaration for a class that never appears is seen.
+                waiting.warned = True
                 self.note(waiting.kind, name or waiting.name, waiting.data)
 
     def track(self, name: str, target: Any, capacity: int | None) -> None:
@@ -343,7 +345,7 @@ class Loop:
         return self.sampler.read_private_bytes()
 
     def device_bytes(self) -> dict[str, Number]:
-        """For a cleanup, which tells itself what it gave back."""
+        """For a cleanup, which reports by itself what it gave back."""
         found = self.sampler.device_bytes()
         with self._order:
             self._tell_caches(found, tell=False)
@@ -424,10 +426,10 @@ class Loop:
 
             self._caches = CacheFalls()
         for fall in self._caches.see(samples, tell=tell):
-            self.note("mark", *fall.told)
+            self.note("mark", *fall.event)
 
     def _tell_peak(self, frame: Frame, samples: dict[str, Number]) -> None:
-        """``process.phase_peak_bytes``: the highest of all peaks told while this phase was open."""
+        """``process.phase_peak_bytes``: the highest of all peaks reported while this phase was open."""
         frame.note_peak(samples.get(PEAK, 0))
         if frame.peak_bytes:
             samples["process.phase_peak_bytes"] = frame.peak_bytes
@@ -435,14 +437,14 @@ class Loop:
     def _note_peak(self, samples: Mapping[str, Number]) -> None:
         seen = samples.get(PEAK, 0)
         # Copies: on the recorder's thread the training thread goes on meanwhile.
-        for frame in [*self._books.open, *self._books.open_elsewhere]:
+        for frame in [*self._phase_accounts.open, *self._phase_accounts.open_elsewhere]:
             frame.note_peak(seen)
 
     def _read(self) -> Reading:
         return Reading(self.sampler.read_private_bytes(), self._clock())
 
     def _exact(self, measured: Measured, reading: Reading) -> Measured:
-        """The same memory in the snapshot as in the books, so that they agree to the byte."""
+        """The same memory in the snapshot as in the phase accounts, so that they agree to the byte."""
         samples = measured.samples
         if "process.anon_bytes" in samples:
             samples["process.anon_bytes"] = reading.bytes - int(
@@ -450,14 +452,14 @@ class Loop:
             )
         return measured
 
-    def _book_own_work(self) -> None:
-        before = self._books.last.bytes
+    def _charge_own_work(self) -> None:
+        before = self._phase_accounts.last.bytes
         reading = self._read()
-        self._books.book_own_work(reading)
+        self._phase_accounts.charge_own_work(reading)
         self._own_bytes += reading.bytes - before
 
     def _note_exception(self, error: BaseException, path: str | None) -> None:
-        # One exception leaves several phases; it is told once, at the innermost.
+        # One exception leaves several phases; it is reported once, at the innermost.
         if isinstance(error, Exception) and id(error) != self._last_exception:
             self._last_exception = id(error)
             self.note(

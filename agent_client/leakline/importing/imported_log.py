@@ -25,8 +25,11 @@ MAX_GAUGES: Final = 32
 MAX_MESSAGE: Final = 1_000
 # No process has more; what is larger was read in the wrong unit.
 MAX_MEMORY_BYTES: Final = 64 * 2**40
-# How a file without generations is told, in the note that says so.
-BY_TIME: Final = "so growth is told per second up to ten minutes, and per minute beyond (--unit minute to have minutes)"
+# How the growth of a file without generations is reported, in the note that says so.
+BY_TIME: Final = (
+    "so growth is given per second up to ten minutes, and per minute beyond "
+    "(--unit minute to have minutes)"
+)
 # The same of a file that has no times either.
 BY_READING: Final = "and none has a time, so each reading counts as one step"
 # Unix seconds.
@@ -39,8 +42,8 @@ class ImportRefused(LeaklineError):
     def __init__(self, path: object, why: str, line: int | None = None) -> None:
         where = f"{path}" if line is None else f"{path}, line {line}"
         # It may quote the file, and a database what is in it.
-        told = f"{where}: {why}"[:MAX_MESSAGE]
-        super().__init__(printable(told))
+        message = f"{where}: {why}"[:MAX_MESSAGE]
+        super().__init__(printable(message))
         self.path, self.line = path, line
 
 
@@ -187,7 +190,7 @@ def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
         if path.stat().st_size > MAX_TEXT_BYTES:
             raise ImportRefused(
                 path,
-                f"has more than {MAX_TEXT_BYTES // 2**20} MiB; cut out the part that tells memory",
+                f"has more than {MAX_TEXT_BYTES // 2**20} MiB; cut out the part with memory",
             )
         with path.open("rb") as file:
             start = file.read(4)

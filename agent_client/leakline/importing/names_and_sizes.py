@@ -88,7 +88,7 @@ Role = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """``series``: the name of the sample, of memory alone. ``factor``: bytes, or seconds, of one; None: not told.
+    """``series``: the name of the sample, of memory alone. ``factor``: bytes, or seconds, of one; None: not known.
 
     ``unit``: of a generation. ``rank``: which of several names for the same thing is the better one, 0 the best.
     """
@@ -100,7 +100,7 @@ class Meaning:
     rank: int = 0
 
 
-_TELLS_UNIT: Final = re.compile(
+_STATES_UNIT: Final = re.compile(
     r"(?:[\s_./-]*[(\[]\s*(?P<brackets>[A-Za-z]+)\s*[)\]]|[\s_./-]+(?P<suffix>[A-Za-z]+))$"
 )
 _GLUED_UNIT: Final = re.compile(r"(?<=[a-z])(?P<suffix>KB|MB|GB|KiB|MiB|GiB|Bytes)$")
@@ -168,7 +168,7 @@ _WANDB_GPU: Final = re.compile(
 )
 # Of the last part of a path, "train/rss_mb"; "memory" alone may be that of anything.
 _DEVICE: Final = re.compile(r"gpu|cuda|vram|device", re.IGNORECASE)
-# "rss growth" is none, and neither is that of a process beside it.
+# "rss growth" is none, and neither is that of a process next to it.
 _NO_LEVEL: Final = re.compile(
     r"\b(?:delta|diff|growth|change|limit|min|total|all|sum|peak|max|child|children|worker|workers|gpu|cuda|device"
     r"|rank ?\d*|node ?\d*|process ?\d+)\b"
@@ -176,7 +176,7 @@ _NO_LEVEL: Final = re.compile(
 _CLEARLY_RESIDENT: Final = re.compile(r"\b(?:rss|ram|resident)\b")
 
 
-# What `nvidia-smi --query-gpu=... --format=csv` heads its columns with, beside the memory.
+# What `nvidia-smi --query-gpu=... --format=csv` heads its columns with, next to the memory.
 _NVIDIA: Final = re.compile(
     r"(?:memory\.(?:total|free)|utilization\.|temperature\.|power\.|clocks\.|pstate|fan\.|pci\.|uuid|index$)"
 )
@@ -200,8 +200,8 @@ def meanings_of(head: Sequence[str], *, binary: bool = False) -> list[Meaning]:
     ]
     names = [name.strip().lower() for name in head]
     for at, name in enumerate(names):
-        beside = any(_NVIDIA.match(other) for other in names)
-        if name.startswith("memory.used") and (beside or "[" in name):
+        alongside = any(_NVIDIA.match(other) for other in names)
+        if name.startswith("memory.used") and (alongside or "[" in name):
             meanings[at] = replace(meanings[at], series="gpu.0.used_bytes")
             if "index" in names:
                 meanings[names.index("index")] = Meaning("device")
@@ -252,7 +252,7 @@ def _meaning_of(name: str, *, binary: bool) -> Meaning:
 def _split(name: str) -> tuple[str, str]:
     """("RSS", "MB") of "RSS (MB)", "rss_mb", "rssMB"."""
     text = name.strip().lstrip("#").strip()
-    found = _GLUED_UNIT.search(text) or _TELLS_UNIT.search(text)
+    found = _GLUED_UNIT.search(text) or _STATES_UNIT.search(text)
     if found is None:
         return text, ""
     unit = found.groupdict().get("brackets") or found["suffix"]
@@ -265,7 +265,7 @@ def _words(name: str) -> str:
     return " ".join(re.findall(r"[a-z0-9]+", name.lower()))
 
 
-NAMES_TOLD = 12
+NAMES_SHOWN = 12
 
 
 def chosen_metrics(path: Path, names: Iterable[str], wishes: Wishes) -> dict[str, Meaning]:
@@ -305,5 +305,5 @@ def missing(path: Path, names: Mapping[str, object] | Iterable[str]) -> ImportRe
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(name[:60] for name in names[:NAMES_TOLD]) or "none"
-    return shown + (", …" if len(names) > NAMES_TOLD else "")
+    shown = ", ".join(name[:60] for name in names[:NAMES_SHOWN]) or "none"
+    return shown + (", …" if len(names) > NAMES_SHOWN else "")

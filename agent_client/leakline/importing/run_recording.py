@@ -1,7 +1,8 @@
 """The readings of a log -> a run with one process: header, snapshots, and a spool of them.
 
-Ids come from the content and from what was said about it, so the same file imported twice is the same run, and a server
-that has it takes nothing twice. Times that a file does not tell are one second apart, and end at ``ended_at``.
+Ids come from the content and from what was said about it, so the same file imported twice is the same run, and a
+server that has it takes nothing twice. Times that a file does not tell are one second apart, and end at
+``ended_at``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ..analysis.generation_axis import UNITS_OF_TIME
-from ..core.run_names import readable_name
+from ..core.process_tree import readable_name
 from ..errors import SpoolError
 from ..snapshot import Batch, Event, LargeObject, ProcessIdentity, RunHeader, Snapshot
 from ..transport.batching import within

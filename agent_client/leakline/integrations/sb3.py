@@ -141,7 +141,7 @@ def _arrays(values: Any) -> Iterator[Any]:
 
 
 def _filling(model: Any, name: str) -> Callable[[], _Filled | None]:
-    """Asks the model each time: the buffer may be loaded anew. It keeps neither."""
+    """Asks the model each time: the buffer may be loaded again. It keeps neither."""
     found = weakref.ref(model)
 
     def read() -> _Filled | None:

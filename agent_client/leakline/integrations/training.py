@@ -2,7 +2,7 @@
 
 A training that has no run starts one and finishes it. In a run of the program it numbers the generations, unless the
 program does, and never finishes it. Phases follow each other: the next one ends the one before, because frameworks
-say when something begins and seldom when it is over.
+say when something begins and rarely when it is over.
 
 Where a callback stands among those of the user.
 
@@ -224,7 +224,7 @@ def calling(kind: type[T]) -> T | None:
 def bracket(holder: Any, first: Any, last: Any = None) -> None:
     """Put ``first`` before and ``last`` after all other callbacks.
 
-    The list is made anew: the framework may be going through the one it has, and that may be the user's. What stood
+    A new list is made: the framework may be going through the one it has, and that may be the user's. What stood
     last in an earlier training goes: it would end the next one before callbacks that the user has added since.
     """
     others = [e for e in holder.callbacks if e is not first and not _is_replaced(e, last)]

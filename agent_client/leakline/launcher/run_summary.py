@@ -36,15 +36,15 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
     if not any(is_ours(path) for path in spools):
         return ""
     if settings.mode == "online" and not unsent:
-        told = _of_server(settings, command)
-        if told is not None:
-            return f"{told} -> {settings.url}"
+        sentence = _of_server(settings, command)
+        if sentence is not None:
+            return f"{sentence} -> {settings.url}"
     if sum(path.stat().st_size for path in spools) > READ_UP_TO_BYTES:
         return "; ".join(
             filter(None, ("recorded", unsent, f"the verdict: leakline report {where}"))
         )
     try:
-        told = _worked_out(spools, command)
+        sentence = _worked_out(spools, command)
     except SpoolError as error:
         return f"recorded, but {error}"
     more = (
@@ -52,7 +52,7 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
         if settings.mode == "online"
         else f"leakline report {where}"
     )
-    return "; ".join(filter(None, (told, unsent, more)))
+    return "; ".join(filter(None, (sentence, unsent, more)))
 
 
 def is_ours(path: Path) -> bool:
@@ -91,8 +91,8 @@ def _worked_out(spools: list[Path], command: str) -> str:
 
     verdict = examined(load(spools))
     said = with_forecast(worded(verdict.status, verdict.summary), to_json(verdict.oom))
-    told = {"status": verdict.status, "unit": verdict.unit}
-    return one_line(said + _advice(told, command), LINE_LIMIT)
+    facts = {"status": verdict.status, "unit": verdict.unit}
+    return one_line(said + _advice(facts, command), LINE_LIMIT)
 
 
 def _advice(verdict: Mapping[str, object], command: str) -> str:

@@ -1,7 +1,7 @@
 """Memory of the child processes, by proportional and unique size, named by what they are there for.
 
 Never by resident size: forked workers share most of their pages with us and with each other, so adding it up
-counts the same pages once per worker. Three roles, each told by the kernel rather than guessed:
+counts the same pages once per worker. Three roles, each reported by the kernel rather than guessed:
 
 - ``loader_workers``: workers of a torch DataLoader. They call themselves ``pt_data_worker`` (those of torch before 2.6
   do not, and are among the others).
@@ -9,7 +9,7 @@ counts the same pages once per worker. Three roles, each told by the kernel rath
   other launchers do. What a rank starts inherits its environment and is none.
 - ``others``: everything else, such as a subprocess, an environment's worker or the helpers of multiprocessing.
 
-The largest are also told one by one, by names that `child_names` gives them.
+The largest are also reported one by one, by names that `child_names` gives them.
 
 Proportional and unique bytes of child processes, read exactly in turns and followed cheaply in between.
 
@@ -252,12 +252,12 @@ def _one_by_one(
 ) -> dict[str, Number]:
     """The largest by name, and all others together where there are more."""
     found = {name: size for pid, name in named.items() if name and (size := sizes[pid]) is not None}
-    told = names.told({name: unique for name, (_, unique) in found.items()})
+    named_children = names.named({name: unique for name, (_, unique) in found.items()})
     samples: dict[str, Number] = {}
-    for name in sorted(told):
+    for name in sorted(named_children):
         samples[f"children.process.{name}.pss_bytes"] = found[name][0]
         samples[f"children.process.{name}.uss_bytes"] = found[name][1]
-    rest = [sizes[pid] for pid, name in named.items() if name not in told]
+    rest = [sizes[pid] for pid, name in named.items() if name not in named_children]
     if rest:
         samples.update(_summed(f"children.process.{OTHER}", rest))
     return samples
@@ -389,8 +389,10 @@ def _by_psutil(names: ChildNames) -> dict[str, Number]:
         sizes[child.pid] = (0, unique)
     unique = sum(size[1] for size in sizes.values() if size)
     samples: dict[str, Number] = {"children.count": len(children), "children.uss_bytes": unique}
-    told = _one_by_one(named, sizes, names)
-    return samples | {name: n for name, n in told.items() if not name.endswith(".pss_bytes")}
+    named_children = _one_by_one(named, sizes, names)
+    return samples | {
+        name: n for name, n in named_children.items() if not name.endswith(".pss_bytes")
+    }
 
 
 def _itself(wanted: Wanted) -> Wanted:

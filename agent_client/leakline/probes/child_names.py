@@ -1,7 +1,8 @@
 """What each child process is called in the series: by what it is there for, for as long as it lives.
 
-A name that is free goes to the next child of the kind, so that loader workers made anew for each epoch go on as the
-same few series. Of names that a program keeps inventing only so many are taken; the children beyond them have none.
+A name that is free goes to the next child of the kind, so that loader workers that each epoch starts afresh go on
+as the same few series. Of names that a program keeps inventing only so many are taken; the children beyond them
+have none.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-# Names over the life of a process, each with its series; and those told of at one moment.
+# Names over the life of a process, each with its series; and those reported at one moment.
 NAMES_LIMIT: Final = 64
-TOLD_LIMIT: Final = 16
-# What is larger takes the place of one that is told already when it is so much larger: series with gaps say little.
+REPORTED_LIMIT: Final = 16
+# What is larger takes the place of one that is reported already when it is so much larger: series with gaps say little.
 _CLEARLY: Final = 1.25
 _LENGTH: Final = 64
 # The names that multiprocessing numbers on and on.
@@ -36,14 +37,14 @@ class Wanted(NamedTuple):
 
 
 class ChildNames:
-    """Who has which name, and of whom is told."""
+    """Which child has which name, and which are reported."""
 
     def __init__(self) -> None:
         # None: too many names when it came, and so for as long as it lives.
         self._names: dict[Hashable, str | None] = {}
         self._taken = {OTHER}
         self._ever: set[str] = set()
-        self._told: set[str] = set()
+        self._named: set[str] = set()
 
     def keep(self, living: Iterable[Hashable]) -> None:
         """The names of those that have ended are free."""
@@ -68,15 +69,15 @@ class ChildNames:
         self._taken.add(found)
         return found
 
-    def told(self, sizes: Mapping[str, int]) -> set[str]:
-        """Of these names with their bytes the largest; who is told already stays, unless others are clearly larger."""
-        kept = self._told
+    def named(self, sizes: Mapping[str, int]) -> set[str]:
+        """Return the largest of these names; one that is reported already stays, unless others are clearly larger."""
+        kept = self._named
 
         def weight(name: str) -> tuple[float, str]:
             return sizes[name] * (_CLEARLY if name in kept else 1.0), name
 
-        self._told = set(sorted(sizes, key=weight, reverse=True)[:TOLD_LIMIT])
-        return self._told
+        self._named = set(sorted(sizes, key=weight, reverse=True)[:REPORTED_LIMIT])
+        return self._named
 
 
 def _free(wanted: Wanted, taken: set[str]) -> str:

@@ -1,9 +1,9 @@
 """Containers that grow, by the name the program gives them.
 
 They are found by naming forward from the program's own roots: module globals, attributes of its classes, locals of
-the functions that run on the calling thread, what its functions close over and cache, and attributes of instances of
-its classes, which a census hands over or, without one, a walk from the roots. Only paths are kept. A list cannot be
-referred to weakly, so every reading walks its path again.
+the functions that run on the calling thread, what its functions close over and cache, and attributes of instances
+of its classes, which a census hands over or, without one, a walk from the roots. Only paths are kept. A list cannot
+be referred to weakly, so every reading walks its path again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from leakline.probes.references.attributes import (
     values_of,
 )
 from leakline.probes.references.class_names import type_name
-from leakline.probes.references.container_contents import NEWEST, is_container, items, newest
 from leakline.probes.references.frames import Locals, locals_by_function
 from leakline.probes.references.program_code import is_user_file, user_modules
 from leakline.probes.references.roots import Near, look_near
 from leakline.snapshot import Number
 
+from .references.attributes import NEWEST, is_container, items, newest
 from .tracked_containers import TrackedContainer
 
 __all__ = ["ContainerWatch", "TrackedContainer"]
@@ -51,7 +51,7 @@ _HOLDERS_LIMIT: Final = 32
 # Objects looked at to size the items of one container.
 _OBJECTS_VISITED: Final = 2_000
 
-# What a path leads to now: containers, or None when that cannot be told.
+# What a path leads to now: containers, or None when that cannot be determined.
 Frames = Mapping[str, Locals]
 Resolve = Callable[[Frames], Iterable[Any] | None]
 
@@ -123,7 +123,7 @@ class _Watched:
 
 
 class ContainerWatch:
-    """Lengths of the program's own containers: ``find`` looks for them, ``read`` tells those that have grown.
+    """Lengths of the program's own containers: ``find`` looks for them, ``read`` reports those that have grown.
 
     ``count_of`` gives the exact number of instances of a class now, by its address, if known
     (``ClassCounts.count_of``). Attributes are summed over instances: without it a sum misses those made since the last
@@ -318,14 +318,14 @@ def _are_all(
 def _of_functions(near: Near) -> Iterator[_Place]:
     """What functions near the roots close over, and their caches; of functions of the same name together."""
     closures: dict[tuple[str, int], list[ref[Any]]] = {}
-    told: set[int] = set()
+    seen: set[int] = set()
     for one in near.objects:
         kind = type(one)
         if kind is FunctionType and is_user_file(one.__code__.co_filename):
             for index, content in enumerate(_contents(one)):
                 # Two functions may close over the same.
-                if is_container(content) and id(content) not in told:
-                    told.add(id(content))
+                if is_container(content) and id(content) not in seen:
+                    seen.add(id(content))
                     name = one.__code__.co_freevars[index]
                     path = f"{_function_name(one)}.<closure>.{name}"
                     closures.setdefault((path, index), []).append(ref(one))

@@ -52,7 +52,7 @@ def _loaded() -> tuple[Any | None, str | None]:
             return None, "it was not built for this interpreter"
         return None, f"it does not load: {error}"
     if getattr(module, "interface", None) != INTERFACE:
-        return None, "it was built from other sources than these: install leakline anew"
+        return None, "it was built from other sources: install leakline again"
     if not _walks(module):
         return None, "its walk over the collector's lists does not fit this interpreter"
     return module, None

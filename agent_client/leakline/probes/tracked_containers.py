@@ -12,8 +12,9 @@ from leakline.probes.heap.arrays import array_types
 from leakline.probes.heap.marginal_size import is_on_device, marginal_parts
 from leakline.probes.heap.tensor_storages import overrides_off, storage_key, tensor_types
 from leakline.probes.references.attributes import attributes
-from leakline.probes.references.container_contents import is_container, items, newest
 from leakline.snapshot import LARGEST_INTEGER, Number
+
+from .references.attributes import is_container, items, newest
 
 # Objects looked at to size the items of one container.
 _OBJECTS_VISITED: Final = 2_500
@@ -76,8 +77,8 @@ class TrackedContainer:
                 if len(known) < len(sizes):
                     return samples
                 samples[f"tracked.{self.name}.bytes"] = sum(size for size, _ in known)
-                if beside := sum(beside for _, beside in known):
-                    samples[f"tracked.{self.name}.device_bytes"] = beside
+                if alongside := sum(alongside for _, alongside in known):
+                    samples[f"tracked.{self.name}.device_bytes"] = alongside
         return samples
 
     def _part_bytes(self, where: str, part: Any, length: int) -> tuple[int, int] | None:
@@ -119,8 +120,8 @@ class TrackedContainer:
             known.append(parts)
         if not known:
             return None
-        size, beside = (round(sum(each) / len(known)) for each in zip(*known, strict=True))
-        return size, beside
+        size, alongside = (round(sum(each) / len(known)) for each in zip(*known, strict=True))
+        return size, alongside
 
 
 def _getter(target: Any) -> Callable[[], Any]:

@@ -25,7 +25,7 @@ from ..transport.spool_format import (
     read_records,
 )
 from .document import Origin, run_markdown
-from .report_data import Recording, build, examined, load, told
+from .report_data import Recording, build, examined, load, run_report
 from .terminal_text import render
 
 # Reading a longer spool whole would hold up the end of a program; generation ends are enough for a verdict.
@@ -48,8 +48,10 @@ def report_text(path: Path, since: str | None = None) -> str:
 
 
 def report_markdown(path: Path, origin: Origin) -> str:
-    """The same in Markdown, with the books and the types that grow. Raises SpoolError."""
-    return "\n\n".join(run_markdown(told(load(spools), origin)) for spools in spools_by_run(path))
+    """The same in Markdown, with the phase accounts and the types that grow. Raises SpoolError."""
+    return "\n\n".join(
+        run_markdown(run_report(load(spools), origin)) for spools in spools_by_run(path)
+    )
 
 
 def report_items(path: Path) -> list[dict[str, Any]]:
@@ -58,10 +60,11 @@ def report_items(path: Path) -> list[dict[str, Any]]:
 
 
 def _item(recording: Recording) -> dict[str, Any]:
-    run = told(recording, Origin("", ""))
+    run = run_report(recording, Origin("", ""))
     return {
         "run": run.id, "project": run.project, "name": run.name, "unit": run.unit, "state": run.state,
-        "verdict": run.verdict, "books": run.books, "types": list(run.types), "environment": dict(run.environment),
+        "verdict": run.verdict, "phases": run.phase_accounts, "types": list(run.types),
+        "environment": dict(run.environment),
         "large_objects": [asdict(one) for one in recording.large_objects], "lost": recording.lost,
     }  # fmt: skip
 

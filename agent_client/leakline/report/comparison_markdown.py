@@ -51,7 +51,7 @@ _LEFT_OUT: Final = ("command_line",)
 
 
 @dataclass(frozen=True, slots=True)
-class SideTold:
+class ComparedRun:
     """One of the two runs."""
 
     project: str
@@ -61,17 +61,17 @@ class SideTold:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparisonTold:
+class ComparisonReport:
     comparison: Json
-    before: SideTold
-    after: SideTold
+    before: ComparedRun
+    after: ComparedRun
     origin: Origin
     unit: str = "generation"
 
 
-def comparison_markdown(told: ComparisonTold) -> str:
+def comparison_markdown(report: ComparisonReport) -> str:
     name, text, *_ = MARKDOWN
-    before, after = told.before, told.after
+    before, after = report.before, report.after
     sides = [
         (
             "project / name",
@@ -82,8 +82,8 @@ def comparison_markdown(told: ComparisonTold) -> str:
         ("progress", text(before.progress), text(after.progress), ""),
     ]
     title = Heading(1, f"{text(before.name)} → {text(after.name)}")
-    blocks = _blocks(told.comparison, told.unit, MARKDOWN, sides)
-    return markdown_text([title, *blocks, made(told.origin)])
+    blocks = _blocks(report.comparison, report.unit, MARKDOWN, sides)
+    return markdown_text([title, *blocks, made(report.origin)])
 
 
 def comparison_lines(comparison: Json, unit: str) -> Iterator[str]:
@@ -122,12 +122,12 @@ def _plain(value: Any) -> float | None:
     return found
 
 
-def comparison_issue_text(told: ComparisonTold) -> str:
+def comparison_issue_text(report: ComparisonReport) -> str:
     """Return a dozen lines, which read as plain text as well."""
-    found, (name, text, _, nothing) = told.comparison, MARKDOWN
-    unit = text(told.unit)
+    found, (name, text, _, nothing) = report.comparison, MARKDOWN
+    unit = text(report.unit)
     facts = []
-    for title, side in (("Before", told.before), ("After", told.after)):
+    for title, side in (("Before", report.before), ("After", report.after)):
         who = f"{name(f'{side.project} / {side.name}')} ({name(side.id)})"
         facts.append((title, f"{who}, {text(side.progress)}"))
     for what, before, after, change in change_rows(found, unit):
@@ -138,8 +138,8 @@ def comparison_issue_text(told: ComparisonTold) -> str:
         facts.append(("Difference", change_interval(difference, f" per {unit}")))
     for key, title in _CHANGES:
         facts += [(title, finding_line(each, name)) for each in found["findings"][key][:3]]
-    if told.origin.link:
-        facts.append(("Page", told.origin.link))
+    if report.origin.link:
+        facts.append(("Page", report.origin.link))
     return markdown_text([Headline(found["outcome"], found["summary"]), Facts(facts)])
 
 

@@ -36,13 +36,13 @@ from .document_blocks import (
     terminal_lines,
 )
 from .verdict_facts import (
-    beside_finding,
     finding_facts,
     forecast,
     graph_rates,
     interval,
     is_forecast_known,
     leading_finding,
+    next_to_finding,
     of_process,
     rating_words,
     seen,
@@ -53,7 +53,7 @@ Json = Mapping[str, Any]
 
 FINDINGS_SHOWN: Final = 20
 TYPES_SHOWN: Final = 12
-BOOK_LINES_SHOWN: Final = 40
+PHASES_SHOWN: Final = 40
 # Suspects that are a place in the program.
 _PLACES: Final = ("allocation_site", "holder", "container")
 # Packages whose versions belong into an issue, where they are installed.
@@ -71,7 +71,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class RunTold:
+class RunReport:
     """Everything the document of a run shows. ``snapshot`` is the label of the newest."""
 
     project: str
@@ -81,7 +81,7 @@ class RunTold:
     progress: str
     started: str
     verdict: Json | None
-    books: Json
+    phase_accounts: Json
     types: Sequence[Json]
     environment: Json
     origin: Origin
@@ -94,7 +94,7 @@ def verdict_lines(verdict: Json, *, banners: bool = False) -> Iterator[str]:
     growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
     lines = []
     if growth is not None:
-        rate = f"{interval(growth)} per {unit}{beside_finding(verdict)}"
+        rate = f"{interval(growth)} per {unit}{next_to_finding(verdict)}"
         lines.append(f"after {seen(verdict)}: {rate}")
     if is_forecast_known(verdict["oom"]):
         lines.append(f"forecast: {forecast(verdict['oom'], unit)}")
@@ -102,7 +102,7 @@ def verdict_lines(verdict: Json, *, banners: bool = False) -> Iterator[str]:
     return terminal_lines([*blocks, *_checked(verdict, unit)], banners=banners)
 
 
-def run_markdown(run: RunTold) -> str:
+def run_markdown(run: RunReport) -> str:
     style, unit = MARKDOWN, MARKDOWN.text(run.unit)
     return markdown_text(
         [
@@ -110,7 +110,7 @@ def run_markdown(run: RunTold) -> str:
             _headline(run.verdict),
             Table(("", ""), list(_tiles(run.verdict, unit))),
             *_findings(run.verdict or {}, unit, style),
-            *_books(run.books, unit, style),
+            *_phase_accounts(run.phase_accounts, unit, style),
             *_types(run.types, unit, graph_rates(run.verdict), style),
             *_checked(run.verdict or {}, run.unit),
             *section("The run", Table(("", ""), _run_rows(run))),
@@ -119,7 +119,7 @@ def run_markdown(run: RunTold) -> str:
     )
 
 
-def issue_text(run: RunTold) -> str:
+def issue_text(run: RunReport) -> str:
     """Return a dozen lines at most, which read as plain text as well."""
     facts = list(_issue_facts(run, MARKDOWN.text(run.unit)))
     return markdown_text([_headline(run.verdict), Facts(facts)])
@@ -230,9 +230,12 @@ def _finding(finding: Json, unit: str, style: Style) -> Iterator[tuple[str, str 
     yield "advice", finding["advice"]
 
 
-def _books(books: Json, unit: str, style: Style) -> Iterator[Block]:
+def _phase_accounts(phase_accounts: Json, unit: str, style: Style) -> Iterator[Block]:
     """Yield the growth of each phase, in the order given."""
-    count, whole = sum(books["spans"]) or len(books["generations"]), sum(books["total"])
+    count, whole = (
+        sum(phase_accounts["spans"]) or len(phase_accounts["generations"]),
+        sum(phase_accounts["total"]),
+    )
     if not count:
         return
 
@@ -241,12 +244,12 @@ def _books(books: Json, unit: str, style: Style) -> Iterator[Block]:
         mean, in_all = format_change(sum(kept) / count), format_change(sum(kept))
         return name, mean, in_all, share, format_change(kept[-1])
 
-    lines = books["lines"][:BOOK_LINES_SHOWN]
+    lines = phase_accounts["lines"][:PHASES_SHOWN]
     rows = [row(style.name(line["name"]), line["bytes"]) for line in lines]
     heads = ("phase", f"#mean per {unit}", "#whole run", "#share", f"#last {unit}")
-    yield Heading(2, "The books")
+    yield Heading(2, "Memory by phase")
     yield Sentence(f"Private memory kept by each phase, over {count} {unit}s.")
-    yield Table(heads, [*rows, row("sum", books["total"])])
+    yield Table(heads, [*rows, row("sum", phase_accounts["total"])])
 
 
 def _types(
@@ -273,7 +276,7 @@ def _type_row(each: Json, graphs: Mapping[str, float], style: Style) -> tuple[st
     )  # fmt: skip
 
 
-def _run_rows(run: RunTold) -> list[tuple[str, str]]:
+def _run_rows(run: RunReport) -> list[tuple[str, str]]:
     environment, (name, text, _, nothing) = run.environment, MARKDOWN
     command = environment.get("command_line") or ""
     words = command if isinstance(command, (list, tuple)) else [command]
@@ -300,7 +303,7 @@ def versions(environment: Json) -> str:
     return ", ".join(parts)
 
 
-def _issue_facts(run: RunTold, unit: str) -> Iterator[tuple[str, str]]:
+def _issue_facts(run: RunReport, unit: str) -> Iterator[tuple[str, str]]:
     name, text, *_ = MARKDOWN
     at = f", newest snapshot {name(run.snapshot)}" if run.snapshot else ""
     title = name(f"{run.project} / {run.name}")

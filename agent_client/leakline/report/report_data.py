@@ -34,7 +34,7 @@ from ..transport.spool_format import (
     read_header,
     read_holdings,
 )
-from .document import Origin, RunTold
+from .document import Origin, RunReport
 
 if TYPE_CHECKING:
     from ..analysis.results import ChangeRating
@@ -81,8 +81,8 @@ def ending_of(
         moments = [(s.time, s.samples) for batch in batches for s in batch.snapshots]
         reason = killed_for_memory(last_readings(moments[-SNAPSHOTS_READ:])) or ""
         return Ending(who, "killed" if reason else "silent", reason, lines, is_noted=False)
-    told = end.payload()
-    state, reason = str(told["state"]), str(told.get("reason") or "")
+    stated = end.payload()
+    state, reason = str(stated["state"]), str(stated.get("reason") or "")
     if state == "finished" and reason != UNWATCHED:
         return None
     return Ending(who, state, reason, lines)
@@ -236,15 +236,15 @@ def examined(recording: Recording) -> Verdict:
     return replace(verdict, summary=said_at_end(to_json(verdict), worst.state, worst.reason))
 
 
-def told(recording: Recording, origin: Origin) -> RunTold:
+def run_report(recording: Recording, origin: Origin) -> RunReport:
     """The same run for a report in Markdown."""
-    from ..analysis import books, type_growth
+    from ..analysis import phase_accounts, type_growth
     from ..analysis.findings.growth_tables import with_verdict
 
     header, history = recording.header, recording.history
     verdict = examined(recording)
     newest_label = next((each.label[-1] for each in history.processes if len(each)), "")
-    return RunTold(
+    return RunReport(
         project=header.project or DEFAULT_PROJECT,
         name=header.name,
         id=header.id,
@@ -252,7 +252,7 @@ def told(recording: Recording, origin: Origin) -> RunTold:
         progress=seen_of(verdict.generations, verdict.generations_passed, header.unit),
         started=format_utc(header.started_at),
         verdict=to_json(verdict),
-        books=to_json(books(history)),
+        phase_accounts=to_json(phase_accounts(history)),
         types=to_json(with_verdict(type_growth(history), to_json(verdict))),
         environment=header.environment,
         origin=origin,
@@ -321,11 +321,11 @@ def trend(history: ProcessHistory) -> tuple[TrendRow, ...]:
 
 
 def _ends_of_time(history: ProcessHistory) -> frozenset[int]:
-    """Positions of the last snapshots of its seconds or minutes; none where generations are told."""
-    if not history.unit_seconds or any(told is not None for told in history.generation):
+    """Positions of the last snapshots of its seconds or minutes; none where generations are counted."""
+    if not history.unit_seconds or any(stated is not None for stated in history.generation):
         return frozenset()
     of_rows = generations_of(history.generation, history.monotonic, history.unit_seconds)
-    return frozenset({told: i for i, told in enumerate(of_rows)}.values())
+    return frozenset({stated: i for i, stated in enumerate(of_rows)}.values())
 
 
 def _newest_values(history: ProcessHistory) -> dict[str, int | float]:
@@ -335,7 +335,7 @@ def _newest_values(history: ProcessHistory) -> dict[str, int | float]:
         if (value := newest(column)) is not None
     }
     if PEAK in values:
-        # Each snapshot tells the peak since the one before.
+        # Each snapshot reports the peak since the one before.
         values[PEAK] = max(value for value in history.series[PEAK] if value is not None)
     return values
 

@@ -28,7 +28,7 @@ from ..text_format import (
 )
 from .document import verdict_lines
 from .report_data import SECONDS, ObjectChange, ProcessReport, Report, TrendRow
-from .verdict_facts import beside_finding, forecast, graph_rates, is_forecast_known, with_graphs
+from .verdict_facts import forecast, graph_rates, is_forecast_known, next_to_finding, with_graphs
 
 TREND_ROWS: Final = 60
 PEAK_ROWS: Final = 16
@@ -76,11 +76,11 @@ def _containers(values: Mapping[str, float]) -> Iterator[str]:
     for name in names:
         length, capacity = values[f"tracked.{name}.length"], values.get(f"tracked.{name}.capacity")
         fill = f" of {capacity:,.0f} ({format_share(length / capacity)})" if capacity else ""
-        size, beside = (values.get(f"tracked.{name}.{of}") for of in ("bytes", "device_bytes"))
-        told = "" if size is None else f"   {format_bytes(size)}"
-        if beside and size is not None:
-            told += f", {format_bytes(size - beside)} of it on the host, {format_bytes(beside)} on devices"
-        yield f"   {name + ':':<40}{length:>10,.0f}{fill}{told}"
+        size, alongside = (values.get(f"tracked.{name}.{of}") for of in ("bytes", "device_bytes"))
+        size_text = "" if size is None else f"   {format_bytes(size)}"
+        if alongside and size is not None:
+            size_text += f", {format_bytes(size - alongside)} of it on the host, {format_bytes(alongside)} on devices"
+        yield f"   {name + ':':<40}{length:>10,.0f}{fill}{size_text}"
 
 
 def _gauges(process: ProcessReport, unit: str) -> Iterator[str]:
@@ -194,7 +194,7 @@ class Shown:
 
     run: Json
     verdict: Json
-    books: Json
+    phases: Json
     types: Sequence[Json]
     note: str = ""
 
@@ -286,13 +286,13 @@ def _lines(shown: Shown, width: int) -> Iterator[tuple[str, str]]:
     growth = verdict["growth_bytes_per_generation"]
     if growth is not None:
         rate = f"{format_change(growth['estimate'])} per {verdict['unit']}"
-        yield f"growth  {rate}{beside_finding(verdict)}", ""
+        yield f"growth  {rate}{next_to_finding(verdict)}", ""
     oom = verdict["oom"]
     if is_forecast_known(oom):
         style = _RED if oom["risk"] in ("high", "critical") else ""
         said = forecast(oom, verdict["unit"])
         yield from ((line, style) for line in _wrapped("forecast ", said, width))
-    yield from _table("phase", "newest", "in all", _phases(shown.books), width)
+    yield from _table("phase", "newest", "in all", _phases(shown.phases), width)
     unit = verdict["unit"]
     yield from _table("type", "count", f"per {unit}", _types(shown.types, verdict), width)
 
@@ -320,12 +320,12 @@ def _memory(run: Json) -> str:
     return f"memory  {format_bytes(run['rss_bytes'])}{peak}"
 
 
-def _phases(books: Json) -> Iterator[tuple[str, str, str]]:
+def _phases(phases: Json) -> Iterator[tuple[str, str, str]]:
     """The largest first; nothing for a program that has none."""
     found = []
-    if all(line["name"] in RESERVED_PHASES for line in books["lines"]):
+    if all(line["name"] in RESERVED_PHASES for line in phases["lines"]):
         return
-    for line in books["lines"]:
+    for line in phases["lines"]:
         known = [size for size in line["bytes"] if size is not None]
         if known and any(known):
             found.append((sum(known), line["name"], known[-1]))

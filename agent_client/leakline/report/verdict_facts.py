@@ -136,7 +136,7 @@ def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
     return f"{format_change(growth['estimate'])}{per}{span}"
 
 
-def beside_finding(verdict: Json) -> str:
+def next_to_finding(verdict: Json) -> str:
     """Say that the growth of a run is that of private memory, where the leading finding is of other memory."""
     finding = leading_finding(verdict)
     is_other = finding is not None and finding.get("kind") in NOT_PRIVATE
@@ -172,17 +172,17 @@ def forecast_headline(oom: Json, unit: str) -> tuple[str, str]:
 
 def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, str]]:
     """(what, before, after, change) of growth, memory, peak and time; a side that was not measured is empty."""
-    for title, change, told in (
+    for title, change, share in (
         (f"growth per {unit}", comparison["growth_bytes_per_generation"], _growth),
         (memory_title(comparison, unit), comparison.get("memory_after"), format_bytes),
         ("peak memory", comparison["peak_bytes"], format_bytes),
         (f"seconds per {unit}", comparison["seconds_per_generation"], _seconds),
     ):
         if change is None:
-            # Of runs without a generation in common, or told by an older server.
+            # Of runs without a generation in common, or reported by an older server.
             continue
         before, after = (
-            "" if change[side] is None else told(change[side]) for side in ("before", "after")
+            "" if change[side] is None else share(change[side]) for side in ("before", "after")
         )
         yield title, before, after, percent(change["change_percent"])
 
@@ -199,7 +199,7 @@ def memory_title(comparison: Json, unit: str) -> str:
 
 
 def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:
-    """(gauge, before, after, change) of what the program told beside memory; of an older server none."""
+    """(gauge, before, after, change) of what the program reported next to memory; of an older server none."""
     for each in comparison.get("by_gauge") or ():
         before, after = (
             "" if each[side] is None else format_number(each[side]) for side in ("before", "after")

@@ -16,7 +16,7 @@ from ..runtime.threads import OurThread
 from ..snapshot import Snapshot
 from ..text_format import format_bytes
 
-LINES_TOLD: Final = 10
+LINES_REPORTED: Final = 10
 TRACED_SECONDS: Final = 60.0
 # What the tracing may hold itself, of some 90,000 blocks. To look through them takes 0.3 seconds of CPU, and for half
 # of that the program stands still; with 68 MiB it was 5.7 seconds on a busy machine.
@@ -29,7 +29,7 @@ Note = Callable[[str, str, Mapping[str, Any]], None]
 
 
 class Allocations:
-    """Told of every snapshot. Traces once in a run; ``status`` gives that of the newest verdict."""
+    """Receive every snapshot. Traces once in a run; ``status`` gives that of the newest verdict."""
 
     def __init__(
         self,
@@ -96,13 +96,13 @@ class Allocations:
         try:
             seconds = self._clock() - self._began.pop()
         except IndexError:
-            # Told or stopped meanwhile, by another.
+            # Reported or stopped meanwhile, by another.
             return
         try:
             traced = tracemalloc.take_snapshot()
         finally:
             self._end()
-        lines = list(kept_lines(traced))[:LINES_TOLD]
+        lines = list(kept_lines(traced))[:LINES_REPORTED]
         text = "; ".join(f"{line} {format_bytes(size)} ({count:,})" for line, size, count in lines)
         data = {"text": text, "seconds": round(seconds, 3), "lines": [list(each) for each in lines]}
         self._note("mark", NAME, data)

@@ -3,7 +3,7 @@
 It runs on the recorder's thread and reads what costs microseconds, so that a training that has no phase end for
 an hour is still seen, and a peak between two ends as well.
 
-Where memory is about to run out, it reads the oftener the nearer that is, and tells each reading: the kernel kills
+Where memory is about to run out, it reads more often the nearer that is, and reports each reading: the kernel kills
 without a word, and the last snapshot before that is the one people need.
 """
 
@@ -17,18 +17,18 @@ from ..probes.memory.system_memory import Headroom, read_headroom
 from ..snapshot import Number
 from .sampler import Sampler
 
-TOLD_EVERY_SECONDS: Final = 10.0
+REPORT_EVERY_SECONDS: Final = 10.0
 # Ten readings in the time that is left, at the highest speed of late; but not oftener than this.
 READINGS_LEFT: Final = 10
 SHORTEST_SECONDS: Final = 0.02
 # A training that rests for a moment will go on as before: a reading without growth is no reason to look away.
 SPEED_HOLDS_SECONDS: Final = 1.0
-# Told one by one when so little time is left, and so little of the limit: what is allocated and freed again in each
+# Reported one by one when so little time is left, and so little of the limit: what is allocated and freed again in each
 # generation of a program with room to spare is no approach.
-TOLD_BELOW_SECONDS: Final = 5.0
-TOLD_BELOW_SHARE: Final = 0.15
+REPORT_BELOW_SECONDS: Final = 5.0
+REPORT_BELOW_SHARE: Final = 0.15
 # A program that lives at its limit must not fill the spool: so many at once, and one more every two seconds.
-MOST_TOLD: Final = 100
+MOST_REPORTED: Final = 100
 SECONDS_EACH: Final = 2.0
 
 
@@ -44,7 +44,7 @@ class Approach:
         self._before: tuple[float, int] | None = None
         # Bytes a second, and when it was measured.
         self._speed, self._speed_at = 0.0, clock()
-        self._credit, self._credited_at = float(MOST_TOLD), clock()
+        self._credit, self._credited_at = float(MOST_REPORTED), clock()
         self.look()
 
     def look(self) -> tuple[float, bool]:
@@ -56,7 +56,7 @@ class Approach:
         if now - self._speed_at > SPEED_HOLDS_SECONDS or not self._speed:
             return float("inf"), False
         seconds = room.left / self._speed
-        near = seconds < TOLD_BELOW_SECONDS and room.left < TOLD_BELOW_SHARE * room.limit
+        near = seconds < REPORT_BELOW_SECONDS and room.left < REPORT_BELOW_SHARE * room.limit
         return seconds, shrunk and near and self._may_tell(now)
 
     def _has_shrunk(self, now: float, left: int) -> bool:
@@ -71,7 +71,7 @@ class Approach:
 
     def _may_tell(self, now: float) -> bool:
         earned = (now - self._credited_at) / SECONDS_EACH
-        self._credit, self._credited_at = min(MOST_TOLD, self._credit + earned), now
+        self._credit, self._credited_at = min(MOST_REPORTED, self._credit + earned), now
         if self._credit < 1:
             return False
         self._credit -= 1
@@ -79,8 +79,8 @@ class Approach:
 
 
 class BackgroundFold:
-    """``tick``, called when it says, tells a `sample` snapshot every ten seconds, or at each rarer reading; and at once
-    where memory is about to run out, or where ``has_news`` says that something waits to be told.
+    """``tick``, called when it says, reports a `sample` snapshot every ten seconds, or at each rarer reading; and
+    at once where memory is about to run out, or where ``has_news`` says that something waits to be reported.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class BackgroundFold:
         self._sampler, self._emit, self._has_news = sampler, emit, has_news
         self._approach = Approach() if approach is None else approach
         self._interval = self._pause = interval_seconds
-        self._untold_seconds = 0.0
+        self._unreported_seconds = 0.0
 
     def tick(self) -> float:
         """Seconds until it is due again."""
-        self._untold_seconds += self._pause
+        self._unreported_seconds += self._pause
         left, urgent = self._approach.look()
         if self._is_due() or urgent or self._has_news():
-            self._untold_seconds = 0.0
+            self._unreported_seconds = 0.0
             self._emit(self._sampler.sample())
         else:
             self._sampler.look()
@@ -109,4 +109,4 @@ class BackgroundFold:
         return self._pause
 
     def _is_due(self) -> bool:
-        return self._untold_seconds > TOLD_EVERY_SECONDS - self._interval / 2
+        return self._unreported_seconds > REPORT_EVERY_SECONDS - self._interval / 2

@@ -1,6 +1,6 @@
-"""When a census is worth its price, and how it is taken: in one piece, in slices beside the training thread, or not.
+"""When a census is worth its price, and how it is taken: in one piece, in slices in the background, or not.
 
-Soon while something rises, regularly while memory does, ever more seldom while nothing does. In one piece where the
+Soon while something rises, regularly while memory does, ever more rarely while nothing does. In one piece where the
 training thread then stands still for no longer than the budget's pause; the native module can do larger heaps in
 slices, the pure census cannot.
 
@@ -21,7 +21,7 @@ Way = Literal["whole", "slices"]
 # The pure census lists all objects in one call that nothing can interrupt: over this many would take over 50 ms. The
 # rest of it is held to a deadline, not to the pause.
 PAUSE_LIMIT_OBJECTS: Final = 600_000
-# Before the first census has told it: tracked objects per allocated block, and seconds per block.
+# Before the first census has measured it: tracked objects per allocated block, and seconds per block.
 OBJECTS_PER_BLOCK: Final = 0.5
 SECONDS_PER_BLOCK: Final = 0.4e-6
 NATIVE_SECONDS_PER_BLOCK: Final = 0.1e-6
@@ -76,7 +76,7 @@ class CensusPlan:
         self._governor, self._blocks, self._is_native = governor, blocks, is_native
         self._modules, self._loaded = modules, modules()
         # For a program that calls nothing of ours: it is at work while we look, so in slices or not at all.
-        self.only_beside = False
+        self.only_in_background = False
         self._objects_per_block = OBJECTS_PER_BLOCK
         # In one piece and in slices they differ; None before the first.
         self._seconds_per_block: dict[Way, float] = {}
@@ -101,7 +101,7 @@ class CensusPlan:
 
     def way(self) -> Way | None:
         """How a census could be taken now; None where it would stop the program for too long."""
-        if self.only_beside:
+        if self.only_in_background:
             return "slices" if self._is_native() else None
         if self._is_native():
             return (
@@ -145,11 +145,11 @@ class CensusPlan:
     def _is_loading(self) -> bool:
         """Return True if a program that calls nothing of ours has loaded modules since the last generation end.
 
-        Then what a census counts is in doubt as soon as it is told. `leakline.init` is called by programs that have
+        Then what a census counts is in doubt as soon as it is reported. `leakline.init` is called by programs that have
         loaded most of what they need, and the first generation is set-up there.
         """
         before, self._loaded = self._loaded, self._modules()
-        return self.only_beside and self._loaded != before
+        return self.only_in_background and self._loaded != before
 
     def begun(self) -> None:
         """A census in slices is under way: the next is not due before its gap has passed."""
@@ -169,7 +169,7 @@ class CensusPlan:
 
 
 class Rhythm:
-    """Asked at generation ends: due after ``first`` of them, then ever more seldom.
+    """Asked at generation ends: due after ``first`` of them, then ever more rarely.
 
     What was found may ask for one more look at once; the gap goes on from where it was.
     """

@@ -1,4 +1,4 @@
-"""What torch's allocators give back to a device: told where it is seen, whoever emptied the cache.
+"""What torch's allocators give back to a device: reported where it is seen, whoever emptied the cache.
 
 Readings are snapshots. Between two of them an allocator may have given back more and taken some of it again, so what is
 seen is the least of it.
@@ -18,8 +18,8 @@ KEPT: Final = (".reserved_bytes", ".driver_bytes")
 # A fall by less is a block here and there: an emptied cache gives back what it has.
 LEAST_BYTES: Final = 32 * 2**20
 LEAST_SHARE: Final = 0.05
-# Told one by one up to here, then only one that gave back twice as much as any before it.
-TOLD_LIMIT: Final = 64
+# Reported one by one up to here, then only one that gave back twice as much as any before it.
+REPORTED_LIMIT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class CacheFall:
     after: Number
 
     @property
-    def told(self) -> tuple[str, dict[str, object]]:
+    def event(self) -> tuple[str, dict[str, object]]:
         """(name, data) of its event."""
         text = (
             f"gave at least {format_bytes(self.before - self.after)} back to the device:"
@@ -51,7 +51,7 @@ class CacheFalls:
     """``see`` every reading in its order; whoever calls keeps threads apart."""
 
     _kept: dict[str, Number] = field(default_factory=dict)
-    _told: int = 0
+    _reported: int = 0
     _most: Number = 0
 
     def see(self, samples: Mapping[str, Number], *, tell: bool = True) -> list[CacheFall]:
@@ -61,16 +61,16 @@ class CacheFalls:
             if name.endswith(KEPT) and name.startswith(("cuda.", "mps.")):
                 before, self._kept[name] = self._kept.get(name, now), now
                 fall = CacheFall(name.rpartition(".")[0], before, now)
-                if tell and self._is_worth_telling(fall):
+                if tell and self._is_worth_reporting(fall):
                     found.append(fall)
         return found
 
-    def _is_worth_telling(self, fall: CacheFall) -> bool:
+    def _is_worth_reporting(self, fall: CacheFall) -> bool:
         size = fall.before - fall.after
         if size < max(LEAST_BYTES, LEAST_SHARE * fall.before):
             return False
-        if self._told >= TOLD_LIMIT and size < 2 * self._most:
+        if self._reported >= REPORTED_LIMIT and size < 2 * self._most:
             return False
-        self._told += 1
+        self._reported += 1
         self._most = max(self._most, size)
         return True

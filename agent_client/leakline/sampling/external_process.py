@@ -59,7 +59,9 @@ class OutsideSampler(Sampler):
         return int(found.get("process.anon_bytes", 0) + found.get("process.swap_bytes", 0))
 
     def _read_process(self) -> dict[str, Number]:
-        """The kernel's mark is of its whole life; told is the highest since the reading before, as far as was seen."""
+        """The kernel's mark is of its whole life; reported is the highest since the reading before, as far as was
+        seen.
+        """
         samples = self._process.read()
         samples.pop("process.peak_bytes", None)
         if samples:

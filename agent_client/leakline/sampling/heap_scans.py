@@ -1,9 +1,9 @@
 """The looks at the whole heap: censuses, tensors, holders. Which of them now, and where.
 
-On the training thread when it then stands still for no longer than the pause of the budget; in slices beside it when
-the native module can; else not at all. What a look in slices has found travels with the training thread's own
-snapshots: holders with the next, a census with the next generation end. So a census that was begun at one generation
-end is told at the following.
+On the training thread when it then stands still for no longer than the pause of the budget; in slices in the
+background when the native module can; else not at all. What a look in slices has found travels with the training
+thread's own snapshots: holders with the next, a census with the next generation end. So a census that was begun at
+one generation end is reported at the following.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 from ..probes.growing_containers import ContainerWatch
 from ..probes.heap.census import SlicedCensus, count_tracked, look_at_tensors, take_census
 from ..probes.heap.census_result import CensusResult, SlicedResult
-from ..probes.heap.cyclic_garbage import OBJECTS_TOLD, GarbageProbe
+from ..probes.heap.cyclic_garbage import OBJECTS_REPORTED, GarbageProbe
 from ..probes.heap.tensor_storages import tensor_types
 from ..probes.native_module import native
 from ..runtime.error_boundary import Guard
@@ -66,7 +66,7 @@ GARBAGE_GAPS: Final = (1, 16)
 # More than ever before by this factor, and the next look follows soon.
 GARBAGE_RISES: Final = 1.2
 GARBAGE_FADES: Final = 0.7
-# A census in slices that took more than this part of a generation tells of no moment of it: then it is a table only.
+# A census in slices that took more than this part of a generation reports no moment of it: then it is a table only.
 MOMENT_PART: Final = 0.2
 # A program loads its modules in a few places; one that goes on pays for counting after them from the budget.
 SETTLED_AS_SET_UP: Final = 8
@@ -99,7 +99,7 @@ class Looks:
         self.following = Following(types)
         self._blocks = blocks
         self.plan = CensusPlan(governor, blocks, is_native=lambda: native() is not None)
-        self._beside = SliceThread(governor.work_seconds)
+        self._alongside = SliceThread(governor.work_seconds)
         self._guard, self._holder_guard = Guard("the census"), Guard("the search for holders")
         # References to every class when the census under way began, and whether something was rising then.
         self._references: Mapping[int, int] = {}
@@ -121,20 +121,20 @@ class Looks:
         self._containers_rhythm = Rhythm(*CONTAINERS_GAPS)
         # Objects out of the collector's sight when types were counted first.
         self._frozen = 0
-        # Of how many single objects a census tells, and from which size on.
+        # Of how many single objects a census reports, and from which size on.
         self.large_objects = LARGE_OBJECTS
         self.large_from_bytes = LARGE_OBJECTS_AT_LEAST_BYTES
-        # Asked for, and under way beside the training thread.
+        # Asked for, and running in the background.
         self._asked: Request | None = None
 
-    def stay_beside(self) -> None:
+    def stay_in_background(self) -> None:
         """The program is at work whenever we measure: nothing that refers to what is its own, but in slices."""
-        self.plan.only_beside = True
+        self.plan.only_in_background = True
 
     @property
-    def bytes_beside(self) -> int:
-        """Memory that a look under way beside the training thread holds for itself."""
-        return self._beside.bytes
+    def background_bytes(self) -> int:
+        """Memory that a look running in the background holds for itself."""
+        return self._alongside.bytes
 
     def at_baseline(self, measured: Measured) -> None:
         """A census wherever one can be taken: the loop has not begun, and it is set-up."""
@@ -174,16 +174,16 @@ class Looks:
                 self._look_at_tensors(measured)
             if self.plan.is_young or (way == "slices" and rising):
                 self._recount()
-            if not self.plan.only_beside:
+            if not self.plan.only_in_background:
                 self._find_containers()
             if rising and not wanted:
                 self._look_at_tensors(measured)
         self._look_at_garbage(measured, rising)
         self._find_holders(measured)
         # After the search: what is known to rise comes before what might.
-        if way == "slices" and self._beside.is_free:
+        if way == "slices" and self._alongside.is_free:
             with self._guard:
-                self._beside.offer("census", self._begin_census(rising))
+                self._alongside.offer("census", self._begin_census(rising))
 
     def _memory_rises(self, samples: Mapping[str, Number]) -> bool:
         private = samples.get("process.anon_bytes", samples.get("process.rss_bytes"))
@@ -193,26 +193,26 @@ class Looks:
 
     @property
     def turn(self) -> AbstractContextManager[Any]:
-        """While the training thread has it, no look beside it goes on."""
-        return self._beside.turn
+        """While the training thread has it, no look next to it goes on."""
+        return self._alongside.turn
 
     def wait(self) -> None:
         """The last chance of what is under way; not for long."""
-        self._beside.wait(LAST_LOOK_SECONDS)
+        self._alongside.wait(LAST_LOOK_SECONDS)
 
     def fetch(self, measured: Measured) -> None:
-        """Take what a look beside the training thread has found since."""
-        if self._beside.is_free:
+        """Take what a look in the background has found since."""
+        if self._alongside.is_free:
             return
         with self._governor.measuring("fetch"):
-            outcome = self._beside.take()
+            outcome = self._alongside.take()
         if outcome is None:
             return
-        self._governor.charge_beside(outcome.name, outcome.seconds, outcome.longest_slice)
+        self._governor.charge_background(outcome.name, outcome.seconds, outcome.longest_slice)
         asked, self._asked = self._asked, None
         if asked is not None:
-            told = FAILED if outcome.result is None else DONE if outcome.result else NOTHING_FOUND
-            measured.answers += (Answer(asked, told),)
+            status = FAILED if outcome.result is None else DONE if outcome.result else NOTHING_FOUND
+            measured.answers += (Answer(asked, status),)
         if outcome.result is None:
             return
         if outcome.name == "holders":
@@ -228,7 +228,7 @@ class Looks:
 
     def stop(self) -> None:
         """Nothing of ours goes on after this."""
-        self._beside.stop()
+        self._alongside.stop()
 
     def _take_census(self, measured: Measured, rising: bool) -> None:
         started = self._governor.work_seconds()
@@ -298,7 +298,7 @@ class Looks:
 
     def _look_at_tensors(self, measured: Measured) -> None:
         """Between two censuses: whether what rises are tensors, and whether they hold graphs."""
-        if self.plan.only_beside:
+        if self.plan.only_in_background:
             return
         unknown = TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
         expected = self._governor.expects("tensors", unknown)
@@ -316,7 +316,7 @@ class Looks:
     def settle_doubts(self) -> None:
         """Count classes that somebody asked for and that are not counted exactly: now, if that is cheap.
 
-        While the program is young this is set-up, so many times; later by budget. Until then they are not told.
+        While the program is young this is set-up, so many times; later by budget. Until then they are not reported.
         """
         if self._settled < SETTLED_AS_SET_UP:
             self._settled += self.plan.is_young
@@ -331,7 +331,7 @@ class Looks:
             "recount", TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
         )
         fits = native() is not None and self._governor.fits_pause(expected)
-        if not (fits and self._sees_the_same_heap()) or self.plan.only_beside:
+        if not (fits and self._sees_the_same_heap()) or self.plan.only_in_background:
             return
         if is_set_up or self._governor.allows("recount", expected):
             with self._guard, self._governor.measuring("recount", set_up=is_set_up):
@@ -349,7 +349,7 @@ class Looks:
                 found = self._garbage.read(seconds)
                 objects = 0 if found is None else found.objects
                 # As many as before are what waits between two collections of a healthy program.
-                many = objects >= max(OBJECTS_TOLD, GARBAGE_RISES * self._most_garbage)
+                many = objects >= max(OBJECTS_REPORTED, GARBAGE_RISES * self._most_garbage)
                 # What libraries leave while they load is forgotten by and by.
                 self._most_garbage = max(GARBAGE_FADES * self._most_garbage, objects)
                 self._garbage_rhythm.looked(again_soon=many)
@@ -360,12 +360,12 @@ class Looks:
     def _find_holders(self, measured: Measured) -> None:
         classes = self._types.to_search(CLASSES_PER_SEARCH)
         way = self.plan.way()
-        if way is not None and not self.plan.only_beside:
+        if way is not None and not self.plan.only_in_background:
             self._find_largest(measured)
         if not classes or way is None:
             return
-        if self._must_search_beside():
-            self._search_beside(classes)
+        if self._must_search_in_background():
+            self._search_in_background(classes)
         elif self._governor.allows("holders", HOLDER_SECONDS):
             with self._holder_guard, self._governor.measuring("holders"):
                 self._searched(classes)
@@ -377,7 +377,7 @@ class Looks:
         kind = self._types.grows_larger()
         if kind is None:
             return
-        near_only = self._must_search_beside()
+        near_only = self._must_search_in_background()
         whole = min(HOLDER_SECONDS, LOOKS_OF_A_SEARCH * self.plan.expected_seconds())
         expected = min(NEAR_SECONDS, whole) if near_only else whole
         if self._governor.allows("holders", expected_seconds=expected):
@@ -417,7 +417,7 @@ class Looks:
     ) -> str | None:
         if not (request.by_person or self._governor.allows("holders", HOLDER_SECONDS)):
             return None
-        if self._must_search_beside():
+        if self._must_search_in_background():
             return self._begin(
                 request, "holders", lambda: SlicedHolderSearch(classes, SLICED_HOLDER_SECONDS)
             )
@@ -428,10 +428,10 @@ class Looks:
         return FAILED
 
     def _begin(self, request: Request, name: str, make: Callable[[], Any]) -> str | None:
-        if not self._beside.is_free:
+        if not self._alongside.is_free:
             return None
         with self._holder_guard, self._governor.measuring(f"{name}_begun"):
-            self._beside.offer(name, make())
+            self._alongside.offer(name, make())
             self._asked = request
             return ""
         return FAILED
@@ -441,21 +441,23 @@ class Looks:
         kinds = tensor_types()
         self._graphs_wanted = self._graphs_wanted or any(cls in kinds for cls in classes)
 
-    def _must_search_beside(self) -> bool:
+    def _must_search_in_background(self) -> bool:
         """One may be named near the program's roots at once, and the next take several looks through the heap."""
-        dearest = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
-        beside = self.plan.only_beside or not self._governor.fits_pause(dearest)
-        return native() is not None and beside
+        search_seconds = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
+        alongside = self.plan.only_in_background or not self._governor.fits_pause(search_seconds)
+        return native() is not None and alongside
 
     def _record_holders(self, measured: Measured, found: Iterable[FoundHolder]) -> None:
         """Record holders, without those that are ours, and have the containers among them read from now on."""
-        told = [one for one in found if not one.path.startswith("leakline.")]
-        measured.holders += tuple(one.to_holder(0) for one in told)
-        self._containers.note_holders(one.path for one in told)
+        outside_leakline = [one for one in found if not one.path.startswith("leakline.")]
+        measured.holders += tuple(one.to_holder(0) for one in outside_leakline)
+        self._containers.note_holders(one.path for one in outside_leakline)
 
-    def _search_beside(self, classes: list[type]) -> None:
+    def _search_in_background(self, classes: list[type]) -> None:
         seconds = min(SLICED_HOLDER_SECONDS, self._governor.room("holders"))
-        if self._beside.is_free and self._governor.allows("holders", expected_seconds=seconds / 2):
+        if self._alongside.is_free and self._governor.allows(
+            "holders", expected_seconds=seconds / 2
+        ):
             if seconds < SEARCH_AT_LEAST_SECONDS:
                 return
             with self._holder_guard, self._governor.measuring("holders_begun"):
@@ -468,7 +470,7 @@ class Looks:
                     totals=totals,
                 )
                 self._searched(classes)
-                self._beside.offer("holders", search)
+                self._alongside.offer("holders", search)
 
 
 def _told_by(result: CensusResult, *, with_counts: bool) -> dict[str, Number]:

@@ -50,7 +50,7 @@ PATHS_OF_A_TYPE: Final = 3
 # Characters of one path, as the server takes them.
 PATH_LIMIT: Final = 1024
 # Paths that lead to less than this share of the sample are chance.
-_SHARE_TOLD: Final = 0.1
+_SHARE_REPORTED: Final = 0.1
 # The part of the budget for paths; the rest is for sizes.
 _PATHS_SHARE: Final = 0.8
 # The compiled look costs no more for many targets.
@@ -158,7 +158,7 @@ def _search(
         del pairs, targets
         search.climb_near(near, is_late)
         del near
-    return _told([type_name(cls) for cls in types], totals, search, size_of)
+    return _reported_holders([type_name(cls) for cls in types], totals, search, size_of)
 
 
 def _largest(
@@ -235,7 +235,7 @@ class SlicedHolderSearch:
         self._targets: list[int] = []
         self._totals: list[int] = []
         self._found: list[FoundHolder] | None = None
-        # By name of the type, what holds graphs: of that, the size is told in the end.
+        # By name of the type, what holds graphs: of that, the size is reported in the end.
         self._unsized: dict[str, list[ref[Any]]] = {}
         counts = [(totals or {}).get(cls, 0) for cls in types]
         known = seeds or {}
@@ -322,7 +322,7 @@ class SlicedHolderSearch:
         self._found = (
             []
             if search is None
-            else _told(
+            else _reported_holders(
                 self._names,
                 self._totals,
                 search,
@@ -331,7 +331,7 @@ class SlicedHolderSearch:
         )
 
     def _sized(self, name: str, ones: list[Any]) -> int | None:
-        """In one step: of what is too large for that, the size is not told."""
+        """In one step: of what is too large for that, the size is not reported."""
         started = self._clock()
         try:
             parts = parts_without_graphs(
@@ -366,7 +366,7 @@ def _known_samples(
 
 
 def _near(frame: FrameType) -> Near:
-    # The locals are read anew each time: a copy of them would look like a holder in the next look through the heap.
+    # The locals are read again each time: a copy of them would look like a holder in the next look through the heap.
     return look_near({name: found.read() for name, found in locals_of_threads(frame).items()})
 
 
@@ -384,7 +384,7 @@ def _width() -> int:
     return WIDTH if native_look() is None else _WIDTH_NATIVE
 
 
-def _told(
+def _reported_holders(
     names: Sequence[str],
     totals: Sequence[int],
     search: ReferrerSearch,
@@ -490,5 +490,5 @@ def _of_type(
     # Of two names for the same, a hook says more than the function that it is.
     ranked.sort(key=lambda row: (-row[0] / row[1], HOOKS not in row[2], len(row[2]), row[2]))
     for leads_to, _, path in ranked[:PATHS_OF_A_TYPE]:
-        if leads_to / count >= _SHARE_TOLD:
+        if leads_to / count >= _SHARE_REPORTED:
             yield path, leads_to / count

@@ -1,4 +1,4 @@
-"""Work beside the training thread, in slices: one piece of work at a time, on a thread that ends with it.
+"""Work in the background, in slices: one piece of work at a time, on a thread that ends with it.
 
 Each slice holds the interpreter lock for milliseconds, and between two of them the program runs. The result is made by
 the training thread, at one of its own snapshots, and no slice runs while that thread measures: what a slice refers to
@@ -47,7 +47,7 @@ class Outcome:
 
 
 class SliceThread:
-    """Everything but the steps belongs to the training thread. ``turn`` keeps them out: ``with beside.turn: ...``.
+    """Everything but the steps belongs to the training thread. ``turn`` keeps them out: ``with scan.turn: ...``.
 
     ``clock`` gives CPU seconds of the calling thread.
     """
@@ -70,7 +70,7 @@ class SliceThread:
 
     @property
     def bytes(self) -> int:
-        """Memory that the work under way holds for itself, as far as it tells."""
+        """Memory that the work under way holds for itself, as far as it reports."""
         return int(getattr(self._work, "bytes", 0))
 
     def offer(self, name: str, work: SlicedWork) -> bool:

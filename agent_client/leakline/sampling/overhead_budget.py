@@ -1,16 +1,17 @@
 """The overhead governor: what may be measured now, and the ledger of what measuring has cost.
 
-CPU seconds of the training thread are a budget: a start credit, and from then on a share of the wall time that
-has passed. CPU, because on a busy machine our clock would run while others compute, and a census would cost twice
-what it takes. Each kind of work may bring its own class, deep (a census, a search for holders) or light (the snapshots
-at phase ends), only up to a part of the budget, and never the whole over it. So the frequent cannot starve the
-rare, the dear cannot starve the cheap, and the budget is overrun by one misjudged piece of work at most.
+CPU seconds of the training thread are a budget: a start credit, and from then on a share of the wall time that has
+passed. CPU, because on a busy machine our clock would run while others compute, and a census would cost twice what it
+takes. Each kind of work may bring its own class, deep (a census, a search for holders) or light (the snapshots at
+phase ends), only up to a part of the budget, and never the whole over it. So the frequent cannot starve the rare, the
+expensive cannot starve the cheap, and the budget is overrun by one misjudged piece of work at most.
 
-Reading memory at the bounds of phases costs microseconds and is never refused for cost, because the books would name
-the wrong phase without it. It has a pot of its own: phases that are entered often leave the snapshots theirs.
+Reading memory at the bounds of phases costs microseconds and is never refused for cost, because the phase accounts
+would name the wrong phase without it. It has a pot of its own: phases that are entered often leave the snapshots
+theirs.
 
-Beside the budget stands the longest pause: what is measured at one moment on the training thread may not be expected to
-stop it for longer. What would is done in slices beside it, or not at all.
+Next to the budget stands the longest pause: what is measured at one moment on the training thread may not be expected
+to stop it for longer. What would is done in slices in the background, or not at all.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Governor:
         deep_credit_seconds: float | None = None,
     ) -> None:
         self.share, self.max_pause_seconds = share, max_pause_seconds
-        self._light_seconds = self._deep_seconds = self._books_seconds = 0.0
+        self._light_seconds = self._deep_seconds = self._accounting_seconds = 0.0
         # By kind of deep work.
         self._spent: dict[str, float] = {}
         self._credit = start_credit_seconds if share > 0 else 0.0
@@ -96,7 +97,7 @@ class Governor:
         expected_seconds: float | None = None,
         routine: bool = False,
     ) -> bool:
-        """Is there budget for one more ``work``? It is expected to cost what it cost before, unless told better.
+        """Is there budget for one more ``work``? It is expected to cost what it cost before, unless known better.
 
         ``routine``: nothing gives a reason for it, and it has to be content with less.
         """
@@ -146,14 +147,14 @@ class Governor:
     @property
     def spent_seconds(self) -> float:
         """Charged so far, without set-up."""
-        return self._light_seconds + self._deep_seconds + self._books_seconds
+        return self._light_seconds + self._deep_seconds + self._accounting_seconds
 
     @property
     def available_seconds(self) -> float:
         return self._credit + self.share * (self._clock() - self._started)
 
     def fits_pause(self, expected_seconds: float) -> bool:
-        """May the training thread stand still for so long, beside what it has been measuring for already?"""
+        """May the training thread stand still for so long, next to what it has been measuring for already?"""
         return self._under_way() + expected_seconds <= self.max_pause_seconds
 
     def expects(self, work: str, default_seconds: float) -> float:
@@ -176,7 +177,7 @@ class Governor:
     def measuring(self, work: str, *, set_up: bool = False) -> Iterator[None]:
         """Charge the time of the block, without what blocks inside it charge themselves.
 
-        ``set_up``: told in the ledger, not taken from the budget.
+        ``set_up``: reported in the ledger, not taken from the budget.
         """
         outer, self._inner = self._inner, 0.0
         outermost = self._since is None
@@ -198,7 +199,7 @@ class Governor:
             self._set_up += seconds
             return
         if work in LIGHT_PARTS:
-            # Twice what was expected: work that has become dear for good is known as such after a few times.
+            # Twice what was expected: work that has become expensive for good is known as such after a few times.
             bounded = min(seconds, max(SURPRISE_SECONDS, 2 * self._costs.get(work, 0.0)))
             self._light_seconds += bounded
             self._deep_seconds += seconds - bounded
@@ -215,8 +216,8 @@ class Governor:
     def _smooth(self, work: str, seconds: float) -> float:
         return 0.7 * self._costs.get(work, seconds) + 0.3 * seconds
 
-    def charge_beside(self, work: str, seconds: float, longest_slice: float) -> None:
-        """Charge work that was done beside the training thread, which stood still for one slice at a time."""
+    def charge_background(self, work: str, seconds: float, longest_slice: float) -> None:
+        """Charge work that was done in the background, which stood still for one slice at a time."""
         self.charge(work, seconds)
         self._longest = max(self._longest, longest_slice)
 
@@ -224,14 +225,14 @@ class Governor:
         """For our own threads: tell in the ledger what the calling one has cost since it began."""
         self._threads[threading.get_ident()] = time.thread_time()
 
-    def charge_books(self, seconds: float) -> None:
+    def charge_phase_accounting(self, seconds: float) -> None:
         """Charge reading memory at the bounds of phases."""
-        self._books_seconds += seconds
+        self._accounting_seconds += seconds
 
     def ledger(self) -> dict[str, float]:
         """``client.seconds`` and ``.background_seconds`` (CPU, running totals), ``.pause_seconds`` (wall, the longest).
 
-        The first of measuring, on the training thread and beside it; the second of recording and sending, which is
+        The first of measuring, on the training thread and next to it; the second of recording and sending, which is
         not held against the budget.
         """
         longest, self._longest = self._longest, 0.0

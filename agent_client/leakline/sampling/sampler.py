@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ..probes.gpu.cuda import read_cuda
 from ..probes.gpu.nvml import read_nvml
+from ..probes.gpu.torch_devices import read_cuda
 from ..probes.growing_containers import ContainerWatch
-from ..probes.heap.gc_stats import AllocatedBlocks, Collection, CollectorStatistics
+from ..probes.heap.cyclic_garbage import AllocatedBlocks, Collection, CollectorStatistics
 from ..probes.memory.cgroup import read_cgroup
 from ..probes.memory.process_memory import PeakMemory, read_allocator, read_private_bytes
 from ..probes.memory.system_memory import read_system
@@ -34,13 +34,13 @@ NESTED: Final = ("process", "cuda", "mps", "types")
 PHASE: Final = (*NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers")
 GENERATION: Final = (*PHASE, "system", "nvml", "children")
 SAMPLE: Final = ("process", "cgroup", "system", "cuda", "mps")
-# Who tells of the memory of devices as torch's allocators know it, and what of that a cleanup may give back.
+# Who reports the memory of devices as torch's allocators know it, and what of that a cleanup may give back.
 DEVICES: Final = ("cuda", "mps")
 DEVICE_BYTES: Final = (".allocated_bytes", ".reserved_bytes", ".driver_bytes")
 # A probe, or a tracked container, that failed this often in a row is not asked again.
 FAILURES_LIMIT: Final = 3
 # A reading dearer than this is asked at generation ends only, and by budget.
-DEAR_SECONDS: Final = 0.001
+EXPENSIVE_SECONDS: Final = 0.001
 TRACKED_LIMIT: Final = 64
 # Of the budget that is left to children, what one reading spends on exact sizes: so they are read at many moments.
 CHILDREN_PART_OF_ROOM: Final = 0.01
@@ -60,9 +60,9 @@ class Probe:
         self.guard = Guard(f"reading {self.name}")
 
     @property
-    def dear(self) -> bool:
+    def is_expensive(self) -> bool:
         """Twice in a row: once may be a busy machine or the first use."""
-        return min(self.seconds, self.seconds_before) > DEAR_SECONDS
+        return min(self.seconds, self.seconds_before) > EXPENSIVE_SECONDS
 
 
 class Sampler:
@@ -117,7 +117,7 @@ class Sampler:
         self._tracked.clear()
 
     def tell_large(self, most: int, from_bytes: int) -> None:
-        """Of how many single objects a census tells, and from which size on."""
+        """Of how many single objects a census reports, and from which size on."""
         self._looks.large_objects, self._looks.large_from_bytes = most, from_bytes
 
     @property
@@ -125,9 +125,9 @@ class Sampler:
         """Whether each snapshot's peak is exact: asked for, and allowed here."""
         return self._memory.exact
 
-    def stay_beside(self) -> None:
+    def stay_in_background(self) -> None:
         """Measure on a thread of ours, for a program that calls nothing of us."""
-        self._looks.stay_beside()
+        self._looks.stay_in_background()
 
     def take_collections(self) -> list[Collection]:
         """The full collections since the last call."""
@@ -154,8 +154,8 @@ class Sampler:
             self._tracked[name] = Probe(f"the tracked {name}", read)
 
     def read_private_bytes(self) -> int:
-        """Private bytes of the process, without what a look beside the training thread holds for itself just now."""
-        return read_private_bytes() - self._looks.bytes_beside
+        """Private bytes of the process, without what a look in the background holds for itself just now."""
+        return read_private_bytes() - self._looks.background_bytes
 
     def device_bytes(self) -> dict[str, Number]:
         """Tensors, and what the allocator keeps, of each device that the program uses through torch; else empty."""
@@ -167,9 +167,9 @@ class Sampler:
         return {name: value for name, value in samples.items() if name.endswith(DEVICE_BYTES)}
 
     def counts(self) -> dict[str, int]:
-        """Instances by full name, of the classes that are told and of tensors."""
+        """Instances by full name, of the classes that are reported and of tensors."""
         with self._looks.turn:
-            return self._types.told_counts()
+            return self._types.reported_counts()
 
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
         """``baseline`` always takes a census; generation ends take one, and look for holders, by budget."""
@@ -225,7 +225,7 @@ class Sampler:
             probe = self._probes[name]
             if probe.guard.count_in_a_row >= FAILURES_LIMIT:
                 continue
-            if name == "process" or not probe.dear or kind in ("baseline", "manual"):
+            if name == "process" or not probe.is_expensive or kind in ("baseline", "manual"):
                 self._read(probe, samples)
             elif kind == "generation_end" and self._governor.allows(name, probe.seconds):
                 with self._governor.measuring(name):
@@ -264,7 +264,7 @@ class Sampler:
 def _read_mps() -> dict[str, Number]:
     if "torch.mps" not in sys.modules:
         return {}
-    from ..probes.gpu.mps import read_mps
+    from ..probes.gpu.torch_devices import read_mps
 
     return read_mps()
 

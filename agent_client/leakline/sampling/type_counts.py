@@ -4,8 +4,8 @@ Thousands of classes can be counted exactly in a fraction of a millisecond; at m
 
 Which growths are news, worth looks deeper than counting: for a while after each began, not for ever.
 
-A training's history of losses rises in every generation of a healthy run. Once it has been looked at, it is counted on
-and looked at as seldom as all else, until it rises faster than it did.
+A training's history of losses rises in every generation of a healthy run. Once it has been looked at, it is counted
+on and looked at as rarely as all else, until it rises faster than it did.
 
 Instances followed by weak references: samples for the search for holders, created and freed of the watched.
 
@@ -21,20 +21,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import ref
 
-from ..probes.heap.age_samples import AgeSamples, pick_newest
 from ..probes.heap.arrays import array_types
 from ..probes.heap.census import INSTANCES_OF_A_CLASS
 from ..probes.heap.instance_counts import ClassCounts, Rows
-from ..probes.heap.native_handle_types import hides_memory
 from ..probes.heap.tensor_storages import tensor_types
 from ..probes.heap.watched_instances import (
+    AgeSamples,
     WatchedClasses,
     is_known_to_pile_up,
     known_to_pile_up,
+    pick_newest,
     piling_in_census,
 )
 from ..probes.native_module import native
-from ..probes.references.class_names import is_class, is_heap_type, type_name
+from ..probes.references.class_names import hides_memory, is_class, is_heap_type, type_name
 from ..probes.references.program_code import is_user_class
 from ..snapshot import Number
 
@@ -90,7 +90,7 @@ FOLLOWED_LIMIT: Final = 32
 # What comes and goes rises every other generation. A rise is what goes beyond the highest so far, and that fades by
 # this part with each rise below it: what was there for a moment while the program loaded must not hide a leak.
 FADES: Final = 0.2
-# A fall by this part of what a class has gained begins anew, where only censuses count.
+# A fall by this part of what a class has gained starts again, where only censuses count.
 TAKEN_BACK: Final = 0.5
 # After a search, a class that still rises is searched again after this many generations.
 SEARCH_AGAIN_AFTER: Final = 8
@@ -125,7 +125,7 @@ class Rise:
     is_static: bool = False
     is_own: bool = False
     holds_memory: bool = False
-    # Memory that no size tells: a few are enough of handles.
+    # Memory that no size reports: a few are enough of handles.
     hides_memory: bool = False
     is_entry: bool = False
     search_at_rise: int = field(init=False)
@@ -135,7 +135,7 @@ class Rise:
 
     @property
     def _first_search(self) -> int:
-        """One more where only censuses count: they meet a program at any moment of it, and a fall begins anew."""
+        """One more where only censuses count: they meet a program at any moment of it, and a fall starts again."""
         return RISES_BEFORE_HOLDERS + self.is_static
 
     def begin_anew(self) -> None:
@@ -169,7 +169,7 @@ class TypeGrowth:
         self._rises: dict[str, Rise] = {}
         # The names that travel, as they are read; None after these have changed.
         self._rows: Rows | None = None
-        self._untold_at_zero: list[str] = []
+        self._unreported_at_zero: list[str] = []
         # Names of all types of the last census, static ones included.
         self._seen: dict[str, int] = {}
         # By name, of the types whose instances can grow.
@@ -183,7 +183,7 @@ class TypeGrowth:
             self._rows = None
 
     def resolve(self, name: str) -> str | None:
-        """The full name of a class told by its name alone or with a part of its module; None when unknown."""
+        """The full name of a class reported by its name alone or with a part of its module; None when unknown."""
         if name in self._seen or self._counts.classes_named([name]):
             return name
         known = {*self._counts.names(), *self._seen}
@@ -210,7 +210,7 @@ class TypeGrowth:
         return None
 
     def searched_largest(self, kind: type) -> None:
-        """Begin anew: the type is searched again after it has grown as long once more."""
+        """Start again: the type is searched again after it has grown as long once more."""
         self._sizes[type_name(kind)].times = 0
 
     def references(self) -> dict[int, int]:
@@ -250,8 +250,8 @@ class TypeGrowth:
         for name, count in names.items():
             before = self._seen.get(name, 0)
             # A fall is news of what has risen before.
-            told = count > before or (count < before and name in self._rises)
-            cls = _static_class(name) if before and told else None
+            is_news = count > before or (count < before and name in self._rises)
+            cls = _static_class(name) if before and is_news else None
             if cls is not None:
                 self._note_rise(cls, before, count)
         self._seen, self._piling, self._rows = dict(names), known_to_pile_up(), None
@@ -262,15 +262,15 @@ class TypeGrowth:
         if self._rows is None or self._rows.version != self._counts.version:
             self._rows = self._arrange()
         found: dict[str, Number] = {**self._counts.read_rows(self._rows)}
-        for key in self._untold_at_zero:
+        for key in self._unreported_at_zero:
             if found.get(key) == 0:
                 del found[key]
         return found
 
     def _arrange(self) -> Rows:
         growing = self._growing[: SENT_TYPES_LIMIT - len(self._asked)]
-        told = {*self._asked, *growing}
-        self._untold_at_zero = [_key(name) for name in self._piling if name not in told]
+        named = {*self._asked, *growing}
+        self._unreported_at_zero = [_key(name) for name in self._piling if name not in named]
         names = (*self._asked, *growing, *self._piling)
         return self._counts.rows_of({name: _key(name) for name in names}, self._known_by_changes)
 
@@ -326,7 +326,7 @@ class TypeGrowth:
         self._counts.doubt()
         return self._counts.read_names(names)
 
-    def told_counts(self) -> dict[str, int]:
+    def reported_counts(self) -> dict[str, int]:
         """Live instances by name, of what was asked for, what grows, and tensors; their change is exact."""
         names = (_TENSOR, *self._asked, *self._growing)
         self._counts.doubt()

@@ -80,17 +80,17 @@ def within(
     """
     part: list[Snapshot] = []
     names: set[str] = set()
-    told = 0
+    seen_names = 0
     for snapshot in snapshots:
         together = names.union(snapshot.samples)
-        told += len(snapshot.events)
+        seen_names += len(snapshot.events)
         if part and (
             len(together) * (len(part) + 1) > values
             or (series is not None and len(together) > series)
-            or (events is not None and told > events)
+            or (events is not None and seen_names > events)
         ):
             yield tuple(part)
-            part, together, told = [], set(snapshot.samples), len(snapshot.events)
+            part, together, seen_names = [], set(snapshot.samples), len(snapshot.events)
         part.append(snapshot)
         names = together
     if part:
@@ -165,7 +165,7 @@ def _encoded(part: Batch) -> Body:
 def _parts(batch: Batch) -> Iterator[Batch]:
     """In order, each within the limits as far as single snapshots are."""
     if not batch.snapshots:
-        # It tells of losses alone.
+        # It reports losses alone.
         yield batch
     for part in within(batch.snapshots, series=PART_LIMIT_SERIES, events=PART_LIMIT_EVENTS):
         yield replace(batch, snapshots=part)

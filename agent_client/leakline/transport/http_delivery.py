@@ -242,13 +242,13 @@ def _classify(status: int, raw: bytes, retry_after: str | None, date: str | None
     if 200 <= status < 300 and (status == 204 or body is not None):
         return Accepted(body or {})
     error = (body or {}).get("error")
-    told = error if isinstance(error, dict) else {}
-    message = one_line(told.get("message"), MESSAGE_LIMIT) or f"status {status}"
+    body_error = error if isinstance(error, dict) else {}
+    message = one_line(body_error.get("message"), MESSAGE_LIMIT) or f"status {status}"
     if status in RETRYABLE or (500 <= status < 600 and status not in FINAL_SERVER_ERRORS):
         return RetryLater(message, _seconds(retry_after, date), status)
     if not 300 <= status < 600:
         return RetryLater("an answer that is not Leakline's", status=status)
-    return Refused(status, one_line(told.get("code"), 100) or "unknown", message)
+    return Refused(status, one_line(body_error.get("code"), 100) or "unknown", message)
 
 
 def _json_object(raw: bytes) -> dict[str, Any] | None:
@@ -260,7 +260,7 @@ def _json_object(raw: bytes) -> dict[str, Any] | None:
 
 
 def _seconds(retry_after: str | None, date: str | None) -> float | None:
-    """What Retry-After asks for, as seconds or as a date; a date counts from the server's own, if it told it."""
+    """What Retry-After asks for, as seconds or as a date; a date counts from the server's own, if it reported it."""
     if retry_after is None:
         return None
     if retry_after.strip().isdecimal():
@@ -290,7 +290,7 @@ def one_line(text: object, limit: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    told = str(getattr(error, "strerror", None) or error)
+    reason = str(getattr(error, "strerror", None) or error)
     if type(error).__name__ == "SSLCertVerificationError":
-        told = f"{getattr(error, 'verify_message', told)}; LEAKLINE_CA_FILE names certificates to trust"
-    return one_line(told, 200) or type(error).__name__
+        reason = f"{getattr(error, 'verify_message', reason)}; LEAKLINE_CA_FILE names certificates to trust"
+    return one_line(reason, 200) or type(error).__name__

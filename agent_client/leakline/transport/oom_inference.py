@@ -96,7 +96,7 @@ def last_readings(moments: Iterable[tuple[float, Mapping[str, Number]]]) -> dict
 
 
 def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str | None:
-    """The reason, to be told as it is ("memory: .."), or None when the last readings are no evidence.
+    """The reason, to be reported as it is ("memory: .."), or None when the last readings are no evidence.
 
     ``last``: its `last_readings`. ``kills_since``: kills that the kernel counted in its memory group after them.
     """

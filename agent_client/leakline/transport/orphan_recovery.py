@@ -1,7 +1,7 @@
 """What processes left behind that are gone: how they ended, noted once, and what the server has not got of it.
 
 A process that the kernel kills for memory says nothing of it. Whoever comes next, the next start or `leakline sync`,
-finds its spool without an end and without its lock, and tells from its last readings what became of it.
+finds its spool without an end and without its lock, and reports from its last readings what became of it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def claimed(path: Path) -> Iterator[Descriptor | None]:
     """
     claim = _Claim()
     try:
-        # Where it may not be written, there is no telling how it ended.
+        # Where it may not be written, there is no way to know how it ended.
         with suppress(OSError):
             claim.fd = file_descriptor.opened(path, os.O_RDWR | os.O_APPEND)
         ours = claim.fd >= 0 and lock(claim.fd) is True
@@ -102,7 +102,7 @@ def claimed(path: Path) -> Iterator[Descriptor | None]:
 def _is_abandoned(path: Path) -> bool:
     if read_header(path)[1].host == socket.gethostname():
         return True
-    # Not every shared file system tells one machine of the locks of another; a process writes every few seconds.
+    # Not every shared file system reports one machine of the locks of another; a process writes every few seconds.
     return time.time() - _stat(path).st_mtime > QUIET_SECONDS
 
 
@@ -116,9 +116,9 @@ def _stat(path: Path) -> os.stat_result:
 def settle(path: Path, known: tuple[str, str] | None = None) -> None:
     """Note how a process ended that is gone and did not say so. Raises SpoolError.
 
-    ``known``: state and reason as its parent knows them; that it was killed for memory is told by its last readings.
-    A run that ended with its process, by an exit status, ends as the parent knows it: the process may not have seen
-    that status, or may have caught the exception that asked for it.
+    ``known``: state and reason as its parent knows them; that it was killed for memory is reported by its last
+    readings. A run that ended with its process, by an exit status, ends as the parent knows it: the process may not
+    have seen that status, or may have caught the exception that asked for it.
     """
     with claimed(path) as fd:
         if fd is not None:
@@ -235,7 +235,7 @@ class Leftovers:
         _note_end(path, fd)
         for done in uploading(path, self._delivery, limit=SNAPSHOTS_AT_ONCE):
             if done.complete and done.sent:
-                self._say(f"sent what {done.name} had left: {told(done)}")
+                self._say(f"sent what {done.name} had left: {upload_sentence(done)}")
             yield done
 
     def _spools(self) -> list[Path]:
@@ -258,13 +258,13 @@ class Leftovers:
         return not arrived and read_origin(path) == server
 
 
-def told(done: Uploaded) -> str:
+def upload_sentence(done: Uploaded) -> str:
     """What an upload did, in words."""
     parts = [f"{done.sent} snapshots sent" if done.sent else "nothing new to send"]
     if done.refused:
         parts.append(f"{done.refused} refused")
     if done.held is not None:
-        parts += damage_told(done.held)
+        parts += damage_reported(done.held)
     if done.state == "killed":
         parts.append(f"killed ({done.reason})")
     elif done.state == "silent":
@@ -274,7 +274,7 @@ def told(done: Uploaded) -> str:
     return ", ".join(parts)
 
 
-def damage_told(held: Holdings) -> list[str]:
+def damage_reported(held: Holdings) -> list[str]:
     """What of a spool is lost, in words."""
     parts = []
     if held.damaged_bytes:

@@ -64,7 +64,7 @@ class SpoolMemory:
             self._drop_oldest()
 
     def append_end(self, end: Mapping[str, Any]) -> None:
-        """Nothing to keep: the end is told to the server by the sender itself."""
+        """Nothing to keep: the end is asked to the server by the sender itself."""
 
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
         with self._lock:
@@ -117,7 +117,8 @@ class SpoolMemory:
 class SafeOutbox:
     """The file as long as it can be written, then memory; ``notify`` hears once why.
 
-    What is in the file is read back all the same. ``counted``: losses that are counted elsewhere, to be told as well.
+    What is in the file is read back all the same. ``counted``: losses that are counted elsewhere, to be reported as
+    well.
     """
 
     def __init__(
@@ -193,8 +194,8 @@ class SafeOutbox:
             self.file.close(timeout_seconds)
 
     def _give_up_writing(self, error: OSError | SpoolError) -> None:
-        told, self._writable = not self._writable, False
-        if not (told or self._closed):
+        before, self._writable = not self._writable, False
+        if not (before or self._closed):
             self._notify(str(error))
 
 
@@ -246,7 +247,7 @@ class Recorder:
         self._guard = Guard("recording")
         # Snapshots given to us; put into the queue; and out of our hands. Each is written by one side only.
         self.taken = self._queued = self._recorded = 0
-        self._told: dict[str, int] = {}
+        self._reported_losses: dict[str, int] = {}
         self._end: Mapping[str, Any] | None = None
         self._tick_seconds = tick_seconds
         self._next_tick = clock() + tick_seconds
@@ -357,14 +358,14 @@ class Recorder:
         self._recorded += len(run)
 
     def _lost(self) -> dict[str, int]:
-        self._told = {**self._losses.totals(), **self._outbox.lost()}
-        return self._told
+        self._reported_losses = {**self._losses.totals(), **self._outbox.lost()}
+        return self._reported_losses
 
     def _tell_losses(self) -> None:
         """What was lost after the last snapshot that was recorded."""
-        told = self._told
-        if self._lost() != told:
-            self._outbox.append(Batch(self._process, (), self._told))
+        before = self._reported_losses
+        if self._lost() != before:
+            self._outbox.append(Batch(self._process, (), self._reported_losses))
 
     def _tick_if_due(self) -> None:
         now = self._clock()

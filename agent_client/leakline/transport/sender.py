@@ -94,7 +94,7 @@ class Sender:
         # Snapshots that the server has accepted: one side of the `Account` in `spool_format.py`.
         self.sent = 0
         # The losses that the server has heard of.
-        self._told: dict[str, int] = {}
+        self._reported_losses: dict[str, int] = {}
         # What became of snapshots that the mark has not passed yet: they are in the outbox and never sent again.
         self._answered: dict[int, str] = {}
         # Seconds between the newest of what was sent last and now.
@@ -182,7 +182,7 @@ class Sender:
                 self._answered |= dict.fromkeys(
                     (s.sequence for s in part.snapshots), _became(outcome)
                 )
-        self._told = dict(batch.lost)
+        self._reported_losses = dict(batch.lost)
         return True
 
     def _count(self, batches: list[Batch]) -> None:
@@ -212,16 +212,16 @@ class Sender:
         self._delivery.close()
 
     def _tell_losses(self) -> None:
-        """What was lost after the last batch that told of losses."""
+        """What was lost after the last batch that reported of losses."""
         lost = {**self._losses.totals(), **self._outbox.lost()}
-        if lost != self._told:
+        if lost != self._reported_losses:
             self._send(Batch(self._process, (), lost))
 
     def _announce(self) -> bool:
         """Has the server heard of this run?"""
         if self._announced or self._stopped:
             return self._announced and not self._stopped
-        # Of this clock, which the snapshots are told by: a server tells one that lies by it.
+        # Of this clock, which the snapshots are reported by: a server reports one that lies by it.
         hello = {**announcement(self._header, self._process), "sent_at": time.time()}
         outcome = self._delivery.request("POST", "/runs", hello)
         if isinstance(outcome, Accepted):
@@ -271,7 +271,7 @@ class Sender:
         said = not_now(outcome, self._delivery.server)
         kept = "; the snapshots are kept and sent later" if isinstance(said, ServerBusy) else ""
         self._notices.say(
-            f"{said.told}{kept}; recording goes on{self._where}", once=type(said).__name__
+            f"{said.sentence}{kept}; recording goes on{self._where}", once=type(said).__name__
         )
 
     def _stop(self, outcome: Refused) -> None:

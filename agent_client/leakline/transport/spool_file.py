@@ -113,7 +113,7 @@ class SpoolFile:
         self._server = ""
 
     def append(self, batch: Batch) -> None:
-        """A batch without snapshots only tells its losses."""
+        """A batch without snapshots only reports its losses."""
         record = encode_batch(batch)
         if len(record) > self._largest and len(batch.snapshots) > 1:
             for part in split(batch.snapshots, len(record) / (SPLIT_SHARE * self._largest)):
@@ -208,7 +208,7 @@ class SpoolFile:
             fd.close()
 
     def _hold(self) -> os.stat_result:
-        """Before it is read or written: opened anew where the program has closed it. Raises OSError."""
+        """Before it is read or written: opened again where the program has closed it. Raises OSError."""
         try:
             return self._fd.stat()
         except OSError:
@@ -404,15 +404,15 @@ class SpoolFile:
 
 
 _open_files: Final[weakref.WeakSet[SpoolFile]] = weakref.WeakSet()
-_told_of_forks = False
+_warned_of_forks = False
 
 
 def _close_in_children(file: SpoolFile) -> None:
     """Else a child that outlives us would keep our lock, and a killed run would look alive."""
-    global _told_of_forks
+    global _warned_of_forks
     _open_files.add(file)
-    if not _told_of_forks and hasattr(os, "register_at_fork"):
-        _told_of_forks = True
+    if not _warned_of_forks and hasattr(os, "register_at_fork"):
+        _warned_of_forks = True
         os.register_at_fork(after_in_child=_in_child)
 
 

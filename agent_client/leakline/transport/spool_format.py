@@ -24,13 +24,13 @@
 - The header of another process begins another recording: somebody has joined two files.
 - Each record is one ``write`` to the operating system, so it survives ``kill -9``; not a power cut.
 
-Beside it ``<instance>.ack``: ``offset crc server`` in ASCII, one line of fixed width up to the server's
+Next to it ``<instance>.ack``: ``offset crc server`` in ASCII, one line of fixed width up to the server's
 address. Everything before ``offset`` has been accepted by that server. A torn or missing one means zero:
 sending again is harmless, because batches are idempotent.
 
-The file is bounded (``LEAKLINE_SPOOL_LIMIT``). Near the bound it is rewritten beside itself, as ``<instance>.rewrite``,
-and put in its own place (`spool_trimming.py`); whatever moment the process dies at, one of the two files is whole.
-A batch without snapshots tells the losses at the end of a process.
+The file is bounded (``LEAKLINE_SPOOL_LIMIT``). Near the bound it is rewritten next to itself, as
+``<instance>.rewrite``, and put in its own place (`spool_trimming.py`); whatever moment the process dies at, one of
+the two files is whole. A batch without snapshots reports the losses at the end of a process.
 
 Where every snapshot of a process has gone: taken = sent + thinned + dropped + pending.
 
@@ -385,7 +385,7 @@ def lock(fd: int) -> bool | None:
 
 
 def is_live(path: Path) -> bool | None:
-    """Is a process, of this machine, still writing this spool? None: that cannot be told."""
+    """Is a process, of this machine, still writing this spool? None: that cannot be determined."""
     if fcntl is None:
         return None
     try:

@@ -32,7 +32,7 @@ from .spool_format import BATCH, MAGIC, Record, encode_batch, is_live, read_open
 STAYS, THINNED, DROPPED = 0, 1, 2
 FREQUENT, GENERATION, LASTING, FIXED = 0, 1, 2, 3
 _STANDING: Final = {"phase_end": FREQUENT, "sample": FREQUENT, "generation_end": GENERATION}
-# What the analysis and the pages cannot do without; told once, at the snapshot after it.
+# What the analysis and the pages cannot do without; reported once, at the snapshot after it.
 DECLARATIONS: Final = frozenset(
     {"expect", "track", "gauge", "watch", "fix", "band", "budget", "register_cleanup"}
 )
@@ -231,7 +231,7 @@ def _between(group: list[int], resident: array[float]) -> list[int]:
 
 
 class ShorterFile:
-    """A copy without what goes, made step by step beside the file that is still written to.
+    """A copy without what goes, made step by step next to the file that is still written to.
 
     What stays of neighbouring records is written together, as many snapshots as a record usually has: alone each of
     them would repeat every name, and the copy of a thinned file would be larger than the file.

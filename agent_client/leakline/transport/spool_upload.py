@@ -86,7 +86,7 @@ class _Spool:
             write_ack(self.path, offset, server)
         except OSError as error:
             raise SpoolError(
-                self.path, f"was sent, but that cannot be noted beside it ({error.strerror})"
+                self.path, f"was sent, but that cannot be noted next to it ({error.strerror})"
             ) from error
 
 
@@ -126,8 +126,8 @@ def _uploading(
             done = _ended(done, end)
             continue
         for batch in batches:
-            told_losses = replace(batch, lost={**batch.lost, **damaged})
-            sent, refused = _send(told_losses, header.id, delivery)
+            reported_losses = replace(batch, lost={**batch.lost, **damaged})
+            sent, refused = _send(reported_losses, header.id, delivery)
             done = replace(done, sent=done.sent + sent, refused=done.refused + refused)
         offset = mark
         spool.note(offset, delivery.server)
@@ -141,8 +141,8 @@ def _uploading(
 
 
 def _ended(done: Uploaded, end: Record | None) -> Uploaded:
-    told = {} if end is None else end.payload()
-    state, reason = (str(told.get(name, "")) for name in ("state", "reason"))
+    ending = {} if end is None else end.payload()
+    state, reason = (str(ending.get(name, "")) for name in ("state", "reason"))
     return replace(done, state=state, reason=reason)
 
 

@@ -195,7 +195,7 @@ def _facts(
 
 def _of_finding(finding: Finding | None, run: ExaminedRun) -> dict[str, Any]:
     """Where, what, how much and since when."""
-    unit, when = run.verdict.unit, {"told_at": iso(run.at)}
+    unit, when = run.verdict.unit, {"created_at": iso(run.at)}
     if finding is None:
         growth = run.verdict.growth_bytes_per_generation
         how_much = _how_much(growth, unit) if growth is not None else ""

@@ -1,16 +1,16 @@
 """Decide when a change of an incident is sent. Pure: changes in, alerts out; no clock, no rows, no network.
 
-An incident is told once per change, not once per snapshot. What counts is what was *told* last, not the last
-status: a finding that weakens and comes back, or is examined again after a crash, is not told twice.
+An incident is reported once per change, not once per snapshot. What counts is what was *reported* last, not the last
+status: a finding that weakens and comes back, or is examined again after a crash, is not reported twice.
 
-    last told              now suspected   now confirmed   now recovered   now gone (or ok)
+    last reported              now suspected   now confirmed   now recovered   now gone (or ok)
     nothing                suspected       confirmed       -               -
     suspected              -               confirmed       recovered       resolved
     confirmed, violated    -               -               recovered       resolved
     recovered              suspected       confirmed       -               resolved
     resolved               suspected       confirmed       -               -
 
-A violated declared count is told as `contract.violated` in place of suspected or confirmed. Statuses between
+A violated declared count is reported as `contract.violated` in place of suspected or confirmed. Statuses between
 (`learning`, `watch`) tell nothing: they are neither a leak nor its end. What people said of the leak comes first:
 
     what holds      what is still sent
@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from math import inf, nextafter
 from typing import Any, Final
 
-from ..store.alerts.alert_rows import DIGEST, Alert, Told
+from ..store.alerts.alert_rows import DIGEST, Alert, AlertHistory
 from ..store.findings import IncidentChange
 from ..store.incident_groups import Acknowledgement
 from .alert_payload import (
@@ -56,18 +56,22 @@ _PRIORITIES: Final = {"minor": 1, "major": 2, "critical": 3}
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """``told``: what counts as told before. ``note``: what the leak was closed with, if it is back.
+    """``history``: what counts as reported before. ``note``: what the leak was closed with, if it is back.
 
-    ``expired``: what it was acknowledged with, if it was told before that, stands, and has to be told again.
+    ``expired``: what it was acknowledged with, if it was reported before that, stands, and has to be reported again.
     """
 
-    told: Told
+    history: AlertHistory
     note: str | None = None
     expired: str | None = None
 
 
 def hearing(
-    said: Sequence[Acknowledgement], change: IncidentChange, told: Told, began_at: float, now: float
+    said: Sequence[Acknowledgement],
+    change: IncidentChange,
+    history: AlertHistory,
+    began_at: float,
+    now: float,
 ) -> Hearing | None:
     """Whether people want to hear of this incident; None: no. ``began_at``: of the run's newest attempt."""
     holding = {one.kind: one for one in said if one.holds(now)}
@@ -78,19 +82,19 @@ def hearing(
     if closed is not None:
         if not is_back(closed, began_at):
             return None
-        told, note = _since(told, closed.created_at, now), closed.reason
+        history, note = _since(history, closed.created_at, now), closed.reason
     acknowledged = holding.get("acknowledged")
     if acknowledged is not None:
-        since = _since(told, acknowledged.created_at, now)
+        since = _since(history, acknowledged.created_at, now)
         if since.event is None and not _is_worse(change, acknowledged):
             return None
         return Hearing(since, note)
     expired = _expired(said, now)
     if expired is None or expired.expires_at is None or change.after not in _STATUSES:
-        return Hearing(told, note)
-    # It held no more at that moment, so what was told right then was told after it.
-    since = told.since(nextafter(expired.expires_at, -inf))
-    is_again = told.event in OPEN and since.event is None
+        return Hearing(history, note)
+    # It held no more at that moment, so what was reported right then was reported after it.
+    since = history.since(nextafter(expired.expires_at, -inf))
+    is_again = history.event in OPEN and since.event is None
     return Hearing(since, note, expired.reason if is_again else None)
 
 
@@ -107,9 +111,11 @@ def _expired(said: Sequence[Acknowledgement], now: float) -> Acknowledgement | N
     return newest
 
 
-def _since(told: Told, at: float, now: float) -> Told:
-    """What was told after ``at``. A clock that is behind it cannot say: then all counts, or each look would tell."""
-    return told.since(at) if now > at else told
+def _since(history: AlertHistory, at: float, now: float) -> AlertHistory:
+    """What was reported after ``at``. A clock that is behind it cannot say: then all counts, or each look would
+    tell.
+    """
+    return history.since(at) if now > at else history
 
 
 def _is_worse(change: IncidentChange, then: Acknowledgement) -> bool:
@@ -125,33 +131,33 @@ _GONE: Final = frozenset({None, "ok", "filling", "resolved"})
 
 def alerts_for(
     changes: Iterable[IncidentChange],
-    told: Mapping[str, Told],
+    histories: Mapping[str, AlertHistory],
     run: ExaminedRun,
     said: Mapping[str, Sequence[Acknowledgement]] | None = None,
 ) -> list[Alert]:
-    """One alert for each change that has to be told.
+    """One alert for each change that has to be reported.
 
-    ``told``: incident id -> what was told of it before. ``said``: fingerprint -> what people said of the leak.
+    ``histories``: incident id -> alerts sent on it before. ``said``: fingerprint -> what people said of the leak.
     """
-    alerts = (_told(change, told, run, said or {}) for change in changes)
+    alerts = (_alert_of_change(change, histories, run, said or {}) for change in changes)
     return [alert for alert in alerts if alert is not None]
 
 
-def _told(
+def _alert_of_change(
     change: IncidentChange,
-    told: Mapping[str, Told],
+    histories: Mapping[str, AlertHistory],
     run: ExaminedRun,
     said: Mapping[str, Sequence[Acknowledgement]],
 ) -> Alert | None:
-    before = told.get(change.incident_id, Told())
+    before = histories.get(change.incident_id, AlertHistory())
     of_leak = said.get(change.finding.fingerprint, ())
     heard = hearing(of_leak, change, before, run.began_at, run.at)
     if heard is None:
         return None
-    event = event_for(change.after, change.finding.kind, heard.told.event)
+    event = event_for(change.after, change.finding.kind, heard.history.event)
     if event is None or not is_believed(event, change.stood_seconds, run):
         return None
-    way = way_to_tell(event, heard.told, run.at, change.still_seconds)
+    way = way_to_tell(event, heard.history, run.at, change.still_seconds)
     if way is None:
         return None
     facts = incident_facts(event, change.incident_id, change.finding, run)
@@ -161,29 +167,31 @@ def _told(
     if heard.expired is not None:
         facts = noted(facts, f"still there; its acknowledgement has expired: {heard.expired}")
     if way == "digest":
-        facts = noted(facts, digest_sentence(event, heard.told, run.at))
+        facts = noted(facts, digest_sentence(event, heard.history, run.at))
     return _alert(event, change, before, run, facts, DIGEST if way == "digest" else "")
 
 
-def event_for(status: str | None, kind: str, told: str | None) -> str | None:
-    """The event to tell, or None. ``status`` is the incident's now, ``told`` the last event told of it."""
+def event_for(status: str | None, kind: str, last_event: str | None) -> str | None:
+    """Return the event to send, or None. ``status`` is the incident's now, ``last_event`` the last event reported
+    of it.
+    """
     if status in ("suspected", "confirmed"):
-        if told in CERTAIN or (told == SUSPECTED and status == "suspected"):
+        if last_event in CERTAIN or (last_event == SUSPECTED and status == "suspected"):
             return None
         if kind == "count_contract":
             return VIOLATED
         return CONFIRMED if status == "confirmed" else SUSPECTED
     if status == "recovered":
-        return RECOVERED if told in OPEN else None
+        return RECOVERED if last_event in OPEN else None
     if status in _GONE:
-        return RESOLVED if told in OPEN or told == RECOVERED else None
+        return RESOLVED if last_event in OPEN or last_event == RECOVERED else None
     return None
 
 
 def _alert(
     event: str,
     change: IncidentChange,
-    before: Told,
+    before: AlertHistory,
     run: ExaminedRun,
     facts: dict[str, Any],
     subject: str,

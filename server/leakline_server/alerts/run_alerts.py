@@ -1,15 +1,16 @@
-"""What is told of a run besides its leaks: that memory will run out, that it fell silent, was killed or finished.
+"""What is informed of a run besides its leaks: that memory will run out, that it fell silent, was killed or finished.
 
 Pure. Memory that runs out is a question of its own: a filling buffer can bring it about, a leak need not.
 
-    last told of this attempt       risk now high    risk now critical
-    nothing, or a day ago           told             told
-    high, within a day              -                told
+    last reported of this attempt       risk now high    risk now critical
+    nothing, or a day ago           reported             reported
+    high, within a day              -                reported
     critical, within a day          -                -
 
-Each end is told once in an attempt, and that of each rank that was killed while others go on; silence each time the run
-has spoken before it. One that speaks and falls silent again and again is told three times within an hour; the fourth
-message is a digest, which stands for all that come until none has for an hour, or the run has ended.
+Each end is reported once in an attempt, and that of each rank that was killed while others go on; silence each time
+the run has spoken before it. One that speaks and falls silent again and again is reported three times within an
+hour; the fourth message is a digest, which stands for all that come until none has for an hour, or the run has
+ended.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from leakline.analysis.results import to_json
 from leakline.text_format import count_of, format_change, format_silence, seen_of
 from leakline.transport.oom_inference import INTERRUPTED, UNWATCHED, said_at_end
 
-from ..store.alerts.alert_rows import Alert, Telling, Told
+from ..store.alerts.alert_rows import Alert, AlertHistory, SentAlert
 from .alert_payload import FINISHED, KILLED, OOM_RISK, SILENT, ExaminedRun, noted, run_facts
 from .flapping import HOUR_SECONDS
 from .incident_alerts import alert_id
@@ -34,7 +35,7 @@ RUN: Final = "run"
 DAY_SECONDS: Final = 86_400.0
 # Within an hour; one more is a digest.
 MAX_SILENCES: Final = 3
-# A forecast is worth telling for so long at least, be its moment ever so near.
+# A forecast is worth reporting for so long at least, be its moment ever so near.
 MIN_LIFE_SECONDS: Final = 60.0
 
 _RISKS: Final = {"high": 1, "critical": 2}
@@ -52,8 +53,8 @@ _AFTER: Final = "Start again from the last checkpoint; the run's page shows its 
 
 
 @dataclass(frozen=True, slots=True)
-class OomTold:
-    """What was last told of memory running out: its risk, the attempt, when, and how many times anything was."""
+class LastOomAlert:
+    """What was last reported of memory running out: its risk, the attempt, when, and how many times anything was."""
 
     risk: str
     attempt: int
@@ -61,26 +62,26 @@ class OomTold:
     count: int
 
 
-def oom_told(payload: Mapping[str, Any], at: float, count: int) -> OomTold:
+def last_oom_alert(payload: Mapping[str, Any], at: float, count: int) -> LastOomAlert:
     """From the facts that `oom_alert` made."""
-    return OomTold(payload["forecast"]["risk"], payload["run"]["attempt"], at, count)
+    return LastOomAlert(payload["forecast"]["risk"], payload["run"]["attempt"], at, count)
 
 
-def oom_alert(run: ExaminedRun, told: OomTold | None) -> Alert | None:
-    """That memory will run out, if it has to be told now."""
+def oom_alert(run: ExaminedRun, last: LastOomAlert | None) -> Alert | None:
+    """That memory will run out, if it has to be reported now."""
     risk = run.verdict.oom.risk
     if risk not in _RISKS or run.state != "running":
         return None
-    if told is not None and _is_fresh(told, run) and _RISKS[risk] <= _RISKS.get(told.risk, 0):
+    if last is not None and _is_fresh(last, run) and _RISKS[risk] <= _RISKS.get(last.risk, 0):
         return None
     summary = f"Risk {risk}: {run.verdict.oom.sentence}"
     facts = run_facts(OOM_RISK, run, summary, [_SAVE])
-    count = 0 if told is None else told.count
+    count = 0 if last is None else last.count
     return _alert(OOM_RISK, run, OOM, f"{_attempt(run)} {risk} {count}", facts, expiry(run))
 
 
-def _is_fresh(told: OomTold, run: ExaminedRun) -> bool:
-    return told.attempt == run.attempt and run.at - told.at < DAY_SECONDS
+def _is_fresh(last: LastOomAlert, run: ExaminedRun) -> bool:
+    return last.attempt == run.attempt and run.at - last.at < DAY_SECONDS
 
 
 def end_alert(run: ExaminedRun) -> Alert | None:
@@ -88,16 +89,16 @@ def end_alert(run: ExaminedRun) -> Alert | None:
     event = _ENDS.get(run.state)
     if event is None or run.at - (run.ended_at or run.at) > DAY_SECONDS:
         return None
-    title, how = _told_end(run)
+    title, how = _sent_end(run)
     said = said_at_end(to_json(run.verdict), run.state, run.reason)
-    # It tells how the run ended itself, unless what it says is the same without.
+    # It says how the run ended itself, unless what it says is the same without.
     summary = said if said != run.verdict.summary else f"{how}. {said}"
     advice = [] if run.state == "finished" or _is_interrupted(run) else [_AFTER]
     facts = run_facts(event, run, summary, advice, title)
     return _alert(event, run, RUN, _attempt(run), facts)
 
 
-def _told_end(run: ExaminedRun) -> tuple[str, str]:
+def _sent_end(run: ExaminedRun) -> tuple[str, str]:
     """Title and sentence. Of a program that goes on nobody must read that it finished."""
     after, name = f"after {_generations(run)}", f"{run.project}/{run.name}"
     if run.state == "finished" and run.reason == UNWATCHED:
@@ -123,29 +124,29 @@ def vanished_alert(run: ExaminedRun, rank: int, reason: str) -> Alert:
     return _alert(KILLED, run, RUN, f"{_attempt(run)} rank {rank}", facts)
 
 
-def is_quiet(run: ExaminedRun, told: Told) -> bool:
-    """Whether a digest stands for this silence. ``told``: what was told of the run itself."""
-    silences = _silences(told)
+def is_quiet(run: ExaminedRun, history: AlertHistory) -> bool:
+    """Whether a digest stands for this silence. ``history``: alerts on the run itself."""
+    silences = _silences(history)
     until = silences[-1].quiet_until if silences else None
     return until is not None and run.at < until
 
 
-def silent_alert(run: ExaminedRun, told: Told) -> Alert | None:
+def silent_alert(run: ExaminedRun, history: AlertHistory) -> Alert | None:
     """That nothing was heard of the run since ``last_seen_at``; None where a digest stands for it."""
-    if is_quiet(run, told):
+    if is_quiet(run, history):
         return None
     seconds = max(0, round(run.at - run.last_seen_at))
     near = "Its memory was about to run out. " if run.verdict.oom.risk == "critical" else ""
     heard = f"Nothing heard for {format_silence(seconds)}, after {_generations(run)}."
     summary = f"{heard} {near}{_said_until(run)}".rstrip()
     facts = run_facts(SILENT, run, summary, [_LOOK], f"Run silent: {run.project}/{run.name}")
-    recent = [silence for silence in _silences(told) if silence.at > run.at - HOUR_SECONDS]
+    recent = [silence for silence in _silences(history) if silence.at > run.at - HOUR_SECONDS]
     quiet_until = None
     if len(recent) >= MAX_SILENCES:
         quiet_until = quiet_from(run.at)
         minutes = count_of(max(1, round((run.at - recent[0].at) / 60)), "minute")
         often = f"fell silent {len(recent) + 1} times in {minutes}"
-        facts = noted(facts, f"{often}; told again when it has not for an hour, or has ended")
+        facts = noted(facts, f"{often}; sent again when it has not for an hour, or has ended")
     return _alert(SILENT, run, RUN, repr(run.last_seen_at), facts, quiet_until=quiet_until)
 
 
@@ -161,13 +162,13 @@ def _said_until(run: ExaminedRun) -> str:
 
 
 def quiet_from(at: float) -> float:
-    """Until when nothing is told of silences when there was one at ``at``, and a digest stands for it."""
+    """Until when nothing is informed of silences when there was one at ``at``, and a digest stands for it."""
     return at + HOUR_SECONDS
 
 
-def _silences(told: Told) -> list[Telling]:
+def _silences(history: AlertHistory) -> list[SentAlert]:
     """Those since the run ended last."""
-    return list(takewhile(lambda telling: telling.event == SILENT, reversed(told.tellings)))[::-1]
+    return list(takewhile(lambda sent: sent.event == SILENT, reversed(history.alerts_sent)))[::-1]
 
 
 def _attempt(run: ExaminedRun) -> str:

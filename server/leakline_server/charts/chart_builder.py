@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from leakline.analysis.results import BookLine, Books
+from leakline.analysis.results import PhaseAccount, PhaseAccounts
 
 from .chart_parts import (
     COLOURS,
@@ -148,24 +148,32 @@ def _first_x(lines: Sequence[Points]) -> float:
     return min((points.x[0] for points in lines if points.x), default=0)
 
 
-def books_chart(
-    axis: Axis, palette: Palette, books: Books, chart_id: str = "books", levels: tuple[Level, ...] = (),
-) -> Chart | None:  # fmt: skip
+def phases_chart(
+    axis: Axis,
+    palette: Palette,
+    phase_accounts: PhaseAccounts,
+    chart_id: str = "phases",
+    levels: tuple[Level, ...] = (),
+) -> Chart | None:
     """Growth booked to each phase, stacked per generation; the tick marks are the sums."""
-    if not books.generations:
+    if not phase_accounts.generations:
         return None
-    step = -(-len(books.generations) // MAX_BARS)
-    x = [_mean(part) for part in _chunks(books.generations, step)]
+    step = -(-len(phase_accounts.generations) // MAX_BARS)
+    x = [_mean(part) for part in _chunks(phase_accounts.generations, step)]
     bars = [
         palette.paint(
-            Line(line.name, x, _per_generation(line.bytes, books, step), draw="bar"),
+            Line(line.name, x, _per_generation(line.bytes, phase_accounts, step), draw="bar"),
             line.name,
         )
-        for line in books.lines
+        for line in phase_accounts.lines
         if any(line.bytes)
     ]
     total = Line(
-        name="sum", x=x, y=_per_generation(books.total, books, step), draw="points", colour=0
+        name="sum",
+        x=x,
+        y=_per_generation(phase_accounts.total, phase_accounts, step),
+        draw="points",
+        colour=0,
     )
     return Chart(
         id=chart_id, unit="bytes", y_title=f"growth per {axis.title}", x_title=axis.title,
@@ -173,41 +181,47 @@ def books_chart(
     )  # fmt: skip
 
 
-def _per_generation(values: Sequence[float], books: Books, step: int) -> list[float]:
+def _per_generation(
+    values: Sequence[float], phase_accounts: PhaseAccounts, step: int
+) -> list[float]:
     """The means of so many entries at a time, each of which may stand for several generations."""
-    spans = [books.span(i) for i in range(len(values))]
+    spans = [phase_accounts.span(i) for i in range(len(values))]
     parts = zip(_chunks(values, step), _chunks(spans, step), strict=True)
     return [sum(amounts) / sum(counts) for amounts, counts in parts]
 
 
-def books_within(books: Books, first: float, last: float) -> Books:
-    """The books of the generations from ``first`` to ``last``."""
-    kept = [i for i, generation in enumerate(books.generations) if first <= generation <= last]
+def accounts_within(phase_accounts: PhaseAccounts, first: float, last: float) -> PhaseAccounts:
+    """The phase accounts of the generations from ``first`` to ``last``."""
+    kept = [
+        i for i, generation in enumerate(phase_accounts.generations) if first <= generation <= last
+    ]
     at = slice(kept[0], kept[-1] + 1) if kept else slice(0, 0)
     lines = tuple(
-        BookLine(line.name, line.bytes[at], line.seconds[at], line.executions[at])
-        for line in books.lines
+        PhaseAccount(line.name, line.bytes[at], line.seconds[at], line.executions[at])
+        for line in phase_accounts.lines
     )
-    return Books(books.generations[at], lines, books.total[at], books.spans[at])
+    return PhaseAccounts(
+        phase_accounts.generations[at], lines, phase_accounts.total[at], phase_accounts.spans[at]
+    )
 
 
-def same_scale(books: Sequence[Books]) -> tuple[float, float]:
-    """Highest and lowest stack over several books, with some air."""
+def same_scale(phase_accounts: Sequence[PhaseAccounts]) -> tuple[float, float]:
+    """Highest and lowest stack over several phase accounts, with some air."""
     highs, lows = [0.0], [0.0]
-    for each in books:
+    for each in phase_accounts:
         for i, column in enumerate(zip(*(line.bytes for line in each.lines), strict=True)):
             highs.append(sum(value for value in column if value > 0) / each.span(i))
             lows.append(sum(value for value in column if value < 0) / each.span(i))
     return 1.05 * min(lows), 1.05 * max(highs)
 
 
-def seconds_chart(axis: Axis, palette: Palette, books: Books) -> Chart | None:
+def seconds_chart(axis: Axis, palette: Palette, phase_accounts: PhaseAccounts) -> Chart | None:
     """Where the time of each generation went, booked like the memory."""
-    timed = [line for line in books.lines if any(line.seconds)]
-    if not timed or not books.generations:
+    timed = [line for line in phase_accounts.lines if any(line.seconds)]
+    if not timed or not phase_accounts.generations:
         return None
-    step = -(-len(books.generations) // MAX_BARS)
-    x = [_mean(part) for part in _chunks(books.generations, step)]
+    step = -(-len(phase_accounts.generations) // MAX_BARS)
+    x = [_mean(part) for part in _chunks(phase_accounts.generations, step)]
     lines = [
         palette.paint(
             Line(
@@ -256,7 +270,7 @@ MEMORY_SERIES: Final = (*_SPLIT_AREAS, *_SPLIT_LINES)
 
 
 def memory_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart | None:
-    """Resident memory by kind, stacked; what lies beside it as lines."""
+    """Resident memory by kind, stacked; what lies next to it as lines."""
     by_name = {p.name: p for p in points if _measured(p)}
     areas = [
         _named_line(by_name[name], title, colour, kind, draw="area")
@@ -278,7 +292,7 @@ def memory_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Char
     return _chart("memory", "bytes", "memory", axis, [*areas, *lines])
 
 
-# What a device tells -> title, place in the colours, whether it waits in the legend.
+# What a device reports -> title, place in the colours, whether it waits in the legend.
 _GPU_WORDS: Final = {
     "allocated_bytes": ("allocated", 0, False),
     "reserved_bytes": ("reserved", 1, False),
@@ -295,13 +309,13 @@ _DEVICE: Final = re.compile(r"(?:(?P<by>cuda|gpu)\.(?P<device>\d+)|mps)\.(?P<wha
 
 def gpu_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart | None:
     """What torch and the driver tell of every device that the process uses."""
-    told = [(p, found) for p in points if _measured(p) and (found := _DEVICE.fullmatch(p.name))]
-    used = {found["device"] for _, found in told if found["by"] == "cuda"}
+    devices = [(p, found) for p in points if _measured(p) and (found := _DEVICE.fullmatch(p.name))]
+    used = {found["device"] for _, found in devices if found["by"] == "cuda"}
     lines = []
-    for p, found in told:
+    for p, found in devices:
         device, what = found["device"], found["what"]
         if what not in _GPU_WORDS or (used and found["by"] == "gpu" and device not in used):
-            # Before torch wakes a device, the driver tells of all that the process may see.
+            # Before torch wakes a device, the driver reports all that the process may see.
             continue
         title, place, hidden = _GPU_WORDS[what]
         name = "Metal" if device is None else f"GPU {device}"

@@ -14,7 +14,7 @@ import msgspec
 
 from leakline.analysis.assertions.declared_limits import KEPT_BY_GENERATION
 from leakline.analysis.generation_axis import UNITS_OF_TIME
-from leakline.analysis.results import Books, OomForecast, to_json
+from leakline.analysis.results import OomForecast, PhaseAccounts, to_json
 from leakline.analysis.run_history import TENSOR_BYTES
 
 Unit = Literal["bytes", "count", "seconds", "share", "number"]
@@ -98,7 +98,7 @@ class Cone:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """``text`` is told when one points at it; its lines are short."""
+    """``text`` is shown when one points at it; its lines are short."""
 
     x: float
     label: str
@@ -297,7 +297,7 @@ def plan_bands(
 def forecast(
     verdict: Mapping[str, Any] | None, last: tuple[float, float] | None, axis: Axis, first_x: float
 ) -> tuple[Cone | None, tuple[Level, ...]]:
-    """The growth carried on for a while, and the limit where it is near enough to be seen beside the run."""
+    """The growth carried on for a while, and the limit where it is near enough to be seen with the run."""
     growth = (verdict or {}).get("growth_bytes_per_generation")
     one = one_unit(verdict, axis)
     if verdict is None or last is None or one is None:
@@ -344,17 +344,22 @@ def limit_word(source: str | None) -> str:
     }.get(source or "", "unknown")
 
 
-def budget_levels(verdict: Mapping[str, Any] | None, books: Books) -> tuple[Level, ...]:
-    """The bounds of a budget of every generation, beside the bars that they speak of."""
-    near = FAR * max((abs(each) / books.span(i) for i, each in enumerate(books.total)), default=0)
-    told = [
+def budget_levels(
+    verdict: Mapping[str, Any] | None, phase_accounts: PhaseAccounts
+) -> tuple[Level, ...]:
+    """The bounds of a budget of every generation, next to the bars that they concern."""
+    near = FAR * max(
+        (abs(each) / phase_accounts.span(i) for i, each in enumerate(phase_accounts.total)),
+        default=0,
+    )
+    levels = [
         check
         for check in (verdict or {}).get("assertions") or ()
         if check["origin"] == "budget" and check["metric"] == KEPT_BY_GENERATION
     ]
     bounds = {
         (check[name], label, tone)
-        for check in told
+        for check in levels
         for name, label, tone in (("high", "budget", "watch"), ("leak", "a leak from here on", "confirmed"))
         if check[name] is not None and check[name] <= near
     }  # fmt: skip

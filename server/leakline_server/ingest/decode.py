@@ -60,8 +60,8 @@ MIN_FOR_CONSTANT: Final = 48
 # Inflated at a time.
 PIECE_BYTES: Final = 256 * 1024
 
-# A leak cannot be told from a counter that wrapped, so what counts things must not be negative. The books are
-# changes, and a gauge is whatever its owner says.
+# A leak cannot be distinguished from a counter that wrapped, so what counts things must not be negative. The phase
+# accounts are changes, and a gauge is whatever its owner says.
 _COUNTS: Final = re.compile(
     r"(?!phase\.|gauge\.).*(?:_bytes|\.bytes|\.count|_count|\.length|\.capacity|\.open)"
 )
@@ -506,7 +506,7 @@ def _wrong_version(version: Any) -> InvalidField:
 
 
 def _explain(body: bytes, message: str) -> InvalidField | Malformed:
-    """The field and value behind a message of msgspec, which tells a path but neither keys nor values."""
+    """The field and value behind a message of msgspec, which reports a path but neither keys nor values."""
     try:
         loose = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -2,7 +2,7 @@
 
     resource            service.name, service.instance.id (else host.name and process.pid)  -> a run, with one process
     data points         of one moment                                                       -> a snapshot
-    leakline.generation a gauge beside them, or an attribute of a point                     -> its generation
+    leakline.generation a gauge next to them, or an attribute of a point                     -> its generation
     leakline.phase      an attribute of a point                                             -> its phase
 
 What exists in the semantic conventions is mapped by `NAMES`, and only here, because several of those names have
@@ -43,7 +43,7 @@ JSON: Final = "application/json"
 TOGETHER_SECONDS: Final = 0.5
 _NOT_RECORDED: Final = 1
 
-# Name, and where it has one the attribute that tells it apart -> series.
+# Name, and where it has one the attribute that distinguishes it -> series.
 NAMES: Final[Mapping[tuple[str, str, str], str]] = {
     ("process.memory.usage", "", ""): "process.rss_bytes",
     ("process.memory.virtual", "", ""): "process.vms_bytes",
@@ -81,8 +81,8 @@ _INTEGERS: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What one resource told: the run it is, and its snapshots in order, which are numbered by who stores them.
+class ResourceSnapshots:
+    """One resource of a request: its run, and its snapshots in order, which the store numbers.
 
     ``names_project``: else it is that of its service, where whoever sends it may choose.
     """
@@ -92,7 +92,7 @@ class Told:
     snapshots: tuple[Snapshot, ...]
     names_project: bool
 
-    def of_project(self, project: str) -> Told:
+    def of_project(self, project: str) -> ResourceSnapshots:
         """Two projects may have services and instances of the same names: each has a run of its own."""
         named = f"{project}\n{self.process.instance}".encode()
         run_id = f"otlp-{hashlib.sha256(named).hexdigest()[:20]}"
@@ -107,7 +107,7 @@ def is_installed() -> bool:
     return True
 
 
-def read_request(body: bytes, content_type: str) -> tuple[Told, ...]:
+def read_request(body: bytes, content_type: str) -> tuple[ResourceSnapshots, ...]:
     """Raises Unsupported, Malformed, InvalidField and TooLarge."""
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
         ExportMetricsServiceRequest,
@@ -123,7 +123,7 @@ def read_request(body: bytes, content_type: str) -> tuple[Told, ...]:
     _parse(request, body, kind)
     if len(request.resource_metrics) > MAX_RESOURCES:
         raise _too_many("resources", len(request.resource_metrics), MAX_RESOURCES)
-    return tuple(_told(i, resource) for i, resource in enumerate(request.resource_metrics))
+    return tuple(_snapshots_of(i, resource) for i, resource in enumerate(request.resource_metrics))
 
 
 def answer(content_type: str, nothing_of_ours: bool, late: int = 0) -> bytes:
@@ -136,7 +136,7 @@ def answer(content_type: str, nothing_of_ours: bool, late: int = 0) -> bytes:
     response = ExportMetricsServiceResponse()
     if nothing_of_ours:
         response.partial_success.error_message = (
-            "none of these metrics tells memory; docs/otlp.md names those that are taken"
+            "none of these metrics measures memory; docs/otlp.md names those that are taken"
         )
     elif late:
         response.partial_success.rejected_data_points = late
@@ -176,7 +176,7 @@ def _too_many(what: str, count: int, limit: int) -> TooLarge:
     )  # fmt: skip
 
 
-def _told(at: int, resource: Any) -> Told:
+def _snapshots_of(at: int, resource: Any) -> ResourceSnapshots:
     attributes = {
         pair.key: value
         for pair in resource.resource.attributes
@@ -205,8 +205,8 @@ def _told(at: int, resource: Any) -> Told:
         pid=pid if _is_integer(pid) and 0 <= pid < 2**31 else 0,
         host=_text(attributes, "host.name", ""),
     )
-    told = Told(header, process, snapshots, bool(project))
-    return told.of_project(project or _text(attributes, "service.namespace", service))
+    resource_snapshots = ResourceSnapshots(header, process, snapshots, bool(project))
+    return resource_snapshots.of_project(project or _text(attributes, "service.namespace", service))
 
 
 def _environment(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,11 +220,11 @@ def _environment(attributes: Mapping[str, Any]) -> dict[str, Any]:
         if key == _COMMAND_LINE and isinstance(text, str):
             # A secret may stand behind the option that names it.
             text = " ".join(command_line(text.split()))
-        told = redacted({name: text})
-        room -= len(msgspec.json.encode(told))
+        cleaned = redacted({name: text})
+        room -= len(msgspec.json.encode(cleaned))
         if room < 0:
             break
-        found |= told
+        found |= cleaned
     return found
 
 
@@ -269,7 +269,7 @@ class _Point:
 
 
 def _points(resource: Any) -> list[_Point]:
-    """Of what tells memory, in the order of time."""
+    """The points that report memory, in the order of time."""
     found: list[_Point] = []
     generations: list[tuple[float, int]] = []
     for scope in resource.scope_metrics:
@@ -305,15 +305,17 @@ def _is_whole(point: Any) -> bool:
     return not point.flags & _NOT_RECORDED and value.is_integer() and abs(value) <= 2**53
 
 
-def _with_generations(points: list[_Point], told: list[tuple[float, int]]) -> Iterator[_Point]:
-    """Each point with the generation that was told nearest to it, in the same moment."""
-    times = [time for time, _ in told]
+def _with_generations(
+    points: list[_Point], generations: list[tuple[float, int]]
+) -> Iterator[_Point]:
+    """Each point with the generation that was reported nearest to it, in the same moment."""
+    times = [time for time, _ in generations]
     for point in points:
         at = bisect_left(times, point.time)
         near = [
-            told[i]
+            generations[i]
             for i in (at - 1, at)
-            if 0 <= i < len(told) and abs(times[i] - point.time) <= TOGETHER_SECONDS
+            if 0 <= i < len(generations) and abs(times[i] - point.time) <= TOGETHER_SECONDS
         ]
         if point.generation is not None or not near:
             yield point

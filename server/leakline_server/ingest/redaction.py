@@ -21,15 +21,15 @@ _OF_A_TOKENIZER: Final = re.compile(r"[<\[{|].*|[\d.,_]*")
 _SHORTEST_TOKEN: Final = 8
 
 
-def redacted(told: Any) -> Any:
+def redacted(given: Any) -> Any:
     """A JSON value without what keys call a secret, and without those that texts say themselves."""
-    if isinstance(told, str):
-        return masked(told)
-    if isinstance(told, dict):
-        return {key: _under(key, value) for key, value in told.items()}
-    if isinstance(told, (list, tuple)):
-        return [redacted(each) for each in told]
-    return told
+    if isinstance(given, str):
+        return masked(given)
+    if isinstance(given, dict):
+        return {key: _under(key, value) for key, value in given.items()}
+    if isinstance(given, (list, tuple)):
+        return [redacted(each) for each in given]
+    return given
 
 
 def _under(key: str, value: Any) -> Any:

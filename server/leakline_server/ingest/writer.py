@@ -1,7 +1,7 @@
 """The one thread that writes batches: everything that waits goes into one transaction, then all are answered.
 
 One fsync serves many batches, so durability costs little under load and 0.2 ms when idle. Sealing happens on a thread
-of its own (`workers/storage_upkeep.py`), which is told here of which processes enough waits.
+of its own (`workers/storage_upkeep.py`), which the writer notifies when enough of a process waits.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Writer:
         self._queue: FairQueue[_Waiting] = FairQueue()
         self._turned_away = TurnedAway()
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Processes, and how many of their snapshots were sealed: told by the sealer's thread.
+        # Processes, and how many of their snapshots were sealed: set by the sealer's thread.
         self._sealed: deque[tuple[Key, int]] = deque()
         self._worker = Worker("writer", self._once, partial(quarantine.after, engine))
         self.figures = WriterFigures()
@@ -218,7 +218,7 @@ class Writer:
             perhaps = of_damage or (of_damage is None and _is_of_the_batch(error))
             return [_not_written() if perhaps else _refusal(error) for _ in group], ()
         self.figures.commits += 1
-        full_disk.over(self._engine)
+        full_disk.mark_recovered(self._engine)
         self._taken_again()
         return written
 
@@ -226,7 +226,7 @@ class Writer:
         """What lasts once, however many batches come meanwhile."""
         if is_out_of_space(error):
             self.figures.refused = False
-            full_disk.met(self._engine)
+            full_disk.mark_full(self._engine)
         elif _is_of_the_batch(error):
             log.error("could not write %d batches: %s", count, without_content(error))
         elif not self.figures.refused:

@@ -1,4 +1,5 @@
-"""What people and programs show to be let in: made, told apart, and what is kept of it. Knows no database and no HTTP.
+"""Credentials of people and programs: how they are made, recognised, and what is kept of them. Knows no database
+and no HTTP.
 
 A token is 256 random bits behind a word that says what it is for, so its SHA-256 is kept: nobody finds a token by
 trying, and a look costs a microsecond. A password is what somebody could think of, so argon2 is kept of it, which
@@ -43,11 +44,11 @@ def make_session() -> str:
 
 
 def digest_of(secret: str) -> str:
-    """What is kept. A look for it tells no time of use: who can choose a digest cannot choose a token."""
+    """What is kept. Looking for it leaks nothing by its timing: who can choose a digest cannot choose a token."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def beginning_of(token: str) -> str:
+def prefix_of(token: str) -> str:
     scope = token.split("_")[1]
     return token[: len(PREFIX) + len(scope) + 2 + SHOWN_CHARACTERS]
 

@@ -14,7 +14,7 @@ from ..store import access
 from ..store.access import NewToken, Token, TooManyTokens
 from ..store.engine import Engine
 from ..store.runs.runs import iso, iso_or_none
-from .credentials import SCOPES, Scope, beginning_of, digest_of, make_token
+from .credentials import SCOPES, Scope, digest_of, make_token, prefix_of
 
 DEFAULT_DAYS: Final = 365.0
 _DAY_SECONDS: Final = 86_400.0
@@ -42,7 +42,7 @@ def only_where_asked(asked: bool) -> None:
 
 
 def issue(engine: Engine, wish: Wish, now: float) -> tuple[Token, str]:
-    """What is known of it, and the token itself, which nothing tells again. Raises InvalidField, Conflict."""
+    """What is known of it, and the token itself, which is never shown again. Raises InvalidField, Conflict."""
     _check(wish)
     project = (wish.project or DEFAULT_PROJECT) if wish.scope == "ingest" else None
     secret = make_token(wish.scope)
@@ -51,7 +51,7 @@ def issue(engine: Engine, wish: Wish, now: float) -> tuple[Token, str]:
         scope=wish.scope,
         project=project,
         browser=wish.browser,
-        begins=beginning_of(secret),
+        prefix=prefix_of(secret),
         digest=digest_of(secret),
         expires_at=None if wish.days is None else now + wish.days * _DAY_SECONDS,
     )
@@ -82,7 +82,7 @@ def to_json(token: Token) -> dict[str, Any]:
         "scope": token.scope,
         "project": token.project,
         "browser": token.browser,
-        "begins": token.begins,
+        "prefix": token.prefix,
         "state": token.state_at(time.time()),
         "created_at": iso(token.created_at),
         "expires_at": iso_or_none(token.expires_at),

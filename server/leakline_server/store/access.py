@@ -54,7 +54,7 @@ class Token:
     scope: str
     project: str | None
     browser: bool
-    begins: str
+    prefix: str
     created_at: float
     expires_at: float | None
     last_used_at: float | None
@@ -73,7 +73,7 @@ class NewToken:
     scope: str
     project: str | None
     browser: bool
-    begins: str
+    prefix: str
     digest: str
     expires_at: float | None
 

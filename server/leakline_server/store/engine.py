@@ -120,7 +120,7 @@ class _File:
         self._lock = threading.Lock()
 
     def make(self) -> None:
-        """For us alone, whatever the umask, as what SQLite puts beside it. One that is there stays."""
+        """For us alone, whatever the umask, as what SQLite puts next to it. One that is there stays."""
         if self._first is not None:
             # SQLite would make a new one, and everybody who connects later would write into that.
             self.check()

@@ -70,7 +70,7 @@ def save(
 def unmoved(
     connection: Connection, run_id: str, changes: Sequence[IncidentChange], now: float
 ) -> list[IncidentChange]:
-    """The other incidents of the run, as they stand: what was not told of them may have to be told now."""
+    """The other incidents of the run: alerts that were held back may have to be sent now."""
     moved = {change.incident_id for change in changes}
     rows = connection.execute(select(incidents).where(incidents.c.run_id == run_id)).all()
     return [
@@ -230,7 +230,7 @@ def _exchange(connection: Connection, row: Any, other: Any, fingerprint: str) ->
 
 
 def _free_id(run_id: str, fingerprint: str, taken: set[str]) -> str:
-    """An incident keeps its id when it is named anew, so that of its first fingerprint may be in use."""
+    """An incident keeps its id when it is named again, so that of its first fingerprint may be in use."""
     number = incident_id(run_id, fingerprint)
     while number in taken:
         fingerprint += "+"

@@ -381,13 +381,13 @@ def _group(
         "changed_at": iso(row.changed_at),
         "runs_total": row.runs,
         "runs": [_seen(one, closed_at) for one in seen],
-        "said": [_said_json(one) for one in holding],
+        "acknowledgements": [_said_json(one) for one in holding],
         "finding": finding,
     }
 
 
 def _seen(row: Row[Any], closed_at: float | None) -> dict[str, Any]:
-    back = closed_at is not None and row.status in LEAKED and (row.began_at or 0.0) > closed_at
+    reopened = closed_at is not None and row.status in LEAKED and (row.began_at or 0.0) > closed_at
     return {
         "run": row.run_id,
         "name": row.name,
@@ -397,7 +397,7 @@ def _seen(row: Row[Any], closed_at: float | None) -> dict[str, Any]:
         "summary": row.summary,
         "first_seen_at": iso(row.first_seen_at),
         "changed_at": iso(row.changed_at),
-        "back": back,
+        "reopened": reopened,
     }
 
 

@@ -61,7 +61,7 @@ def _current(connection: Connection) -> str | None:
 
 
 def revisions(scripts: Path) -> list[str]:
-    """All that this version knows, oldest first. Told by their files: most starts have nothing to do, and need not
+    """All that this version knows, oldest first. Reported by their files: most starts have nothing to do, and need not
     load Alembic to find that out.
     """
     return sorted(path.stem for path in (scripts / "versions").glob("[0-9]*.py"))
@@ -75,7 +75,7 @@ def _run(engine: Engine, scripts: Path, step: Callable[[Config], None]) -> None:
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239114)")
         config.attributes["connection"] = connection
         for view in FORMER_VIEWS:
-            # A table that a view reads cannot be made anew under it.
+            # A table that a view reads cannot be made again under it.
             connection.exec_driver_sql(f"DROP VIEW IF EXISTS {view}")
         step(config)
 

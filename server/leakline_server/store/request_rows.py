@@ -18,7 +18,7 @@ from .runs.run_history import NoSuchRun
 from .runs.runs import locked
 from .schema import requests
 
-# Waiting for one run, and for all that is told at all.
+# Waiting for one run, and for all runs together.
 MAX_TOLD: Final = 16_384
 # What no batch has answered by then is forgotten: the process ended, or does not know requests.
 EXPIRE_SECONDS: Final = 3_600.0
@@ -53,7 +53,7 @@ class Request:
     by_person: bool
     asked_at: float
 
-    def told(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, str]:
         """As the answer to a batch carries it."""
         named = {"type": self.type} if self.type else {}
         by = "person" if self.by_person else "server"
@@ -94,7 +94,7 @@ def last_asked_at_generation(engine: Engine, run_id: str, type_name: str) -> int
 
 
 def waiting(engine: Engine, now: float) -> list[Request]:
-    """Everything that some process is still to be told, the oldest first."""
+    """Every request that some process is still to receive, the oldest first."""
     query = (
         select(requests)
         .where(requests.c.answered.is_(False), requests.c.asked_at > now - EXPIRE_SECONDS)
@@ -105,11 +105,11 @@ def waiting(engine: Engine, now: float) -> list[Request]:
         return [_request(row) for row in connection.execute(query)]
 
 
-def answered(engine: Engine, told: Mapping[str, str]) -> None:
-    """Request id -> run, of those of which a batch has told the outcome."""
+def answered(engine: Engine, answers: Mapping[str, str]) -> None:
+    """Request id -> run, of those whose outcome a batch has reported."""
     with writing(engine) as connection:
         # All who lock several take them in this order.
-        for number, run_id in sorted(told.items(), key=lambda one: one[::-1]):
+        for number, run_id in sorted(answers.items(), key=lambda one: one[::-1]):
             own = (requests.c.run_id == run_id, requests.c.id == number)
             connection.execute(update(requests).where(*own).values(answered=True))
 

@@ -7,7 +7,7 @@
           ├─ series                   the names, numbered
           ├─ details                  events, large objects, censuses and holders, packed per batch
           ├─ requests                 what its processes are asked for
-          ├─ incidents ── alerts ── deliveries ── tries
+          ├─ incidents ── alerts ── deliveries ── delivery_attempts
           ├─ assertion_states         the last result of a rule for the run
           ├─ sizes                    how large it is
           └─ deletions                since when people want it gone
@@ -97,7 +97,7 @@ runs = Table(
     Column("last_seen_at", Double, nullable=False),
     Column("ended_at", Double),
     # The end is concluded from silence, not said by anybody.
-    Column("presumed", Boolean, nullable=False, server_default=text("false")),
+    Column("end_inferred", Boolean, nullable=False, server_default=text("false")),
     # Counts every change of the run; the id of live messages.
     Column("revision", BigInteger, nullable=False, server_default="0"),
     # Counts the transactions that brought batches.
@@ -115,7 +115,7 @@ runs = Table(
     Column("status", Text, nullable=False, server_default="learning"),
     # Of the verdict, written with it: bytes a generation, and when memory runs out.
     Column("growth_bytes", Double),
-    Column("runs_out_at", Double),
+    Column("oom_at", Double),
     # The list of runs: newest first, in one project or in all.
     Index("ix_runs_started_at", "started_at", "id"),
     Index("ix_runs_project", "project", "started_at", "id"),
@@ -124,7 +124,7 @@ runs = Table(
     Index("ix_runs_name", "name", "id"),
     Index("ix_runs_growth_bytes", "growth_bytes", "id"),
     Index("ix_runs_rss_bytes", "rss_bytes", "id"),
-    Index("ix_runs_runs_out_at", "runs_out_at", "id"),
+    Index("ix_runs_oom_at", "oom_at", "id"),
     # The examiner's watch for runs that fell silent.
     Index("ix_runs_state", "state", "last_seen_at"),
 )
@@ -155,7 +155,7 @@ processes = Table(
     Column("ended_at", Double),
     Column("end_state", Text),
     Column("end_reason", Text, nullable=False, server_default=""),
-    Column("presumed", Boolean, nullable=False, server_default=text("false")),
+    Column("end_inferred", Boolean, nullable=False, server_default=text("false")),
     # Server clock minus client clock at the first batch; more than a few seconds is worth a look.
     Column("clock_skew_seconds", Double),
     Column("rss_bytes", BigInteger),
@@ -302,9 +302,9 @@ alerts = Table(
     Column("urgent", Boolean, nullable=False, server_default=text("true")),
     # After this it is of no use to anybody, such as a forecast whose time has come.
     Column("expires_at", Double),
-    # Of a digest: nothing more of its kind is told until then.
+    # Of a digest: nothing more of its kind is sent until then.
     Column("quiet_until", Double),
-    # What was told of a run, and of late.
+    # What was informed of a run, and of late.
     Index("ix_alerts_run_id", "run_id", "created_at"),
     # Those of an incident, which go with it.
     Index("ix_alerts_incident_id", "incident_id"),
@@ -325,7 +325,7 @@ webhooks = Table(
     Column("source", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("disabled_reason", Text),
-    # Tries since the last one that arrived, and when the first of them failed.
+    # Attempts since the last one that arrived, and when the first of them failed.
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("failing_since", Double),
 )
@@ -339,7 +339,7 @@ acknowledgements = Table(
     Column("fingerprint", Text, nullable=False),
     Column("kind", Text, nullable=False),  # acknowledged, ignored, closed
     Column("reason", Text, nullable=False),
-    # How bad it was then: what is worse is told all the same.
+    # How bad it was then: what is worse is sent all the same.
     Column("status", Text, nullable=False),
     Column("priority", Text, nullable=False),
     Column("created_at", Double, nullable=False),
@@ -406,7 +406,7 @@ deliveries = Table(
     Column("state", Text, nullable=False),
     Column("due_at", Double, nullable=False),
     Column("claimed_until", Double),
-    Column("tries", Integer, nullable=False, server_default="0"),
+    Column("attempts", Integer, nullable=False, server_default="0"),
     Column("last_status", Integer),
     Column("last_error", Text),
     Column("delivered_at", Double),
@@ -415,8 +415,8 @@ deliveries = Table(
     UniqueConstraint("alert_id", "webhook_id"),
 )
 
-tries = Table(
-    "tries",
+delivery_attempts = Table(
+    "delivery_attempts",
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
     Column("delivery_id", ForeignKey("deliveries.id", ondelete="CASCADE"), nullable=False),
@@ -424,7 +424,7 @@ tries = Table(
     Column("seconds", Double, nullable=False),
     Column("status", Integer),
     Column("error", Text),
-    Index("ix_tries_delivery_id", "delivery_id"),
+    Index("ix_delivery_attempts_delivery_id", "delivery_id"),
 )
 
 sizes = Table(
@@ -451,7 +451,7 @@ deletions = Table(
 removals = Table(
     "removals",
     metadata,
-    # No foreign key: the run is gone, and one with its id may have begun anew.
+    # No foreign key: the run is gone, and one with its id may have begun again.
     Column("run_id", Text, primary_key=True),
     # Its processes had numbers up to this one. Those of a run with its id have higher ones.
     Column("processes", BigInteger, nullable=False),
@@ -481,8 +481,8 @@ tokens = Table(
     Column("project", Text),
     # Of pages of other origins, which accept no other.
     Column("browser", Boolean, nullable=False),
-    # How it begins, by which people know it again.
-    Column("begins", Text, nullable=False),
+    # The first characters, by which people recognise it.
+    Column("prefix", Text, nullable=False),
     # SHA-256 of the token, which is nowhere else.
     Column("digest", Text, nullable=False, unique=True),
     Column("created_at", Double, nullable=False),

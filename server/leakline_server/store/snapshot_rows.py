@@ -47,7 +47,7 @@ HEADLINE: Final = (
     "cgroup.used_bytes", "cgroup.limit_bytes", "system.available_bytes", "python.objects", "tensors.count",
     "tensors.bytes", "arrays.count", "arrays.bytes", "figures.open", "cuda.0.allocated_bytes", "gpu.0.used_bytes",
 )  # fmt: skip
-# A page that was away for longer than this reads everything anew.
+# A page that was away for longer than this reads everything again.
 # Two blocks and what waits: a block is news as a whole in the moment when it is sealed.
 MAX_NEWS_ROWS: Final = 12_000
 _SHOWN: Final = (SEQUENCE, TIME, GENERATION, PHASE, KIND, LABEL)
@@ -57,7 +57,7 @@ _SHOWN: Final = (SEQUENCE, TIME, GENERATION, PHASE, KIND, LABEL)
 class News:
     """What is newer than a revision. ``rows``: process instance -> rows in order.
 
-    ``too_much``: the reader was away for long and should read everything anew.
+    ``too_much``: the reader was away for long and should read everything again.
     """
 
     revision: int

@@ -30,7 +30,7 @@ from sqlalchemy.engine import make_url
 
 from .engine import make_folder
 
-# Beside the file rather than the file: on some network file systems these locks are the very ones SQLite takes.
+# Next to the file rather than the file: on some network file systems these locks are the very ones SQLite takes.
 SUFFIX: Final = "-served"
 
 
@@ -57,7 +57,7 @@ def alone_on(url: str) -> Iterator[None]:
     import fcntl
 
     make_folder(path.parent)
-    with _opened_beside(path) as file:
+    with _opened_by_others(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -68,12 +68,12 @@ def alone_on(url: str) -> Iterator[None]:
         yield
 
 
-def _opened_beside(path: Path) -> IO[str]:
+def _opened_by_others(path: Path) -> IO[str]:
     # Never deleted: who deletes one that another has just opened leaves two of them.
     try:
         return path.with_name(path.name + SUFFIX).open("a+")
     except OSError as error:
-        # People know their file, and not what lies beside it.
+        # People know their file, and not what lies next to it.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -96,8 +96,8 @@ def _file_of(url: str) -> Path | None:
 # Of one step of a copy, 4 MiB where a page is 4 KiB; a rest after each leaves the disk to who writes.
 PAGES_PER_STEP: Final = 1_024
 REST_SECONDS: Final = 0.005
-# What SQLite keeps beside a file.
-BESIDE: Final = ("-wal", "-shm", "-journal")
+# What SQLite keeps next to a file.
+COMPANIONS: Final = ("-wal", "-shm", "-journal")
 # Of one whose process cannot be asked after: of another machine, or where a process of now has its number.
 LONG_SECONDS: Final = 86_400.0
 _PARTIAL: Final = re.compile(
@@ -139,9 +139,9 @@ def back_up(database: Path, target: Path) -> Checked:
 
 
 def restore(source: Path, database: Path) -> Path | None:
-    """Put a copy of ``source`` where the database is, which nobody may have open. What was there is kept beside it: its
-    path. The change is one renaming, so that there is a whole database at any moment. Owner and rights stay those of
-    the database, whatever those of the backup are. Raises CannotBackUp, OSError.
+    """Put a copy of ``source`` where the database is, which nobody may have open. What was there is kept next to
+    it: its path. The change is one renaming, so that there is a whole database at any moment. Owner and rights stay
+    those of the database, whatever those of the backup are. Raises CannotBackUp, OSError.
     """
     check(source)
     # Where a link to it stands, the link stays.
@@ -155,8 +155,8 @@ def restore(source: Path, database: Path) -> Path | None:
         _give_rights(new, source, database)
         kept = _keep(database) if database.exists() else None
         # Pages of the database of before would be read into the new one.
-        for name in BESIDE:
-            _beside(database, name).unlink(missing_ok=True)
+        for name in COMPANIONS:
+            _alongside(database, name).unlink(missing_ok=True)
         new.replace(database)
         _settle_folder(database.parent)
     finally:
@@ -195,7 +195,7 @@ def objects_of(database: Path) -> dict[tuple[str, str], object]:
 
 
 def _table(connection: sqlite3.Connection, name: str, sql: str) -> object:
-    """Not its text: what SQLite has written anew for an older version is quoted otherwise."""
+    """Not its text: what SQLite has written again for an older version is quoted otherwise."""
     columns = connection.execute("SELECT * FROM pragma_table_xinfo(?)", (name,)).fetchall()
     keys = connection.execute("SELECT * FROM pragma_foreign_key_list(?)", (name,)).fetchall()
     rules = Counter(re.findall(r"\b(?:VIRTUAL|CHECK|GENERATED|STRICT)\b", sql.upper()))
@@ -227,7 +227,7 @@ def _begin(path: Path, suffix: str) -> Path:
 
 
 def _remove(path: Path) -> None:
-    for name in ("", *BESIDE):
+    for name in ("", *COMPANIONS):
         path.with_name(path.name + name).unlink(missing_ok=True)
 
 
@@ -293,7 +293,7 @@ def _give_rights(new: Path, source: Path, database: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     with _opened(source) as reading, _opened(target) as writing:
-        # The moment that is copied. Without it every batch of a server would begin the copy anew.
+        # The moment that is copied. Without it every batch of a server would begin the copy again.
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM sqlite_master").fetchone()
         reading.backup(writing, pages=PAGES_PER_STEP, progress=lambda *_: time.sleep(REST_SECONDS))
@@ -308,10 +308,10 @@ def _keep(database: Path) -> Path:
     with contextlib.suppress(sqlite3.Error), _opened(database) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         connection.execute("PRAGMA journal_mode=DELETE").fetchone()
-    for name in ("", *BESIDE):
-        beside = _beside(database, name)
-        if beside.exists():
-            _keep_as(beside, _beside(kept, name))
+    for name in ("", *COMPANIONS):
+        alongside = _alongside(database, name)
+        if alongside.exists():
+            _keep_as(alongside, _alongside(kept, name))
     return kept
 
 
@@ -338,7 +338,7 @@ def _opened(database: Path) -> Iterator[sqlite3.Connection]:
     database = database.resolve()
     mode = "rw" if os.access(database, os.W_OK) else "ro"
     address = f"{database.as_uri()}?mode={mode}"
-    if mode == "ro" and not _beside(database, "-wal").exists():
+    if mode == "ro" and not _alongside(database, "-wal").exists():
         # Nobody has it open. Where the folder may not be written either, as of a snapshot of a disk, SQLite could not
         # make what it shares with others.
         address += "" if os.access(database.parent, os.W_OK) else "&immutable=1"
@@ -355,7 +355,7 @@ def _failing(what: str) -> Iterator[None]:
         raise CannotBackUp(f"{what}: {error}") from error
 
 
-def _beside(path: Path, suffix: str) -> Path:
+def _alongside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from fastapi import Path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from leakline.analysis.results import Interval, OomForecast, StoreFill, TypeGrowth
+from leakline.analysis.results import ContainerFill, Interval, OomForecast, TypeGrowth
 from leakline.core.environment import masked
 
 from ..ingest.redaction import redacted
@@ -21,6 +21,7 @@ from ..limits import (
     MAX_INTEGER,
     MAX_LABEL_LENGTH,
     MAX_LINK_LENGTH,
+    MAX_NAMES_LISTED,
     MAX_NOTE_LENGTH,
     MAX_NOTES_AT_ONCE,
     MAX_RANK,
@@ -30,7 +31,6 @@ from ..limits import (
     MAX_RUN_TAGS,
     MAX_TAG_LENGTH,
     MAX_TIME_SECONDS,
-    MAX_TOLD_NAMES,
 )
 from ..text_cleaning import (
     SAYS_SOMETHING,
@@ -53,21 +53,23 @@ Phase = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=
 UnixSeconds = Annotated[float, Field(ge=0, le=MAX_TIME_SECONDS, allow_inf_nan=False)]
 
 
-def _told_in(limit_bytes: int) -> AfterValidator:
-    """Whatever a program tells of itself, as it was read from JSON."""
+def _listed_in(limit_bytes: int) -> AfterValidator:
+    """Whatever a program reports itself, as it was read from JSON."""
 
-    def check(told: dict[str, Any]) -> dict[str, Any]:
-        encoded = msgspec.json.encode(told)
+    def check(value: dict[str, Any]) -> dict[str, Any]:
+        encoded = msgspec.json.encode(value)
         if len(encoded) > limit_bytes:
             raise ValueError(f"has more than {limit_bytes} bytes as JSON")
-        shown: dict[str, Any] = redacted(all_without_control(told) if may_steer(encoded) else told)
+        shown: dict[str, Any] = redacted(
+            all_without_control(value) if may_steer(encoded) else value
+        )
         return shown
 
     return AfterValidator(check)
 
 
-Config = Annotated[dict[str, Any], _told_in(MAX_CONFIG_BYTES)]
-Environment = Annotated[dict[str, Any], _told_in(MAX_ENVIRONMENT_BYTES)]
+Config = Annotated[dict[str, Any], _listed_in(MAX_CONFIG_BYTES)]
+Environment = Annotated[dict[str, Any], _listed_in(MAX_ENVIRONMENT_BYTES)]
 
 
 class Strict(BaseModel):
@@ -102,8 +104,8 @@ class NewRun(Strict):
     sent_at: UnixSeconds | None = None
     phases: list[Phase] = Field(default=[], max_length=MAX_DECLARED_PHASES)
     tags: list[Tag] = Field(default=[], max_length=MAX_RUN_TAGS)
-    config: Config = Field(default={}, max_length=MAX_TOLD_NAMES)
-    environment: Environment = Field(default={}, max_length=MAX_TOLD_NAMES)
+    config: Config = Field(default={}, max_length=MAX_NAMES_LISTED)
+    environment: Environment = Field(default={}, max_length=MAX_NAMES_LISTED)
     process: JoiningProcess | None = None
 
 
@@ -188,7 +190,7 @@ class RunSummary(BaseModel):
     state: Literal["running", "finished", "failed", "interrupted", "killed", "silent"]
     reason: str
     # Concluded from silence; a word of the run takes it back.
-    presumed: bool
+    end_inferred: bool
     attempt: int
     status: str
     # Of what leaks or may leak: by its growth per generation.
@@ -208,13 +210,14 @@ class RunSummary(BaseModel):
 
 
 class Process(BaseModel):
-    """`taken` snapshots by its newest number, of which `stored` are here; `lost` by reason as the process counts them.
-    `log_lines`: the newest 50 lines that it printed, where it may tell them; `log_lines_left_out` of them are not here
-    because lines of others that ended worse fill the answer. `growth_bytes_per_generation`: of its
-    private memory, as the verdict has it; null where it cannot be told, and of a process that another has followed in
+    """`taken` snapshots by its newest number, of which `stored` are here; `lost` by reason as the process counts
+    them. `log_lines`: the newest 50 lines that it printed, where it may show them; `log_lines_left_out` of them are
+    not here because lines of others that ended worse fill the answer. `growth_bytes_per_generation`: of its private
+    memory, as the verdict has it; null where it cannot be determined, and of a process that another has followed in
     its place, whose curve goes on there. `findings`: the fingerprints of those that leak, or may, and name it.
-    `clock_skew_seconds`: by how much the server's clock was ahead of its own when it was first heard of, negative where
-    it was behind; null where nobody knows, as of a recording that was uploaded later."""
+    `clock_skew_seconds`: by how much the server's clock was ahead of its own when it was first heard of, negative
+    where it was behind; null where nobody knows, as of a recording that was uploaded later.
+    """
 
     instance: str
     rank: int
@@ -227,7 +230,7 @@ class Process(BaseModel):
     ended_at: str | None
     end_state: str | None
     end_reason: str
-    presumed: bool
+    end_inferred: bool
     clock_skew_seconds: float | None
     rss_bytes: int | None
     peak_bytes: int | None
@@ -427,8 +430,8 @@ class Types(BaseModel):
     next: None = None
 
 
-class Stores(BaseModel):
-    items: list[StoreFill]
+class Containers(BaseModel):
+    items: list[ContainerFill]
     next: None = None
 
 

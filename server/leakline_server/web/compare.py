@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from leakline.analysis.comparison.run_comparison import warm_up
 from leakline.analysis.findings.gauges import SAME_PERCENT as GAUGES_SAME
 from leakline.analysis.generation_axis import UNITS_OF_TIME
-from leakline.analysis.results import Books
+from leakline.analysis.results import PhaseAccounts
 from leakline.report.verdict_facts import compared, memory_title
 from leakline.text_format import format_number, plural
 
@@ -20,8 +20,8 @@ from ..charts.chart_parts import Axis, Chart, Line, Palette, Points
 from .axis_zoom import Stretch
 from .expectations.view import expectations
 from .rendering import number_formats
-from .rendering.evidence_sections import books as books_section
 from .rendering.evidence_sections import line_table
+from .rendering.evidence_sections import phase_accounts as phases_section
 from .rendering.page_contexts import Figure, FindingView, Section, Share, Status, share_comparison
 from .rendering.table_cells import Field, code, rated, table
 from .run_page.fix_effects import effects
@@ -79,7 +79,7 @@ class ComparePage:
     support: str
     changes: tuple[ChangeTile, ...]
     sections: tuple[Section, ...]
-    books: tuple[Section, ...]
+    phase_accounts: tuple[Section, ...]
     findings: tuple[FindingGroup, ...]
     share: Share
     lines_href: str
@@ -90,14 +90,16 @@ def compare_page(
     after: Json,
     comparison: Json,
     trends: Sequence[Points | None],
-    books: Sequence[Books],
+    phase_accounts: Sequence[PhaseAccounts],
     process: str | None = None,
 ) -> ComparePage:
     """``before`` and ``after`` are runs as the API gives them; ``trends`` their generation ends, of ``process`` where
     there are several."""
     unit, axis = before["unit"], axis_of(before)
     alike = unit == after["unit"]
-    books = [in_phase_order(run, each) for run, each in zip((before, after), books, strict=True)]
+    phase_accounts = [
+        in_phase_order(run, each) for run, each in zip((before, after), phase_accounts, strict=True)
+    ]
     return ComparePage(
         title=f"{before['name']} → {after['name']}",
         before=_side(before),
@@ -112,7 +114,9 @@ def compare_page(
                 axis_of_both(before, after), comparison, trends, unit, process, after["environment"]
             )
         ),
-        books=_books(axis, (before, after), books, unit) if _has_books(axis) and alike else (),
+        phase_accounts=_phase_accounts(axis, (before, after), phase_accounts, unit)
+        if _has_phases(axis) and alike
+        else (),
         findings=_findings(comparison, unit),
         share=share_comparison(before["id"], after["id"]),
         lines_href=_address("/compare/lines", before, after),
@@ -120,19 +124,23 @@ def compare_page(
 
 
 def compared_lines(
-    before: Json, after: Json, trends: Sequence[Points | None], books: Sequence[Books], stretch: Stretch,
-) -> dict[str, tuple[Line, ...]]:  # fmt: skip
+    before: Json,
+    after: Json,
+    trends: Sequence[Points | None],
+    phase_accounts: Sequence[PhaseAccounts],
+    stretch: Stretch,
+) -> dict[str, tuple[Line, ...]]:
     """Chart -> its lines over a stretch of the axis, of which ``trends`` are."""
     axis, ends = axis_of_both(before, after), (math.floor(stretch.first), math.ceil(stretch.last))
     if axis is None:
         return {}
     drawn = [chart_builder.overlay_chart(axis, *trends)]
-    if _has_books(axis):
+    if _has_phases(axis):
         found = [
-            in_phase_order(run, chart_builder.books_within(each, *ends))
-            for run, each in zip((before, after), books, strict=True)
+            in_phase_order(run, chart_builder.accounts_within(each, *ends))
+            for run, each in zip((before, after), phase_accounts, strict=True)
         ]
-        drawn += _books_charts(axis, _merged((before, after), found), found)
+        drawn += _phases_charts(axis, _merged((before, after), found), found)
     return {chart.id: chart.lines for chart in drawn if chart is not None}
 
 
@@ -143,9 +151,9 @@ def axis_of(run: Json) -> Axis:
     return Axis(run["unit"])
 
 
-def _has_books(axis: Axis) -> bool:
-    """As on the page of one run: a program that counts no generations has no phases to book growth to, and its books
-    are by the second, which would stretch an axis of minutes."""
+def _has_phases(axis: Axis) -> bool:
+    """Return True if the runs count generations. A program that counts none has no phases to charge growth to, and its
+    phase accounts are by the second, which would stretch an axis of minutes."""
     return axis.unit == "generation"
 
 
@@ -179,7 +187,7 @@ def _without(generations: int, unit: str) -> str:
         return ""
     left_out = f"the first {first}" if first > 1 else "the first"
     return (
-        f" Growth is that of these without {left_out} for warm-up; the list of runs tells that of each run's newest "
+        f" Growth is that of these without {left_out} for warm-up; the list of runs shows that of each run's newest "
         f"{plural(unit, 2)}."
     )
 
@@ -260,7 +268,7 @@ def _sections(
         expectations(comparison["assertions"], unit),
         _by_phase(comparison["by_phase"], unit),
         _by_type(comparison["by_type"], unit),
-        _beside(comparison["by_gauge"], unit),
+        _alongside(comparison["by_gauge"], unit),
         _survival(comparison["survival"]),
         _environment(comparison["environment_changes"]),
     ]
@@ -287,35 +295,37 @@ def _overlay(
     return Section("overlay", "Both runs", how, figure, line_table(chart, unit), fold=True)
 
 
-def _books(
-    axis: Axis, runs: Sequence[Json], found: Sequence[Books], unit: str
+def _phase_accounts(
+    axis: Axis, runs: Sequence[Json], found: Sequence[PhaseAccounts], unit: str
 ) -> tuple[Section, ...]:
     """Side by side, with one colour per phase for both."""
     how = "Growth booked to each phase; both charts have one scale."
     made = []
-    drawn = _books_charts(axis, _merged(runs, found), found)
-    for side, books, chart in zip(SIDES, found, drawn, strict=True):
-        section = books_section(chart, books, unit)
+    drawn = _phases_charts(axis, _merged(runs, found), found)
+    for side, phase_accounts, chart in zip(SIDES, found, drawn, strict=True):
+        section = phases_section(chart, phase_accounts, unit)
         made.append(
-            Section(f"books-{side}", f"The books, {side}", how, section.figure,
+            Section(f"phases-{side}", f"Memory by phase, {side}", how, section.figure,
                     section.table, True, section.note, section.empty)
         )  # fmt: skip
     return tuple(made)
 
 
-def _merged(runs: Sequence[Json], found: Sequence[Books]) -> Palette:
+def _merged(runs: Sequence[Json], found: Sequence[PhaseAccounts]) -> Palette:
     return Palette.of(
         name
-        for run, books in zip(runs, found, strict=True)
-        for name in palette_of(run, books).order
+        for run, phase_accounts in zip(runs, found, strict=True)
+        for name in palette_of(run, phase_accounts).order
     )
 
 
-def _books_charts(axis: Axis, palette: Palette, found: Sequence[Books]) -> list[Chart | None]:
+def _phases_charts(
+    axis: Axis, palette: Palette, found: Sequence[PhaseAccounts]
+) -> list[Chart | None]:
     scale = chart_builder.same_scale(found)
     drawn = [
-        chart_builder.books_chart(axis, palette, books, f"books-{side}")
-        for side, books in zip(SIDES, found, strict=True)
+        chart_builder.phases_chart(axis, palette, phase_accounts, f"phases-{side}")
+        for side, phase_accounts in zip(SIDES, found, strict=True)
     ]
     return [chart and replace(chart, y_range=scale) for chart in drawn]
 
@@ -374,16 +384,17 @@ def _by_type(changes: Sequence[Json], unit: str) -> Section | None:
     return Section("by-type", "By type", how, table=table(heads, rows))
 
 
-def _beside(changes: Sequence[Json], unit: str) -> Section | None:
+def _alongside(changes: Sequence[Json], unit: str) -> Section | None:
     if not changes:
         return None
     rows = [_gauge_row(each) for each in changes]
     how = (
-        f"What the program told beside memory, the median over the {plural(unit, 2)} that both runs have. Less than "
+        f"What the program reported besides memory, the median over the {plural(unit, 2)} that both runs have. "
+        "Less than "
         f"{GAUGES_SAME:.0f} % is no change."
     )
     heads = ("gauge", "#before", "#after", "#change")
-    return Section("by-gauge", "Beside memory", how, table=table(heads, rows, tall=False))
+    return Section("by-gauge", "Besides memory", how, table=table(heads, rows, tall=False))
 
 
 def _gauge_row(each: Json) -> list[Field]:

@@ -18,7 +18,13 @@ from typing import Final, Generic, TypeVar
 from leakline import analysis
 from leakline.analysis.comparison.comparison_results import Comparison
 from leakline.analysis.findings.verdict_summary import DEFAULTS, Priorities
-from leakline.analysis.results import AssertionCheck, Books, SteadyCount, StoreFill, TypeGrowth
+from leakline.analysis.results import (
+    AssertionCheck,
+    ContainerFill,
+    PhaseAccounts,
+    StableCount,
+    TypeGrowth,
+)
 from leakline.analysis.run_history import RunHistory
 
 from ..store.engine import DATABASE_ERRORS, Engine, without_content
@@ -46,11 +52,11 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    books: Books
+    phase_accounts: PhaseAccounts
     types: tuple[TypeGrowth, ...]
-    stores: tuple[StoreFill, ...]
+    containers: tuple[ContainerFill, ...]
     counts: tuple[AssertionCheck, ...]
-    steady: tuple[SteadyCount, ...]
+    stable: tuple[StableCount, ...]
     clock: Clock
 
 
@@ -80,15 +86,15 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 class Derivations:
-    """For any thread. Every method raises NoSuchRun. ``beside`` does work that nobody waits for."""
+    """For any thread. Every method raises NoSuchRun. ``alongside`` does work that nobody waits for."""
 
     def __init__(
         self,
         engine: Engine,
-        beside: Callable[[Callable[[], None]], None] = _in_background,
+        alongside: Callable[[Callable[[], None]], None] = _in_background,
         priorities: Priorities = DEFAULTS,
     ) -> None:
-        self._engine, self._beside, self._priorities = engine, beside, priorities
+        self._engine, self._alongside, self._priorities = engine, alongside, priorities
         self._runs: _Newest[str, _Of] = _Newest(MAX_RUNS)
         self._comparisons: _Newest[tuple[Version, Version], Comparison] = _Newest(MAX_COMPARISONS)
         self._lately: _Newest[tuple[str, str], tuple[float, Comparison]] = _Newest(MAX_COMPARISONS)
@@ -100,7 +106,7 @@ class Derivations:
         known, revision = self._runs.get(run_id), run_history.revision(self._engine, run_id)
         if known is not None and known.revision == revision:
             return known.derived
-        # A lower revision is of a run that was removed and begun anew.
+        # A lower revision is of a run that was removed and begun again.
         if known is None or not (at_once and known.is_slow and known.revision < revision):
             return self._derive(run_id).derived
         if time.monotonic() - known.at > STALE_SECONDS:
@@ -141,14 +147,12 @@ class Derivations:
             try:
                 self._derive(run_id)
             except (run_history.NoSuchRun, *DATABASE_ERRORS, CorruptChunk) as error:
-                log.info(
-                    "could not derive anew what run %s shows: %s", run_id, without_content(error)
-                )
+                log.info("could not derive what run %s shows: %s", run_id, without_content(error))
             finally:
                 with self._lock:
                     self._renewing.discard(run_id)
 
-        self._beside(work)
+        self._alongside(work)
 
     def _version(self, run_id: str) -> Version:
         return run_id, run_history.revision(self._engine, run_id)
@@ -156,11 +160,11 @@ class Derivations:
 
 def _derived(past: RunHistory) -> Derived:
     return Derived(
-        analysis.books(past),
+        analysis.phase_accounts(past),
         tuple(analysis.type_growth(past)),
-        tuple(analysis.store_fill(past)),
+        tuple(analysis.container_fill(past)),
         analysis.check_counts(past),
-        tuple(analysis.steady_counts(past)),
+        tuple(analysis.stable_counts(past)),
         clock_of(past),
     )
 

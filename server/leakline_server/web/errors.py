@@ -87,7 +87,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
 
     async def database(request: Request, error: Exception) -> Response:
         engine = request.app.state.services.engine
-        if full_disk.is_told(engine, error, full_disk.SENT_AGAIN_SECONDS):
+        if full_disk.is_logged(engine, error, full_disk.SENT_AGAIN_SECONDS):
             return await refused(request, disk_full())
         if await was_damaged(request, error):
             return await ask_again(request)
@@ -158,8 +158,8 @@ def _methods_of(request: Request) -> list[str]:
     for route in request.app.router.routes:
         path, methods = getattr(route, "path", ""), getattr(route, "methods", None)
         if methods and route.matches(request.scope)[0] is not Match.NONE:
-            told = methods if route.include_in_schema else methods & {"HEAD"}
-            found.setdefault(path, set()).update(told)
+            allowed = methods if route.include_in_schema else methods & {"HEAD"}
+            found.setdefault(path, set()).update(allowed)
     # The first path that matches is the one that answers; files have no routes.
     return sorted(next(iter(found.values()), ("GET", "HEAD")))
 

@@ -7,9 +7,9 @@ most four times a second, and a stream ends when the server ends.
     snapshots  {"process", "rows": [{sequence, time, generation, phase, kind, label, samples}]}
     verdict    the verdict of the contract
     run        the RunSummary
-    reload     {} - the page was away for too long to be told everything; it should read anew
+    reload     {} - the page was away for too long to receive every message; it should read again
 
-Rows may come twice (after sealing, or across a reconnect); (process, sequence) tells them apart.
+Rows may come twice (after sealing, or across a reconnect); (process, sequence) distinguishes them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import TooBusy, run_not_found
 from ..limits import MAX_INTEGER, MAX_LIVE_STREAMS, MAX_NAME_LENGTH, MAX_NAMES_ASKED
-from ..live_updates import Read, Told, Viewer
+from ..live_updates import Read, Update, Viewer
 from ..store import findings, snapshot_rows
 from ..store.engine import Engine
 from ..store.runs import runs
@@ -68,12 +68,12 @@ class LiveStream(Response):
         # A proxy that gathers what it passes on would make live pages late.
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
         self._live, self._run, self._names, self._known = use.live, run, names, known
-        self._read: Read = partial(_told, use.engine, run, names)
+        self._read: Read = partial(_read_update, use.engine, run, names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._live.viewing(self._run, self._names, self._read) as viewer:
             try:
-                # Before the first byte of the stream, because an error cannot be told after it.
+                # Before the first byte of the stream, because an error cannot be determined after it.
                 data: bytes | None = await viewer.begin(self._known)
             except NoSuchRun as error:
                 raise run_not_found(self._run) from error
@@ -162,19 +162,21 @@ def _known(last_event_id: str | None, since: int | None) -> int | None:
     return since
 
 
-async def _told(engine: Engine, run: str, names: tuple[str, ...], known: int | None) -> Told:
+async def _read_update(
+    engine: Engine, run: str, names: tuple[str, ...], known: int | None
+) -> Update:
     return await run_in_threadpool(_read, engine, run, names, known)
 
 
-def _read(engine: Engine, run: str, names: tuple[str, ...], known: int | None) -> Told:
+def _read(engine: Engine, run: str, names: tuple[str, ...], known: int | None) -> Update:
     """One look at the database. Raises NoSuchRun."""
     news = snapshot_rows.news(engine, run, known, names)
     data = b"" if known == news.revision else b"".join(_events(engine, run, news, known))
-    return Told(known, news.revision, data)
+    return Update(known, news.revision, data)
 
 
 def _events(engine: Engine, run: str, news: News, known: int | None) -> Iterator[bytes]:
-    """The last message carries the id: what broke off before it is told again."""
+    """The last message carries the id: what broke off before it is sent again."""
     if news.too_much:
         yield _event("reload", {})
     for process, rows in news.rows.items():

@@ -162,7 +162,7 @@ class Metrics:
 
     def attach(self, services: Services) -> None:
         self.registry.register(_Figures(services))
-        # Where there is none, it tells nothing.
+        # Without one, it reports nothing.
         ProcessCollector(
             "leakline_analysis", lambda: services.analysis_pid() or "none", registry=self.registry
         )
@@ -233,7 +233,7 @@ class _Figures:
         )
         yield GaugeMetricFamily(
             "leakline_database_free_bytes",
-            "Of that free, as far as the database tells.",
+            "Of that free, as far as the database reports.",
             space.free,
         )
         yield GaugeMetricFamily(

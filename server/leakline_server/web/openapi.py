@@ -136,8 +136,8 @@ def _describe_access(found: dict[str, Any]) -> None:
 
 def _answers(operation: dict[str, Any], status: int, text: str) -> None:
     error = {"schema": {"$ref": "#/components/schemas/Error"}}
-    told = {"description": text, "content": {"application/json": error}}
-    operation["responses"].setdefault(str(status), told)
+    described = {"description": text, "content": {"application/json": error}}
+    operation["responses"].setdefault(str(status), described)
 
 
 _NEEDS: Final = {

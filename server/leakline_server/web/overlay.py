@@ -191,7 +191,7 @@ def _unit(runs: Sequence[Json]) -> str:
 
 
 def _names(runs: Sequence[Json]) -> dict[str, str]:
-    """What tells them apart: the name, and the id beside it where two have the same."""
+    """What distinguishes them: the name, and the id next to it where two have the same."""
     often = Counter(run["name"] for run in runs)
     return {
         run["id"]: run["name"] if often[run["name"]] == 1 else f"{run['name']} ({run['id']})"

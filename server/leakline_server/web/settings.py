@@ -169,9 +169,9 @@ def _fast_enough(found: Found) -> Tick:
     )
     if found.too_busy:
         refused = count_of(found.too_busy, "batch")
-        said = f"{refused} told to come back later (429) since the start, {waiting}. Trainings send them again."
+        said = f"{refused} asked to come back later (429) since the start, {waiting}. Trainings send them again."
         return _tick(question, "not always", "watch", said)
-    said = f"None told to come back later (429) since the start, {waiting}."
+    said = f"None asked to come back later (429) since the start, {waiting}."
     return _tick(question, "yes", "ok", said)
 
 

@@ -66,7 +66,7 @@ class Choice:
 class TokenRow:
     id: int
     name: str
-    begins: str
+    prefix: str
     what_for: str
     browser: bool
     state: str
@@ -129,7 +129,7 @@ def _row(item: Mapping[str, Any], asked: bool) -> TokenRow:
     return TokenRow(
         id=item["id"],
         name=item["name"],
-        begins=f"{item['begins']}…",
+        prefix=f"{item['prefix']}…",
         what_for=_what_for(item),
         browser=item["browser"],
         state=state,
@@ -188,14 +188,14 @@ class NewToken(Strict):
 
 
 class Token(BaseModel):
-    """`begins` is all that is ever shown of it again; `last_used_at` is right to ten minutes."""
+    """`prefix` is all that is ever shown of it again; `last_used_at` is right to ten minutes."""
 
     id: int
     name: str
     scope: Literal["ingest", "read", "admin"]
     project: str | None
     browser: bool
-    begins: str
+    prefix: str
     state: Literal["active", "expired", "revoked"]
     created_at: str
     expires_at: str | None

@@ -72,18 +72,18 @@ class WebhookChanges(Strict):
     enabled: bool | None = None
 
 
-class WebhookTrial(BaseModel):
+class WebhookTestResult(BaseModel):
     """What came of a test message. `status` is null when there was no answer."""
 
     at: str
     seconds: float
-    arrived: bool
+    delivered: bool
     status: int | None
     error: str | None
 
 
 class Webhook(BaseModel):
-    """`origin` is all that is ever shown of the address. `failures` counts the tries since the last one that arrived;
+    """`origin` is all that is ever shown of the address. `failures` counts the attempts since the last delivery;
     until `previous_until` the secret before the last rotation signs too."""
 
     id: int
@@ -97,7 +97,7 @@ class Webhook(BaseModel):
     failing_since: str | None
     previous_until: str | None
     created_at: str
-    last_test: WebhookTrial | None
+    last_test: WebhookTestResult | None
 
 
 class WebhookWithSecret(Webhook):
@@ -111,7 +111,7 @@ class Webhooks(BaseModel):
     next: None = None
 
 
-class DeliveryTry(BaseModel):
+class DeliveryAttempt(BaseModel):
     """`wait_seconds` is from the end of the try before, or from the alert."""
 
     started_at: str
@@ -122,7 +122,7 @@ class DeliveryTry(BaseModel):
 
 
 class Delivery(BaseModel):
-    """`alert` is the `webhook-id` of all its messages; `history` holds its newest 20 tries."""
+    """`alert` is the `webhook-id` of all its messages; `history` holds its newest 20 attempts."""
 
     id: int
     webhook: int
@@ -136,12 +136,12 @@ class Delivery(BaseModel):
     created_at: str
     expires_at: str | None
     state: Literal["pending", "claimed", "delivered", "failed", "expired", "superseded"]
-    tries: int
+    attempts: int
     last_status: int | None
     last_error: str | None
-    next_try_at: str | None
+    next_attempt_at: str | None
     delivered_at: str | None
-    history: list[DeliveryTry]
+    history: list[DeliveryAttempt]
 
 
 class Deliveries(BaseModel):
@@ -217,7 +217,7 @@ def delete_webhook(webhook: RowId, use: Use) -> Response:
     "/webhooks/{webhook}/test",
     summary="Send a test message now",
     response_model=None,
-    responses={200: {"model": WebhookTrial}, **_NOT_FOUND},
+    responses={200: {"model": WebhookTestResult}, **_NOT_FOUND},
 )
 def test_webhook(webhook: RowId, use: Use) -> Response:
     """The answer says what came of it; a webhook that is disabled stays so."""
@@ -281,7 +281,7 @@ def get_deliveries(webhook: RowId, use: Use, limit: Limit = 50, cursor: Text = N
     responses={200: {"model": Delivery}, **_NOT_FOUND, 409: _REFUSED[409]},
 )
 def redeliver(delivery: RowId, use: Use) -> Response:
-    """A delivery that has ended is due at once, with the same `webhook-id` and the tries of its schedule."""
+    """A delivery that has ended is due at once, with the same `webhook-id` and the attempts of its schedule."""
     with _refusing(delivery=delivery):
         item = deliveries.redeliver(use.engine, delivery, time.time())
     use.deliver()
@@ -346,7 +346,7 @@ def _trial_to_json(made: Trial) -> dict[str, Any]:
     return {
         "at": iso(made.at),
         "seconds": made.seconds,
-        "arrived": made.error is None,
+        "delivered": made.error is None,
         "status": made.status,
         "error": made.error,
     }

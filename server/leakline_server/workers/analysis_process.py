@@ -91,7 +91,7 @@ class Apart:
         self._here: Look | None = None
         self._here_until = 0.0
         self._forget: list[str] = []
-        # Of the process, that were told of already.
+        # Batches of the process that are counted already.
         self._cpu_seconds = 0.0
         self._lock = threading.Lock()
         self._closed = False
@@ -233,7 +233,7 @@ def main() -> None:
     # Whoever ends the server with all that it has started: it ends this.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     asked, answers = sys.stdin.buffer, sys.stdout.buffer
-    # What anything prints is not an answer, and what is to be told goes with the answers.
+    # What anything prints is not an answer, and messages to people go with the answers.
     sys.stdout = sys.stderr
     log.disabled = True
     malloc_settings.give_back()

@@ -73,7 +73,7 @@ class Deliverer:
         self._sending: set[int] = set()
         self._lock = threading.Lock()
         self._worker = Worker("deliver", self._dispatch, partial(quarantine.after, engine))
-        self._told_of_address = False
+        self._warned_of_address = False
 
     def start(self) -> None:
         """Before the first examination: an alert is for the webhooks that are there when it is written."""
@@ -144,7 +144,7 @@ class Deliverer:
 
     def _warn_of_refused_address(self) -> None:
         """Now rather than at the first leak. The name may lead elsewhere later, so every try checks again."""
-        url, self._told_of_address = self._config.webhook_url, True
+        url, self._warned_of_address = self._config.webhook_url, True
         if url is not None:
             try:
                 check(url, self._config.webhook_allow, self._seams.resolve)
@@ -153,7 +153,7 @@ class Deliverer:
 
     def _dispatch(self) -> float:
         """Start a thread for each webhook with something due. Returns the seconds until the next look."""
-        if not self._told_of_address:
+        if not self._warned_of_address:
             self._warn_of_refused_address()
         now = self._seams.clock()
         try:
@@ -168,7 +168,7 @@ class Deliverer:
         return min([POLL_SECONDS, *later])
 
     def _tell(self, error: Exception) -> None:
-        if not quarantine.is_told(self._engine, error):
+        if not quarantine.is_logged(self._engine, error):
             log.warning("webhooks wait for the database: %s", without_content(error))
 
     def _send_in_background(self, webhook: int) -> None:
@@ -230,13 +230,13 @@ class Deliverer:
         if due_at is None:
             disable = isinstance(outcome, GiveUp) and outcome.disable
             disabled = deliveries.failed(self._engine, claimed, made, disable)
-            log.warning("%s failed for good after %d tries: %s", where, claimed.tries, error)
+            log.warning("%s failed for good after %d attempts: %s", where, claimed.attempts, error)
         elif claimed.expires_at is not None and due_at >= claimed.expires_at:
             disabled = deliveries.expired(self._engine, claimed, made)
-            log.warning("%s expired after %d tries: %s", where, claimed.tries, error)
+            log.warning("%s expired after %d attempts: %s", where, claimed.attempts, error)
         else:
-            disabled = deliveries.try_again(self._engine, claimed, made, due_at)
-            log.info("%s: %s; next try in %.0f s", where, error, due_at - ended_at)
+            disabled = deliveries.reschedule(self._engine, claimed, made, due_at)
+            log.info("%s: %s; next attempt in %.0f s", where, error, due_at - ended_at)
         if disabled is not None:
             log.warning("%s is disabled: %s; the page /alerts enables it again", place, disabled)
 
@@ -245,7 +245,7 @@ class Deliverer:
         if isinstance(failed, GiveUp):
             return None
         wait = next_wait(
-            claimed.tries,
+            claimed.attempts,
             failed,
             self._seams.dice,
             urgent=claimed.urgent,

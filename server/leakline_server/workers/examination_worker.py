@@ -5,8 +5,8 @@
 3. Save verdict and findings, and the alerts and deliveries of what changed, in one transaction.
 4. Wake whoever waits for the run or for deliveries.
 
-Besides, runs that said nothing for a while are marked silent, or killed where their last readings say so, which is told
-too; the next batch makes them running again.
+Besides, runs that said nothing for a while are marked silent, or killed where their last readings say so, which is
+reported too; the next batch makes them running again.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from ..alerts.rules.rule_alerts import Looks, SaidMeanwhile, alerts_of_rules
 from ..alerts.run_alerts import (
     OOM,
     RUN,
-    OomTold,
+    LastOomAlert,
     end_alert,
     is_quiet,
+    last_oom_alert,
     oom_alert,
-    oom_told,
     quiet_from,
     silent_alert,
     vanished_alert,
 )
 from ..store import findings, incident_groups, leases
 from ..store.alerts import alert_rows
-from ..store.alerts.alert_rows import Alert, Told
+from ..store.alerts.alert_rows import Alert, AlertHistory
 from ..store.engine import DATABASE_ERRORS, Connection, Engine, without_content, writing
 from ..store.findings import IncidentChange
 from ..store.leases import has_other_servers
@@ -70,15 +70,15 @@ def alerts_of(
 ) -> list[Alert]:
     """Of the incidents that changed, of the run itself, and of what people set rules for (``looks`` at them).
 
-    Of a deleted run nothing is told, nor later what it would have been. To be called inside the transaction of the
+    For a deleted run nothing is sent, now or later. To be called inside the transaction of the
     verdict; the caller writes the alerts and commits.
     """
     if run_deletion.is_deleted(connection, examined.id):
         return []
-    told = alert_rows.told(connection, examined.id)
+    histories = alert_rows.alert_histories(connection, examined.id)
     return [
-        *_of_incidents(connection, changes, told, examined),
-        *_of_run(connection, told, examined),
+        *_of_incidents(connection, changes, histories, examined),
+        *_of_run(connection, histories, examined),
         *alerts_of_rules(connection, looks, examined),
     ]
 
@@ -102,10 +102,10 @@ def _of_silent_run(connection: Connection, run_id: str, now: float) -> Alert | N
     examined = _examined_last(connection, run_id, now)
     if examined.state != "silent":
         return end_alert(examined)
-    told = alert_rows.told(connection, examined.id).get(RUN, Told())
-    if is_quiet(examined, told):
+    history = alert_rows.alert_histories(connection, examined.id).get(RUN, AlertHistory())
+    if is_quiet(examined, history):
         alert_rows.keep_quiet(connection, examined.id, RUN, quiet_from(now))
-    return silent_alert(examined, told)
+    return silent_alert(examined, history)
 
 
 def _examined_last(connection: Connection, run_id: str, now: float) -> ExaminedRun:
@@ -119,29 +119,34 @@ def _examined_last(connection: Connection, run_id: str, now: float) -> ExaminedR
 def _of_incidents(
     connection: Connection,
     changes: Sequence[IncidentChange],
-    told: Mapping[str, Told],
+    histories: Mapping[str, AlertHistory],
     examined: ExaminedRun,
 ) -> list[Alert]:
-    """What has to be told of changes now, and of earlier ones that were kept back then."""
+    """Return the alerts on changes now, and on earlier ones that were held back."""
     said = incident_groups.of_run(connection, examined.project, examined.id)
-    if said or told:
+    if said or histories:
         changes = [*changes, *findings.unmoved(connection, examined.id, changes, examined.at)]
-    return alerts_for(changes, told, examined, said)
+    return alerts_for(changes, histories, examined, said)
 
 
-def _of_run(connection: Connection, told: Mapping[str, Told], examined: ExaminedRun) -> list[Alert]:
+def _of_run(
+    connection: Connection, histories: Mapping[str, AlertHistory], examined: ExaminedRun
+) -> list[Alert]:
     """Its end, and that its memory runs out."""
-    found = (end_alert(examined), oom_alert(examined, _oom_told(connection, told, examined)))
+    found = (
+        end_alert(examined),
+        oom_alert(examined, _last_oom_alert(connection, histories, examined)),
+    )
     return [alert for alert in found if alert is not None]
 
 
-def _oom_told(
-    connection: Connection, told: Mapping[str, Told], examined: ExaminedRun
-) -> OomTold | None:
-    facts = alert_rows.last_payload(connection, examined.id, OOM) if OOM in told else None
+def _last_oom_alert(
+    connection: Connection, histories: Mapping[str, AlertHistory], examined: ExaminedRun
+) -> LastOomAlert | None:
+    facts = alert_rows.last_payload(connection, examined.id, OOM) if OOM in histories else None
     if facts is None:
         return None
-    return oom_told(facts, told[OOM].tellings[-1].at, told[OOM].count)
+    return last_oom_alert(facts, histories[OOM].alerts_sent[-1].at, histories[OOM].count)
 
 
 # One run is examined at most this often, and at most these shares of one core go into it and into all of them.
@@ -295,8 +300,8 @@ class Examiner:
 
     def _tell(self, what: str, error: Exception) -> None:
         if isinstance(error, NoRoom):
-            disk_space.met(self._engine, disk_space.AGAIN_SECONDS)
-        elif not quarantine.is_told(self._engine, error):
+            disk_space.mark_full(self._engine, disk_space.AGAIN_SECONDS)
+        elif not quarantine.is_logged(self._engine, error):
             log.error("%s: %s", what, without_content(error))
 
     def _try_again_soon(self, run_id: str, seconds: float) -> None:

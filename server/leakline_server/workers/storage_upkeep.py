@@ -51,8 +51,8 @@ log = logging.getLogger("leakline")
 
 
 class Sealer:
-    """`once` is what its thread repeats. ``sealed`` is told, on that thread, how many snapshots of a process were; 0
-    where less waits than was thought.
+    """`once` is what its thread repeats. ``sealed`` is called, on that thread, with how many snapshots of a process
+    were; 0 where less waits than was thought.
     """
 
     def __init__(self, engine: Engine, sealed: Callable[[Key, int], None]) -> None:
@@ -92,14 +92,14 @@ class Sealer:
         except Exception as error:
             # Whatever it is, it is this process's: the others are sealed.
             self._paused[key] = time.monotonic() + PAUSE_SECONDS
-            if not quarantine.is_told(self._engine, error):
+            if not quarantine.is_logged(self._engine, error):
                 log.error(
                     "could not seal batches of run %s, which is tried again later: %s",
                     key.run_id, without_content(error),
                     exc_info=not isinstance(error, (*DATABASE_ERRORS, CorruptChunk)),
                 )  # fmt: skip
         if count or not self._due[key]:
-            # That nothing is left says nothing new to who has just been told of a segment.
+            # That nothing is left is no news after a segment.
             self._sealed(key, count)
         self.figures.snapshots += count
         self.figures.seconds += time.perf_counter() - started
@@ -123,7 +123,7 @@ class Sealer:
         try:
             self._add(sealing.due(self._engine, time.time(), since))
         except DATABASE_ERRORS as error:
-            if not quarantine.is_told(self._engine, error):
+            if not quarantine.is_logged(self._engine, error):
                 log.error("could not look for batches to seal: %s", without_content(error))
             return
         self._looked = True
@@ -148,7 +148,7 @@ class Compactor:
             try:
                 self._look()
             except DATABASE_ERRORS as error:
-                if not quarantine.is_told(self._engine, error):
+                if not quarantine.is_logged(self._engine, error):
                     log.error(
                         "could not look for stored snapshots to compact: %s", without_content(error)
                     )
@@ -169,7 +169,7 @@ class Compactor:
             # Whatever it is, it is this process's: the next is tried.
             self._paused[key] = time.monotonic() + PAUSE_SECONDS
             foreseen = isinstance(error, DATABASE_ERRORS)
-            if not quarantine.is_told(self._engine, error):
+            if not quarantine.is_logged(self._engine, error):
                 log.error(
                     "could not compact stored snapshots of run %s, which is tried again later: %s",
                     key.run_id, without_content(error), exc_info=not foreseen,
@@ -226,7 +226,7 @@ class Retainer:
         try:
             worked = self._is_its_turn() and self._step()
         except DATABASE_ERRORS as error:
-            if not quarantine.is_told(self._engine, error):
+            if not quarantine.is_logged(self._engine, error):
                 log.error("could not remove or thin old runs: %s", without_content(error))
             return BACK_OFF_SECONDS
         return rest_after(self._clock() - began) if worked else IDLE_SECONDS

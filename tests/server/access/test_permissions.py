@@ -39,8 +39,8 @@ nothing POST /sign-in /sign-out
 add POST /api/v1/runs /api/v1/runs/{run}/batches /v1/metrics
 add PATCH /api/v1/runs/{run}
 read GET /metrics /api/v1/openapi.json /api/v1/projects /api/v1/runs /api/v1/runs/{run}
-read GET /api/v1/runs/{run}/verdict /api/v1/runs/{run}/incidents /api/v1/runs/{run}/books
-read GET /api/v1/runs/{run}/types /api/v1/runs/{run}/stores /api/v1/runs/{run}/events
+read GET /api/v1/runs/{run}/verdict /api/v1/runs/{run}/incidents /api/v1/runs/{run}/phases
+read GET /api/v1/runs/{run}/types /api/v1/runs/{run}/containers /api/v1/runs/{run}/events
 read GET /api/v1/runs/{run}/expectations /api/v1/runs/{run}/census /api/v1/runs/{run}/large-objects
 read GET /api/v1/runs/{run}/holders /api/v1/runs/{run}/snapshots /api/v1/runs/{run}/series
 read GET /api/v1/runs/{run}/live /api/v1/runs/{run}/export.{form} /api/v1/series /api/v1/compare

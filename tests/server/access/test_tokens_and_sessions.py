@@ -93,7 +93,7 @@ def test_a_token_is_shown_once_and_says_what_it_is_for(
     assert answer.headers["cache-control"] == "no-store"
     made = answer.json()
     secret = made.pop("token")
-    assert secret.startswith(made["begins"]) and secret.startswith("leakline_ingest_")
+    assert secret.startswith(made["prefix"]) and secret.startswith("leakline_ingest_")
     assert len(secret) == len("leakline_ingest_") + 43
     listed = asked.get("/api/v1/tokens", headers=admin).json()["items"]
     assert listed[0] == made

@@ -146,7 +146,7 @@ def test_the_page_shows_the_service_and_never_what_follows(
             "apprise json", "environment", "apprise",
         )  # fmt: skip
         tested = client.post("/api/v1/webhooks/1/test").json()
-        assert (tested["arrived"], tested["status"]) == (True, None)
+        assert (tested["delivered"], tested["status"]) == (True, None)
         refused = client.delete("/api/v1/webhooks/1")
         assert "LEAKLINE_APPRISE_URLS" in refused.json()["error"]["message"]
         assert "Last test on" in client.get("/alerts").text

@@ -24,14 +24,14 @@ from leakline_server.alerts.sending.http_post import TryAgain, next_wait
 from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.config import Config
 from leakline_server.store.alerts import deliveries, webhooks
-from leakline_server.store.alerts.alert_rows import Alert, add, told
+from leakline_server.store.alerts.alert_rows import Alert, add, alert_histories
 from leakline_server.store.alerts.deliveries import Claimed, Try, claim
 from leakline_server.store.engine import writing
 from leakline_server.store.runs.runs import BadCursor
 from leakline_server.store.schema import alerts as alert_table
+from leakline_server.store.schema import delivery_attempts as attempt_table
 from leakline_server.store.schema import incidents as incident_table
 from leakline_server.store.schema import runs as run_table
-from leakline_server.store.schema import tries as try_table
 from leakline_server.store.schema import webhooks as webhook_table
 from leakline_server.workers.delivery_worker import Deliverer, Seams
 
@@ -93,8 +93,8 @@ def test_the_last_event_and_the_count_of_alerts_are_known_without_a_webhook(
     later = replace(alert, id="msg_2", event="incident.confirmed", created_at=NOW + 1)
     assert write(engine, alert, later) == 0
     with engine.connect() as connection:
-        found = told(connection, alert.run_id)
-        assert told(connection, "another run") == {}
+        found = alert_histories(connection, alert.run_id)
+        assert alert_histories(connection, "another run") == {}
     assert set(found) == {alert.incident_id}
     assert (found["i1"].event, found["i1"].count) == ("incident.confirmed", 2)
 
@@ -125,8 +125,8 @@ def test_a_claim_runs_out_when_its_process_died(engine: Engine, alert: Alert) ->
     first = claimed_at(engine, webhook)
     assert claim(engine, webhook, NOW + 29, 30) is None
     again = claimed_at(engine, webhook, NOW + 30)
-    assert (first.alert_id, first.tries) == (alert.id, 1)
-    assert (again.alert_id, again.tries) == (alert.id, 2)
+    assert (first.alert_id, first.attempts) == (alert.id, 1)
+    assert (again.alert_id, again.attempts) == (alert.id, 2)
 
 
 def test_who_lost_a_claim_can_no_longer_fail_it_but_can_still_say_that_it_arrived(
@@ -136,10 +136,10 @@ def test_who_lost_a_claim_can_no_longer_fail_it_but_can_still_say_that_it_arrive
     write(engine, alert)
     slow, owner = (claimed_at(engine, webhook, at) for at in (NOW, NOW + 30))
     deliveries.failed(engine, slow, MADE)
-    deliveries.try_again(engine, slow, MADE, NOW + 31)
+    deliveries.reschedule(engine, slow, MADE, NOW + 31)
     assert states(engine) == ["claimed"]
     deliveries.delivered(engine, slow, Try(NOW, 0.2, 200, None))
-    deliveries.try_again(engine, owner, MADE, NOW + 35)
+    deliveries.reschedule(engine, owner, MADE, NOW + 35)
     assert states(engine) == ["delivered"]
 
 
@@ -256,9 +256,9 @@ def test_a_webhook_removed_while_a_message_is_on_its_way_leaves_nothing_behind(
     claimed = claimed_at(engine, hook.id)
     assert webhooks.remove(engine, hook.id)
     deliveries.delivered(engine, claimed, Try(NOW, 0.2, 200, None))
-    deliveries.try_again(engine, claimed, MADE, NOW + 5)
+    deliveries.reschedule(engine, claimed, MADE, NOW + 5)
     deliveries.failed(engine, claimed, MADE)
-    assert rows(engine) == rows(engine, try_table) == []
+    assert rows(engine) == rows(engine, attempt_table) == []
 
 
 def test_no_more_webhooks_are_made_than_can_be_sent_to_at_once(engine: Engine) -> None:
@@ -283,7 +283,7 @@ def test_an_expired_alert_is_sent_again_when_a_person_wants_it_but_not_twice(
     with pytest.raises(deliveries.StillWaiting):
         deliveries.redeliver(engine, listed["id"], NOW + 100)
     claimed = claimed_at(engine, webhook, NOW + 100)
-    assert (claimed.alert_id, claimed.tries) == (alert.id, 1)
+    assert (claimed.alert_id, claimed.attempts) == (alert.id, 1)
 
 
 def test_deliveries_are_listed_newest_first_with_each_try_and_its_wait(
@@ -293,7 +293,7 @@ def test_deliveries_are_listed_newest_first_with_each_try_and_its_wait(
     more = [replace(alert, id=f"more_{n}", incident_id=None) for n in range(4)]
     write(engine, alert, *more)
     first = claimed_at(engine, webhook, NOW + 1)
-    deliveries.try_again(engine, first, Try(NOW + 1, 0.5, 500, "answered 500"), NOW - 1)
+    deliveries.reschedule(engine, first, Try(NOW + 1, 0.5, 500, "answered 500"), NOW - 1)
     second = claimed_at(engine, webhook, NOW + 6.5)
     deliveries.delivered(engine, second, Try(NOW + 6.5, 0.25, 204, None))
     assert first.alert_id == second.alert_id == alert.id
@@ -304,7 +304,7 @@ def test_deliveries_are_listed_newest_first_with_each_try_and_its_wait(
         pages.append([item["alert"] for item in found["items"]])
     assert pages == [["more_3", "more_2"], ["more_1", "more_0"], ["msg_1"]]
     (item,) = found["items"]
-    assert (item["state"], item["tries"], item["last_status"]) == ("delivered", 2, 204)
+    assert (item["state"], item["attempts"], item["last_status"]) == ("delivered", 2, 204)
     assert [(t["wait_seconds"], t["status"], t["error"]) for t in item["history"]] == [
         (1.0, 500, "answered 500"), (5.0, 204, None),
     ]  # fmt: skip
@@ -438,11 +438,13 @@ def test_an_address_that_takes_nothing_is_tried_on_schedule_and_disabled_after_h
     # Every ten minutes, until half a day is over.
     assert len(tried_at) == 6 + (12 * 3_600 - 860) // 600 + 1
     (row,) = rows(engine)
-    assert (row.state, row.tries, row.last_status) == ("failed", len(tried_at), 500)
-    assert [t.status for t in rows(engine, try_table)] == [500] * len(tried_at)
+    assert (row.state, row.attempts, row.last_status) == ("failed", len(tried_at), 500)
+    assert [t.status for t in rows(engine, attempt_table)] == [500] * len(tried_at)
     (hook,) = rows(engine, webhook_table)
     assert not hook.enabled
-    assert hook.disabled_reason.startswith("nothing arrived in 77 tries over 12 hours; the last: ")
+    assert hook.disabled_reason.startswith(
+        "nothing arrived in 77 attempts over 12 hours; the last: "
+    )
     assert "is disabled: nothing arrived" in caplog.text
     assert "/alerts" in caplog.text
 
@@ -454,7 +456,7 @@ def test_an_outage_of_a_minute_disables_nothing_however_many_alerts_meet_it(
     sending, now = deliverer(engine, post=lambda *_: REFUSED), time.time() + 1
     while sending.run_once(now):
         continue
-    assert len(rows(engine, try_table)) == 61
+    assert len(rows(engine, attempt_table)) == 61
     assert rows(engine, webhook_table)[0].enabled
     assert {row.state for row in rows(engine)} == {"pending"}
 
@@ -467,7 +469,7 @@ def test_a_message_that_cannot_be_sent_is_a_try_that_is_seen(engine: Engine, due
     assert deliverer(engine, post=broken).run_once(time.time() + 1)
     (row,) = rows(engine)
     assert (row.state, row.last_error) == ("pending", "it could not be sent: OverflowError")
-    assert len(rows(engine, try_table)) == 1
+    assert len(rows(engine, attempt_table)) == 1
 
 
 def test_a_thread_that_cannot_be_started_shuts_no_webhook_out(
@@ -494,7 +496,7 @@ def test_what_is_not_urgent_is_tried_on_the_long_schedule(engine: Engine, alert:
     assert tried_at == [0, 5, 305, 2105, 9305, 27305, 63305, 99305]
     (row,) = rows(engine)
     assert (row.webhook_id, row.state) == (hook.id, "failed")
-    assert (row.tries, row.last_error) == (8, "answered 500")
+    assert (row.attempts, row.last_error) == (8, "answered 500")
 
 
 def test_an_address_that_failed_for_five_days_is_disabled_before_fifty_tries(
@@ -509,7 +511,7 @@ def test_an_address_that_failed_for_five_days_is_disabled_before_fifty_tries(
     assert sending.run_once(started + 121 * 3_600)
     (hook,) = rows(engine, webhook_table)
     assert not hook.enabled
-    assert hook.disabled_reason.startswith("nothing arrived in 4 tries over 121 hours")
+    assert hook.disabled_reason.startswith("nothing arrived in 4 attempts over 121 hours")
     assert {row.state for row in rows(engine)} == {"failed"}
 
 
@@ -550,7 +552,7 @@ def test_a_newer_state_written_while_the_older_one_is_sent_in_vain_replaces_it(
 
     deliverer(engine, post=write_more_and_fail).run_once(time.time() + 1)
     assert states(engine) == ["superseded", "pending"]
-    assert [t.status for t in rows(engine, try_table)] == [500]
+    assert [t.status for t in rows(engine, attempt_table)] == [500]
 
 
 def test_a_day_after_a_rotation_only_the_new_secret_signs(

@@ -240,12 +240,12 @@ def test_a_leak_that_is_back_after_its_fix_is_told_again_with_nothing_set_anew(
         (found,) = server.request("GET", f"/api/v1/incidents?project={PROJECT}")[1]["items"]
         return dict(found)
 
-    def is_told_of(run: str) -> bool:
+    def is_silent(run: str) -> bool:
         return bool(told.leaks(run)) and 500 in [each["above"] for each in told.rules(run)]
 
     before = page("before")
     assert train_page(before, KEPT) in ("suspected", "confirmed")
-    eventually(lambda: is_told_of("before"))
+    eventually(lambda: is_silent("before"))
     before.finish()
     assert leak()["state"] == "open"
     closing = {"project": PROJECT, "reason": "tf.tidy around the step"}
@@ -261,7 +261,7 @@ def test_a_leak_that_is_back_after_its_fix_is_told_again_with_nothing_set_anew(
     assert [seen["name"] for seen in leak()["runs"]] == ["before"]
 
     assert train_page(page("again"), KEPT) in ("suspected", "confirmed")
-    eventually(lambda: is_told_of("again"))
+    eventually(lambda: is_silent("again"))
     assert leak()["state"] == "open"
     assert leak()["sentence"] == (
         "Seen in before, closed by note “tf.tidy around the step”, back in again"

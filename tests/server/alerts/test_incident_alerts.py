@@ -24,7 +24,7 @@ from leakline_server.alerts.flapping import (
 )
 from leakline_server.alerts.incident_alerts import alerts_for
 from leakline_server.paths import MIGRATIONS
-from leakline_server.store.alerts.alert_rows import Alert, Telling, Told
+from leakline_server.store.alerts.alert_rows import Alert, AlertHistory, SentAlert
 from leakline_server.store.engine import open_engine
 from leakline_server.store.findings import IncidentChange
 from leakline_server.store.incident_groups import Acknowledgement
@@ -50,7 +50,7 @@ def sent_in_turn(*statuses: str | None, kind: str = "objects") -> list[str]:
     events: list[str] = []
     before = None
     for after in statuses:
-        sent = {"i1": Told(events[-1], len(events))} if events else {}
+        sent = {"i1": AlertHistory(events[-1], len(events))} if events else {}
         alerts = alerts_for([change(after, before, kind=kind)], sent, RUN)
         events += [alert.event for alert in alerts]
         before = after
@@ -98,7 +98,7 @@ def test_a_change_has_one_id_whenever_it_is_examined_and_another_has_another() -
         first,
         other,
         *alerts_for([change("confirmed")], {}, RUN),
-        *alerts_for([suspected], {"i1": Told(RESOLVED, 2)}, RUN),
+        *alerts_for([suspected], {"i1": AlertHistory(RESOLVED, 2)}, RUN),
         *alerts_for([suspected], {}, replace(RUN, id="r2")),
     ]
     assert len({alert.id for alert in alerts}) == len(alerts) == 5
@@ -110,20 +110,20 @@ def said(kind: Any, **more: Any) -> Acknowledgement:
     return Acknowledgement(kind, **{"reason": "known", **values, **more})
 
 
-def sent(*tellings: tuple[str, float]) -> Told:
+def sent(*alerts_sent: tuple[str, float]) -> AlertHistory:
     """(event, seconds ago)."""
-    past = tuple(Telling(event, NOW - ago) for event, ago in tellings)
-    return Told(past[-1].event if past else None, len(past), past)
+    past = tuple(SentAlert(event, NOW - ago) for event, ago in alerts_sent)
+    return AlertHistory(past[-1].event if past else None, len(past), past)
 
 
 def tell(
-    after: str | None, *words: Acknowledgement, before: Told | None = None, priority: Any = "minor",
+    after: str | None, *words: Acknowledgement, before: AlertHistory | None = None, priority: Any = "minor",
     began_at: float = RUN_BEGAN,
 ) -> list[Alert]:  # fmt: skip
     of = replace(FINDING, priority=priority)
     stood = IncidentChange("i1", of, None, after, 7_200.0, 86_400.0)
     run = replace(RUN, began_at=began_at)
-    return alerts_for([stood], {"i1": before or Told()}, run, {FINDING.fingerprint: words})
+    return alerts_for([stood], {"i1": before or AlertHistory()}, run, {FINDING.fingerprint: words})
 
 
 def events(*arguments: Any, **more: Any) -> list[str]:
@@ -229,14 +229,14 @@ def test_what_was_said_of_one_leak_does_not_quiet_another() -> None:
     assert len(alerts_for([change("suspected", fingerprint="f2")], {}, RUN, words)) == 1
 
 
-def sent_every(*events: str, every_seconds: float = 60.0, digest: bool = False) -> Told:
+def sent_every(*events: str, every_seconds: float = 60.0, digest: bool = False) -> AlertHistory:
     """These, the last of them ``every_seconds`` ago."""
     ago = [every_seconds * n for n in range(len(events), 0, -1)]
     found = sent(*zip(events, ago, strict=True))
     if not digest:
         return found
-    last = replace(found.tellings[-1], digest=True)
-    return replace(found, tellings=(*found.tellings[:-1], last))
+    last = replace(found.alerts_sent[-1], digest=True)
+    return replace(found, alerts_sent=(*found.alerts_sent[:-1], last))
 
 
 FOUR_TURNS = (SUSPECTED, RESOLVED, SUSPECTED, RESOLVED)
@@ -258,7 +258,7 @@ FOUR_TURNS = (SUSPECTED, RESOLVED, SUSPECTED, RESOLVED)
     ],
 )
 def test_a_fifth_turn_within_an_hour_is_sent_as_a_digest(
-    before: Told, event: str, way: str
+    before: AlertHistory, event: str, way: str
 ) -> None:
     assert way_to_tell(event, before, NOW, STILL_SECONDS) == way
 
@@ -281,7 +281,7 @@ def test_the_first_confirmation_is_sent_even_then_and_only_once() -> None:
 
 def test_the_digest_says_how_often_and_in_what_time() -> None:
     assert digest_sentence(SUSPECTED, sent_every(*FOUR_TURNS, every_seconds=300), NOW) == (
-        "flapping: opened 3 times and closed twice in 20 minutes; told again when it has stood for an hour"
+        "flapping: opened 3 times and closed twice in 20 minutes; sent again when it has lasted for an hour"
     )
     once = sent_every(RESOLVED, every_seconds=50)
     assert "opened once and closed once in 1 minute;" in digest_sentence(SUSPECTED, once, NOW)

@@ -14,14 +14,14 @@ from leakline.transport.oom_inference import UNWATCHED
 from leakline_server.alerts.alert_payload import ExaminedRun
 from leakline_server.alerts.run_alerts import (
     DAY_SECONDS,
-    OomTold,
+    LastOomAlert,
     end_alert,
+    last_oom_alert,
     oom_alert,
-    oom_told,
     silent_alert,
     vanished_alert,
 )
-from leakline_server.store.alerts.alert_rows import Alert, Telling, Told
+from leakline_server.store.alerts.alert_rows import Alert, AlertHistory, SentAlert
 
 NOW = RUN.at
 # NOW is 2025-10-09T08:53:20Z.
@@ -48,8 +48,8 @@ def at_risk(risk: Any, at: str | None = IN_TEN_MINUTES, **more: Any) -> Examined
     return replace(RUN, verdict=replace(VERDICT, findings=(FINDING,), oom=oom), **more)
 
 
-def sent(risk: str, ago: float = 60.0, attempt: int = 1) -> OomTold:
-    return OomTold(risk, attempt, NOW - ago, 1)
+def sent(risk: str, ago: float = 60.0, attempt: int = 1) -> LastOomAlert:
+    return LastOomAlert(risk, attempt, NOW - ago, 1)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def sent(risk: str, ago: float = 60.0, attempt: int = 1) -> OomTold:
     ],
 )
 def test_a_risk_is_sent_when_it_rises_and_once_a_day(
-    before: OomTold | None, risk: str, is_sent: bool
+    before: LastOomAlert | None, risk: str, is_sent: bool
 ) -> None:
     assert (oom_alert(at_risk(risk), before) is not None) == is_sent
 
@@ -108,7 +108,7 @@ def test_a_forecast_lives_long_enough_to_arrive_and_one_without_a_time_does_not_
 def test_what_was_sent_last_is_read_from_its_facts() -> None:
     alert = oom_alert(at_risk("high", attempt=2), None)
     assert alert is not None
-    assert oom_told(alert.payload, NOW, 3) == OomTold("high", 2, NOW, 3)
+    assert last_oom_alert(alert.payload, NOW, 3) == LastOomAlert("high", 2, NOW, 3)
 
 
 def test_a_run_that_has_not_ended_or_ended_long_ago_is_not_sent() -> None:
@@ -161,15 +161,17 @@ def silent(run: ExaminedRun, *silences: float, end: float | None = None) -> Aler
     return alert
 
 
-def sent_silences(*ago: float, end: float | None = None, quiet_for: float | None = None) -> Told:
+def sent_silences(
+    *ago: float, end: float | None = None, quiet_for: float | None = None
+) -> AlertHistory:
     """The last of them is a digest that holds for so many seconds from NOW."""
-    past = [Telling("run.silent", NOW - seconds) for seconds in ago]
+    past = [SentAlert("run.silent", NOW - seconds) for seconds in ago]
     if quiet_for is not None:
         past[-1] = replace(past[-1], quiet_until=NOW + quiet_for)
     if end is not None:
-        past.append(Telling("run.finished", NOW - end))
+        past.append(SentAlert("run.finished", NOW - end))
     past.sort(key=lambda telling: telling.at)
-    return Told(past[-1].event if past else None, len(past), tuple(past))
+    return AlertHistory(past[-1].event if past else None, len(past), tuple(past))
 
 
 @pytest.mark.parametrize(

@@ -172,12 +172,12 @@ def test_a_test_says_what_came_of_it_and_is_shown_afterwards(
     test = f"{HOOKS}/{made['id']}/test"
     assert made["last_test"] is None
     arrived = client.post(test).json()
-    assert (arrived["arrived"], arrived["status"], arrived["error"]) == (True, 204, None)
+    assert (arrived["delivered"], arrived["status"], arrived["error"]) == (True, 204, None)
     (got,) = receiver.received
     assert Verifier(made["secret"]).verify(got.body, got.headers)["type"] == "webhook.test"
     receiver.answers = [500]
     refused = client.post(test).json()
-    told = (refused["arrived"], refused["status"], refused["error"])
+    told = (refused["delivered"], refused["status"], refused["error"])
     assert told == (False, 500, "answered 500")
     assert client.get(f"{HOOKS}/{made['id']}").json()["last_test"] == refused
     # A test is no alert: it is neither listed nor counted against the receiver.
@@ -232,7 +232,7 @@ def test_what_still_waits_is_not_sent_again_by_hand(
     receiver.wait_for(1)
     eventually(lambda: state(client, made["id"]) == ["pending"])
     (item,) = deliveries(client, made["id"])
-    assert item["next_try_at"] > item["created_at"]
+    assert item["next_attempt_at"] > item["created_at"]
     refused = client.post(f"/api/v1/deliveries/{item['id']}/redeliver")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "delivery_waiting")
 
@@ -284,7 +284,7 @@ def test_the_webhook_of_the_environment_is_changed_there(database_url: str, rece
         ):
             assert answer.status_code == 409
             assert "LEAKLINE_WEBHOOK_" in answer.json()["error"]["message"]
-        assert client.post(f"{path}/test").json()["arrived"]
+        assert client.post(f"{path}/test").json()["delivered"]
         assert client.patch(path, json={"name": "ops"}).json()["name"] == "ops"
         assert not client.patch(path, json={"enabled": False}).json()["enabled"]
     # A start does not take back what a person did.

@@ -25,7 +25,7 @@ from ..results import BY_READING, Assertion, AssertionCheck, AssertionState, Dev
 from ..run_history import Expectation, RunHistory, amount_of
 from ..timeline import Timeline, timelines_of
 from ..timeline_analysis import TimelineAnalysis
-from ..window import MIN_GENERATIONS, Since, Told
+from ..window import MIN_GENERATIONS, Since, TimelineMoment
 from .declared_limits import (
     COUNT,
     GENERATIONS,
@@ -75,11 +75,13 @@ class Fix:
     rejected: str | None = None
 
 
-def check_fixes(history: RunHistory, told: Sequence[Told]) -> list[AssertionCheck]:
-    """Return every promise of every fix with what was measured. ``told``: each process place at its newest moment."""
+def check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> list[AssertionCheck]:
+    """Return every promise of every fix with what was measured. ``timelines``: each process place at its newest
+    moment.
+    """
     rows = []
     for fix in declared_fixes(history):
-        seen = Since(history, told, fix.since)
+        seen = Since(history, timelines, fix.since)
         for claim, promised in _claims(fix):
             measured, state, sentence = _answer(seen, fix, claim, promised)
             is_least, counted = claim in NUMBERS, claim.removeprefix(COUNT)
@@ -180,7 +182,7 @@ def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer
 def _too_few(seen: Since) -> Answer:
     if seen.generations == 0:
         return None, "undecided", f"No {seen.unit} has ended with the fix yet."
-    needed = f"growth is told from {count_of(MIN_GENERATIONS, seen.unit)} on"
+    needed = f"growth is measured from {count_of(MIN_GENERATIONS, seen.unit)} on"
     return (
         None,
         "undecided",
@@ -255,8 +257,8 @@ def _kept_so_far(seen: Since, said: str, word: str) -> tuple[AssertionState, str
             "undecided",
             f"{capital(said)}, but only {count_of(seen.generations, seen.unit)} ended yet.",
         )
-    told = capital(said) if seen.ended else f"So far {said}"
-    return "holds", f"{told}; {word} at most were promised."
+    sentence = capital(said) if seen.ended else f"So far {said}"
+    return "holds", f"{sentence}; {word} at most were promised."
 
 
 def _generations(seen: Since, promised: float) -> Answer:
@@ -298,7 +300,7 @@ def _room_unknown(seen: Since, promised: float, *, has_growth: bool) -> Answer:
         return None, "holds", f"{count_of(seen.complete, seen.unit)} complete; {wanted}"
     if not has_growth:
         return _too_few(seen)
-    said = f"No limit of memory is known, so nothing tells how many {seen.unit}s it allows."
+    said = f"No limit of memory is known, so it is not known how many {seen.unit}s it allows."
     return None, "undecided", said
 
 
@@ -336,19 +338,21 @@ class Readings:
     is_measured: bool = True
 
 
-def check_assertions(history: RunHistory, told: Sequence[Told]) -> tuple[AssertionCheck, ...]:
-    """Return every assertion with what was measured. ``told``: each process place at its newest moment.
+def check_assertions(
+    history: RunHistory, timelines: Sequence[TimelineMoment]
+) -> tuple[AssertionCheck, ...]:
+    """Return every assertion with what was measured. ``timelines``: each process place at its newest moment.
 
     Bands, gauges and budgets are first, then the promises of fixes, then counts, broken ones first.
     """
-    studies = [study for study, _ in told]
+    studies = [study for study, _ in timelines]
     found: dict[str, list[AssertionCheck]] = {"band": [], "gauge": [], "budget": []}
     for assertion in declared_assertions(history):
         rows = found[assertion.origin]
         if len(rows) < _MAX_OF_AN_ORIGIN:
             readings = band_readings if assertion.origin in BY_READING else budget_readings
             rows += [check(history, assertion, each) for each in readings(assertion, studies)]
-    found["fix"] = check_fixes(history, told)
+    found["fix"] = check_fixes(history, timelines)
     found["count"] = _in_order(check_counts(history, [study.timeline for study in studies]))
     return tuple(
         row
@@ -405,10 +409,10 @@ def check(history: RunHistory, assertion: Assertion, readings: Readings) -> Asse
     amounts, is_band = readings.amounts, assertion.origin in BY_READING
     states = [assertion.state_of(amount) for _, amount in amounts]
     beyond = [each for each, state in zip(amounts, states, strict=True) if state != "holds"]
-    outside = [Deviation(g, v, assertion.off_by(v)) for g, v in beyond] if is_band else []
+    outside = [Deviation(g, v, assertion.difference(v)) for g, v in beyond] if is_band else []
     worst_at, worst = max(
         beyond if is_band else amounts,
-        key=lambda each: (abs(assertion.off_by(each[1])) if is_band else each[1], -each[0]),
+        key=lambda each: (abs(assertion.difference(each[1])) if is_band else each[1], -each[0]),
         default=(None, None),
     )
     is_open = assertion.origin == "band" and not history.ended
@@ -430,7 +434,7 @@ def check(history: RunHistory, assertion: Assertion, readings: Readings) -> Asse
     return _checked(
         assertion, process=readings.process, state=state,
         measured=_exactly(amounts[-1][1] if amounts else None), worst=worst, worst_generation=worst_at,
-        outside=len(beyond), judged=len(amounts), deviations=tuple(outside[:_MAX_DEVIATIONS]),
+        violations=len(beyond), checked=len(amounts), deviations=tuple(outside[:_MAX_DEVIATIONS]),
         sentence=sentence,
     )  # fmt: skip
 
@@ -468,7 +472,7 @@ def _check_count(
     broken = [
         Deviation(timeline.generation[row], count, off)
         for row, count in zip(readings.rows, readings.counts, strict=True)
-        if (off := assertion.off_by(count))
+        if (off := assertion.difference(count))
     ]
     violation = find_violation(timeline, readings, len(timeline.kind) - 1)
     state: AssertionState = "holds" if readings.counts else "not_measured"
@@ -477,7 +481,7 @@ def _check_count(
     return _checked(
         assertion, process=process, state=state,
         measured=_exactly(readings.counts[-1] if readings.counts else None),
-        outside=len(broken), judged=len(readings.counts), deviations=tuple(broken[:_MAX_DEVIATIONS]),
+        violations=len(broken), checked=len(readings.counts), deviations=tuple(broken[:_MAX_DEVIATIONS]),
         sentence=count_sentence(
             history.unit, readings.counts, broken, state, in_part=bool(timeline.whole_from)
         ),

@@ -318,11 +318,11 @@ def _ranges(band: Assertion, outside: Sequence[Deviation], unit: str) -> str:
     write = writer_of(band.metric)
     parts = []
     for word, sign in (("below", -1), ("above", 1)):
-        these = [d for d in outside if d.off_by * sign > 0]
+        these = [d for d in outside if d.difference * sign > 0]
         if not these:
             continue
-        worst = max(these, key=lambda d: (abs(d.off_by), -(d.generation or 0)))
-        size = write(abs(worst.off_by))
+        worst = max(these, key=lambda d: (abs(d.difference), -(d.generation or 0)))
+        size = write(abs(worst.difference))
         if len(these) == 1:
             parts.append(f"{word} in {unit} {worst.generation} by {size}")
             continue

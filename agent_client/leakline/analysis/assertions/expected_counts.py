@@ -16,7 +16,7 @@ from typing import Final
 
 from ...snapshot import LARGEST_INTEGER
 from ...text_format import short_name
-from ..results import SteadyCount
+from ..results import StableCount
 from ..run_history import Expectation, RunHistory, Value
 from ..timeline import Timeline, fill_gaps, timelines_of
 
@@ -119,7 +119,7 @@ def _since_baseline(
     """The bound that the newest attempt has set itself, and its readings.
 
     What the first generation builds up stays, as gradients and the state of an optimizer do: the most there was by its
-    end is the baseline. A resumed program builds up anew.
+    end is the baseline. A resumed program builds up again.
     """
     if not known:
         return expectation, known
@@ -260,11 +260,12 @@ def bounded_containers(
             continue
         sizes = f"tracked.{name}.bytes"
         size = fill_gaps(timeline.readings(sizes)) if timeline.has(sizes) else []
-        beside = f"tracked.{name}.device_bytes"
-        if size and timeline.has(beside):
+        alongside = f"tracked.{name}.device_bytes"
+        if size and timeline.has(alongside):
             # What lies on devices is no memory of the process.
             size = [
-                max(0.0, a - (b or 0)) for a, b in zip(size, timeline.readings(beside), strict=True)
+                max(0.0, a - (b or 0))
+                for a, b in zip(size, timeline.readings(alongside), strict=True)
             ]
         found.append(_bounded(timeline, name, length, float(capacity), size))
     return tuple(found)
@@ -345,14 +346,14 @@ def _bytes_per_item(timeline: Timeline, length: Sequence[float]) -> float:
 
     A container that was cleared may fill again from what the allocator kept of it.
     """
-    private, fuller, beside, most = timeline.private, [], [], -1.0
+    private, fuller, alongside, most = timeline.private, [], [], -1.0
     for i in range(min(len(length), len(private))):
         if i and length[i] > max(most, length[i - 1]):
             fuller.append((private[i] - private[i - 1], length[i] - length[i - 1]))
         elif i and length[i] == length[i - 1] and not _is_resumed(timeline, i):
-            beside.append(private[i] - private[i - 1])
+            alongside.append(private[i] - private[i - 1])
         most = length[i] if _is_resumed(timeline, i) else max(most, length[i])
-    others = max(0.0, median(beside)) if len(beside) >= _RECENT else 0.0
+    others = max(0.0, median(alongside)) if len(alongside) >= _RECENT else 0.0
     ratios = [(gained - others) / items for gained, items in fuller]
     return max(0.0, median(ratios)) if ratios else 0.0
 
@@ -398,7 +399,7 @@ def is_declared(name: str, expectations: Iterable[Expectation]) -> bool:
     return any(not e.accepted and stands_for(e.type, name) for e in expectations)
 
 
-def steady_counts(history: RunHistory) -> tuple[SteadyCount, ...]:
+def stable_counts(history: RunHistory) -> tuple[StableCount, ...]:
     """Counts that were the same in each of the last GENERATIONS generations and that nobody expects yet.
 
     First what was accepted otherwise, then the smallest, as those that people mean. At every reading where that holds,
@@ -409,7 +410,7 @@ def steady_counts(history: RunHistory) -> tuple[SteadyCount, ...]:
     if not any(len(view.generations) >= GENERATIONS for view in views):
         return ()
     expected = history.expectations
-    found: list[SteadyCount] = []
+    found: list[StableCount] = []
     for name in sorted(
         {name for view in views for name in types_of(view.timeline) if _is_of_a_program(name)}
     ):
@@ -420,7 +421,7 @@ def steady_counts(history: RunHistory) -> tuple[SteadyCount, ...]:
             if not _is_expected(accepted, after, count):
                 replaced = [expected_text(e) for e in accepted if replaces(after, e.after)]
                 found.append(
-                    SteadyCount(name, count, after, GENERATIONS, "; ".join(replaced) or None)
+                    StableCount(name, count, after, GENERATIONS, "; ".join(replaced) or None)
                 )
     return tuple(sorted(found, key=_order))
 
@@ -430,8 +431,8 @@ def _is_of_a_program(name: str) -> bool:
     return bool(rest) and module not in sys.stdlib_module_names
 
 
-def _order(each: SteadyCount) -> tuple[bool, bool, int, str, str]:
-    return each.instead_of is None, each.count == 0, each.count, each.type, each.after or ""
+def _order(each: StableCount) -> tuple[bool, bool, int, str, str]:
+    return each.replaces is None, each.count == 0, each.count, each.type, each.after or ""
 
 
 def replaces(new: str | None, old: str | None) -> bool:

@@ -386,7 +386,7 @@ def family_of(name: str, role: str) -> Family:
 
 
 def is_of_the_program(path: str) -> bool:
-    """Return True for a holder of the program's own, by where its path begins: not in a library that keeps books."""
+    """Return True if the path begins in the program itself, and not in the internal state of a library."""
     root = re.split(r"[.\[]", path, maxsplit=1)[0]
     return root == "__main__" or (root not in _LIBRARIES and root not in sys.stdlib_module_names)
 
@@ -413,7 +413,7 @@ def _bytes_rate(
 
 
 def bytes_series(name: str, family: Family) -> str:
-    """Where the bytes of a type are told: those of tensors and arrays with what they hold."""
+    """Where the bytes of a type are reported: those of tensors and arrays with what they hold."""
     if name == JS_TENSOR:
         return JS_TENSOR_BYTES
     return {"tensor": "tensors.bytes", "array": "arrays.bytes"}.get(family, f"type.{name}.bytes")

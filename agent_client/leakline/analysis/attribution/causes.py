@@ -252,7 +252,7 @@ def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
 
     most = max(loose, key=weight)
     for phase, members in loose.items():
-        # Graphs were told apart by where they are made.
+        # Graphs were distinguished by where they are made.
         if phase != most and not any(c.family == "graph" for c in members):
             groups[most].extend(groups.pop(phase))
 
@@ -277,13 +277,15 @@ def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
     causes: list[Cause] = []
     explained = 0.0
     while left:
-        owner, beside = left[0], _beside(left, growth)
-        rest = [c for c in left[1:] if c not in beside]
+        owner, alongside = left[0], _alongside(left, growth)
+        rest = [c for c in left[1:] if c not in alongside]
         # What two containers keep is a total of neither.
-        sized = [c for c in rest if c.role == "container"] if beside else rest
+        sized = [c for c in rest if c.role == "container"] if alongside else rest
         measured = _measured(owner, sized, growth)
         explains = explained + (measured or 0.0)
-        others = [c for c in left[1:] if c in beside or _stands_alone(c, owner, explains, growth)]
+        others = [
+            c for c in left[1:] if c in alongside or _stands_alone(c, owner, explains, growth)
+        ]
         mine = [c for c in rest if c not in others]
         causes.append(
             Cause(kind_of(owner, mine, growth), _place(owner, mine), (owner, *mine), measured)
@@ -295,7 +297,7 @@ def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
     return causes
 
 
-def _beside(ranked: Sequence[Candidate], growth: float) -> list[Candidate]:
+def _alongside(ranked: Sequence[Candidate], growth: float) -> list[Candidate]:
     """Containers behind a first one that keep a real share of their own: one in the other would be counted twice."""
     containers = [c for c in ranked if c.role == "container" and c.bytes_rate is not None]
     total = sum(c.bytes_rate or 0.0 for c in containers)

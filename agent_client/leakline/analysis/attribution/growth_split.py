@@ -35,7 +35,7 @@ _PLAUSIBLE_BYTES: Final = 2**20
 _PLAUSIBLE_LARGE_BYTES: Final = 2**27
 # Measured bytes below this share leave room for a second cause outside Python.
 _LEAVES_ROOM: Final = 0.25
-# What causes and other phases have together of what memory gains, at most, to be told apart.
+# What causes and other phases have together of what memory gains, at most, to be distinguished.
 _ALL: Final = 1.1
 
 
@@ -97,7 +97,7 @@ def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:
         return measured
     guessed = [c for c in causes if c.measured is None and _is_plausible(c, total)]
     guessed.sort(key=lambda c: _likelihood(c, memory), reverse=True)
-    # Without sizes nothing tells how to share: the likeliest answer stands, and others that hold their phase.
+    # Without sizes nothing says how to share: the likeliest answer stands, and others that hold their phase.
     kept = guessed[:1] + [c for c in guessed[1:] if (memory.at(c.place) or 0.0) >= EXPLAINS * total]
     return measured + kept
 
@@ -132,12 +132,12 @@ def _claim(cause: Cause, memory: Memory, active: Sequence[Cause]) -> float:
         if len(active) == 1:
             return memory.total.estimate
         return max(in_phase if in_phase is not None else memory.total.estimate / len(active), 0.0)
-    # A walk that ended early measures too little; the books of its phase then say more.
-    left = None if in_phase is None else in_phase - _measured_beside(cause, active)
+    # A walk that ended early measures too little; the phase accounts of its phase then say more.
+    left = None if in_phase is None else in_phase - _measured_outside(cause, active)
     return left if left is not None and cause.measured < 0.5 * left else cause.measured
 
 
-def _measured_beside(cause: Cause, active: Sequence[Cause]) -> float:
+def _measured_outside(cause: Cause, active: Sequence[Cause]) -> float:
     """What the others in its phase were measured to keep."""
     others = [c for c in active if c is not cause and c.place.phase == cause.place.phase]
     return sum(c.measured or 0.0 for c in others)
@@ -248,7 +248,7 @@ def other_channels(
 
 
 def _once_each(found: Sequence[Assessed]) -> list[Assessed]:
-    """What is beside the tensors is one finding for each phase, that of what rises most clearly."""
+    """What is outside the tensors is one finding for each phase, that of what rises most clearly."""
     clear = sorted(found, key=lambda a: (a.rise.strict, a.rise.window), reverse=True)
     first = {fingerprint_of(a.cause): a for a in reversed(clear)}
     return [a for a in found if first[fingerprint_of(a.cause)] is a]
@@ -263,8 +263,8 @@ def with_garbage(study: TimelineAnalysis, found: Sequence[Assessed], end: int) -
     garbage: dict[str | None, int] = {}
     for a in found:
         cause = garbage_of(a.cause, study.facts, study.waiting)
-        told = cause or a.cause
-        a = replace(a, passing=may_pass(told, study.facts, study.waiting, a.window, end))
+        blamed = cause or a.cause
+        a = replace(a, passing=may_pass(blamed, study.facts, study.waiting, a.window, end))
         if cause is None:
             result.append(a)
             continue

@@ -214,7 +214,7 @@ def _items_of(study: TimelineAnalysis, container: Candidate, end: int) -> list[C
 
 
 def _is_part(a: Assessed, b: Assessed) -> bool:
-    """Return True if another finding of the same names is told with this one: the same memory, or next to none."""
+    """Return True if another finding of the same names is reported with this one: the same memory, or next to none."""
     idle = not b.scale.is_material(b.cause.rate.estimate, b.window)
     return idle or (b.channel == a.channel and b.cause.rate.estimate > 0)
 
@@ -238,7 +238,7 @@ _PART: Final = 0.4
 _MIN_SPAN: Final = 8
 
 
-def with_seldom_counted(
+def with_rarely_counted(
     study: TimelineAnalysis, found: Sequence[Assessed], end: int
 ) -> list[Assessed]:
     """The same, with growth that has no name named after the type whose bytes rose by most of it, if there is one."""

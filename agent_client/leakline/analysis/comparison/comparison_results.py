@@ -71,7 +71,7 @@ class TypeChange:
 
 @dataclass(frozen=True, slots=True)
 class GaugeChange:
-    """A number of the program beside memory: its median over the generations both runs have.
+    """A number of the program next to memory: its median over the generations both runs have.
 
     ``same``: it differs by less than what two runs differ by.
     """
@@ -89,7 +89,7 @@ class Survival:
 
     last_generation: int | None
     ended: bool
-    runs_out_at_generation: Interval | None
+    oom_at_generation: Interval | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,10 +43,10 @@ from ..results import (
 from ..run_history import ProcessHistory, RunHistory, number_of
 from ..status import ACTIVE, MIN_GENERATIONS
 from ..timeline_analysis import TimelineAnalysis
-from ..window import Since, Stretch, Told
+from ..window import Since, Stretch, TimelineMoment
 from .comparison_results import SAME, change_of
 
-# Generations on each side of a fix from which an effect is told.
+# Generations on each side of a fix from which an effect is reported.
 GENERATIONS_AROUND: Final = 4
 # No effect is said only where a fix that had taken away this share of the growth would have shown.
 _HALF: Final = 0.5
@@ -70,7 +70,9 @@ class _Subject:
         return short_name(self.name) if self.measure == "count" else self.name or "the run"
 
     def matters(self, before: Stretch, after: Stretch) -> float:
-        """The least change that is told: of bytes as the verdict minds them, of instances one over all generations."""
+        """The least change that is reported: of bytes as the verdict minds them, of instances one over all
+        generations.
+        """
         if self.measure == "count":
             return 1 / max(1, min(before.generations, after.generations))
         return max(before.growth_that_matters(), after.growth_that_matters())
@@ -96,10 +98,10 @@ def effects_within(
             _between(studies, begin, fix.since, first=not at),
             _between(studies, fix.since, end, first=False),
         )
-        beside = _beside(
+        alongside = _alongside(
             fix, subject, [f for f, s in every if f.since == fix.since and s == subject]
         )
-        rows.append(_effect(fix, subject, sides, beside, history.unit, _WITHIN))
+        rows.append(_effect(fix, subject, sides, alongside, history.unit, _WITHIN))
     return tuple(rows)
 
 
@@ -115,8 +117,10 @@ def effects_of_comparison(
             said = "The run before has this fix too, so the two do not tell what it does."
             rows.append(_row(fix, subject, None, None, "undecided", said))
             continue
-        beside = _beside(fix, subject, [f for f, s in every if s == subject and f.name not in had])
-        rows.append(_effect(fix, subject, (a, b), beside, after.unit, _COMPARED))
+        alongside = _alongside(
+            fix, subject, [f for f, s in every if s == subject and f.name not in had]
+        )
+        rows.append(_effect(fix, subject, (a, b), alongside, after.unit, _COMPARED))
     return tuple(rows)
 
 
@@ -151,9 +155,9 @@ class _Way:
 def _too_few_within(before: int, after: int, unit: str) -> str:
     if before < GENERATIONS_AROUND and after >= GENERATIONS_AROUND:
         return (
-            f"Too few {unit}s ran before the fix in this run: a comparison with a run without it tells its effect."
+            f"Too few {unit}s ran before the fix in this run: a comparison with a run without it shows its effect."
         )  # fmt: skip
-    return f"An effect is told from {GENERATIONS_AROUND} {unit}s on each side of the fix on."
+    return f"An effect is measured from {GENERATIONS_AROUND} {unit}s on each side of the fix on."
 
 
 def _too_few_compared(before: int, after: int, unit: str) -> str:
@@ -165,7 +169,7 @@ _COMPARED: Final = _Way(_too_few_compared, "was not measured in both runs")
 
 
 def _effect(
-    fix: Fix, subject: _Subject, sides: tuple[Stretch, Stretch], beside: str, unit: str, way: _Way
+    fix: Fix, subject: _Subject, sides: tuple[Stretch, Stretch], alongside: str, unit: str, way: _Way
 ) -> FixEffect:  # fmt: skip
     old, new = (subject.of(side) for side in sides)
     lengths = [side.generations for side in sides]
@@ -177,7 +181,7 @@ def _effect(
         return _row(fix, subject, old, new, "undecided", said)
     least = max(SAME * abs(old.estimate), subject.matters(*sides))
     outcome = _outcome(difference, least, max(_HALF * abs(old.estimate), least))
-    said = f"{_said(subject, old, new, difference, unit)}: {_REASONS[outcome]}.{beside}"
+    said = f"{_said(subject, old, new, difference, unit)}: {_REASONS[outcome]}.{alongside}"
     return _row(fix, subject, old, new, outcome, said)
 
 
@@ -212,13 +216,13 @@ def _said(subject: _Subject, old: Interval, new: Interval, difference: Interval,
     )
 
 
-def _beside(fix: Fix, subject: _Subject, alike: Sequence[Fix]) -> str:
+def _alongside(fix: Fix, subject: _Subject, alike: Sequence[Fix]) -> str:
     """Of fixes about the same at the same time, nobody can tell which did it."""
     others = [each.name for each in alike if each.name != fix.name]
     if not others:
         return ""
     names, verb = ", ".join(others), "are" if len(others) > 1 else "is"
-    return f" It cannot be told from that of {names}, which {verb} about {subject.title} too."
+    return f" It cannot be separated from that of {names}, which {verb} about {subject.title} too."
 
 
 def _row(
@@ -256,17 +260,17 @@ _DEVICES: Final = ("cuda.", "gpu.", "mps.")
 _OF_THIS_PROCESS: Final = (
     ".allocated_bytes", ".reserved_bytes", ".process_bytes", ".driver_bytes",
 )  # fmt: skip
-_CLEANUPS_TOLD: Final = 3
+_CLEANUPS_SHOWN: Final = 3
 
 Answer = tuple[CheckOutcome, str] | tuple[CheckOutcome, str, HeldAgainst | None]
 _SOURCES: Final[dict[HeldAgainst, str]] = {"promise": "the fix promised", "plan": "were planned"}
 
 
 def check_list(
-    history: RunHistory, verdict: Verdict, told: Sequence[Told]
+    history: RunHistory, verdict: Verdict, timelines: Sequence[TimelineMoment]
 ) -> tuple[CheckItem, ...]:
     """The four items, always all of them and in this order. ``verdict`` is the run's, but for this list."""
-    seen = Since(history, told, 0.0)
+    seen = Since(history, timelines, 0.0)
     answers = {
         "gpu": _gpu(history, verdict, seen), "memory": _memory(verdict, seen), "passed": _passed(history, seen),
         "cleanups": _cleanups(history),
@@ -426,10 +430,10 @@ def _cleanups(history: RunHistory) -> Answer:
         return "not_measured", "No cleanup was recorded: wrap yours in run.cleanup(name)."
     # Those that free nothing first: they are what is to be looked at.
     ranked = sorted(freed, key=lambda name: (_is_useful(freed[name]), -len(freed[name]), name))
-    told = "; ".join(_cleanup(name, freed[name]) for name in ranked[:_CLEANUPS_TOLD])
-    more = len(ranked) - _CLEANUPS_TOLD
+    listed = "; ".join(_cleanup(name, freed[name]) for name in ranked[:_CLEANUPS_SHOWN])
+    more = len(ranked) - _CLEANUPS_SHOWN
     useful = any(_is_useful(sizes) for sizes in freed.values())
-    return ("done" if useful else "failed"), f"{told}{f'; and {more} more' if more > 0 else ''}."
+    return ("done" if useful else "failed"), f"{listed}{f'; and {more} more' if more > 0 else ''}."
 
 
 def _is_useful(freed: Sequence[Freed]) -> bool:

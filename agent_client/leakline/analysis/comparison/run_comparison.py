@@ -43,7 +43,7 @@ from .fix_effects import effects_of_comparison
 _MIN_GENERATIONS: Final = 4
 # Generations at the start that are warm-up in both runs: left out where enough remain.
 _WARM_UP: Final = 2
-# Share of memory by which two runs without a leak must end up apart to be told as different.
+# Share of memory by which two runs without a leak must end up apart to be reported as different.
 _APART: Final = 2 * MATERIAL
 _FIXED: Final = 0.80
 _MAX_TYPES: Final = 20
@@ -398,16 +398,16 @@ def survival_of(history: RunHistory, verdict: Verdict) -> Survival:
 def survival_change(
     before: Survival, after: Survival, unit: str, unit_after: str
 ) -> SurvivalChange:
-    told = f"Before: {_told(before, unit)}. After: {_told(after, unit_after)}."
-    return SurvivalChange(before, after, told)
+    sides = f"Before: {_ending_words(before, unit)}. After: {_ending_words(after, unit_after)}."
+    return SurvivalChange(before, after, sides)
 
 
-def _told(side: Survival, unit: str) -> str:
+def _ending_words(side: Survival, unit: str) -> str:
     """``memory runs out about episode 1,004 (990 to 1,020); it ended at episode 998``"""
     if side.last_generation is None:
         return f"no {unit} was seen"
     stands = f"{'ended' if side.ended else 'has come'} {'at' if side.ended else 'to'} {unit} {side.last_generation:,}"
-    out = side.runs_out_at_generation
+    out = side.oom_at_generation
     if out is None:
         return f"nothing says that memory runs out; it {stands}"
     when = format_interval(out.estimate, out.low, out.high, lambda value: f"{round(value):,}")

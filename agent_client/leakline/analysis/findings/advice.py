@@ -47,8 +47,8 @@ _DECLARES: Final = ("watch", "track", "expect")
 class Rule:
     """``text`` is given when all that is set holds; ``{what}`` is the first name that matched, ``{path}`` the path.
 
-    ``names``: of something that grows. ``paths``: of what holds it, or of a container that grows. ``beside``: families
-    of which one grows along with the owner. ``keeps``: it says already who keeps the objects.
+    ``names``: of something that grows. ``paths``: of what holds it, or of a container that grows. ``alongside``:
+    families of which one grows along with the owner. ``keeps``: it says already who keeps the objects.
     """
 
     text: str
@@ -56,7 +56,7 @@ class Rule:
     owner: tuple[Family, ...] = ()
     names: str = ""
     paths: str = ""
-    beside: tuple[str, ...] = ()
+    alongside: tuple[str, ...] = ()
     keeps: bool = False
 
 
@@ -180,7 +180,7 @@ RULES: Final = (
         names=r"^(subprocess\.Popen|multiprocessing\.(.*\.)?(\w*Process|Pool)|concurrent\..*ProcessPoolExecutor)$",
     ),
     Rule(
-        "Functions are traced anew for each Python value: pass tensors, and fix the input signature.",
+        "Functions are traced again for each Python value: pass tensors, and fix the input signature.",
         names=r"ConcreteFunction$",
     ),
     Rule(
@@ -237,8 +237,8 @@ def advice_for(
     paths = _paths(a, holder)
     larger = owner is not None and grows_larger(owner)
     rules = () if larger else RULES
-    told = [(rule, text) for rule in rules if (text := _applied(rule, a, paths)) is not None]
-    lines = [text for _, text in told]
+    given = [(rule, text) for rule in rules if (text := _applied(rule, a, paths)) is not None]
+    lines = [text for _, text in given]
     if a.waiting is not None and a.waiting.collector_off:
         lines.append(
             "The collector is switched off: gc.enable(), or gc.collect() once a generation."
@@ -253,7 +253,7 @@ def advice_for(
             f"{what} grows with what is appended to it: keep the newest part alone, or write the rest to disk."
         )
     elif owner is not None and cause.kind != "cyclic_garbage":
-        if not any(rule.keeps for rule, _ in told):
+        if not any(rule.keeps for rule, _ in given):
             lines += _for_objects(a, holder)
         lines += _bounds(a, timeline)
     if timeline is not None and cause.kind == "gpu_fragmentation":
@@ -360,7 +360,7 @@ def path_is_bounded_by_design(a: Assessed) -> bool:
 
 
 def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> Finding:
-    """The finding with what counters of the process and recorded cleanups advise beside it."""
+    """Return the finding with what counters of the process and recorded cleanups advise."""
     if finding.status in ("ok", "recovered"):
         return finding
     more = [
@@ -370,15 +370,15 @@ def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> 
         for line in lines
     ]
     vain = vain_cleanup(finding, history.events_of("cleanup"))
-    more += [vain.told] if vain is not None else []
+    more += [vain.sentence] if vain is not None else []
     rare = rare_cleanup(finding, history.events_of("cleanup"), timeline)
-    more += [rare.told(history.unit)] if rare is not None else []
+    more += [rare.sentence(history.unit)] if rare is not None else []
     more += _to_be_counted(finding, history, timeline)
     known = finding.advice
     if finding.kind == "children" and _rises(timeline, _CHILDREN):
         # There are more of them, which says nothing of each.
         known = tuple(line for line in known if line not in _BY_KIND["children"])
-    if finding.unknown == "seldom":
+    if finding.unknown == "rarely_counted":
         known = (_TOO_FEW_LOOKS if history.ended else _NEXT_LOOK,)
     lines = tuple(dict.fromkeys((*known, *more)))
     return replace(finding, advice=lines[: MAX_LINES + len(more)])

@@ -1,4 +1,4 @@
-"""What cleanups freed, which ran while something grew and did not reach it, and which reach it too seldom. Pure.
+"""What cleanups freed, which ran while something grew and did not reach it, and which reach it too rarely. Pure.
 
 A leak that none reaches lies deeper than the program's own means against it go: its priority is one class worse.
 """
@@ -29,7 +29,7 @@ _STEPS_AT_LEAST: Final = 4
 # What a cleanup is held against is the process's own memory.
 _ELSEWHERE: Final = frozenset({"gpu", "gpu_fragmentation", "children", "shared_memory", "external"})
 
-# What a cleanup told of one time it ran.
+# What a cleanup reported of one time it ran.
 Run = Mapping[str, object]
 
 
@@ -51,7 +51,7 @@ class Freed:
 
     @property
     def words(self) -> str:
-        """What was freed where; that of devices has its name beside it."""
+        """What was freed where; that of devices has its name next to it."""
         host, device = self.host or 0, self.device or 0
         parts = [format_bytes(host)] if host > 0 else []
         parts += [f"{format_bytes(device)} of GPU memory"] if device > 0 else []
@@ -59,7 +59,7 @@ class Freed:
 
 
 def freed_by(run: Run) -> Freed:
-    """What one time told. Of a device the larger fall counts, of live tensors or of what the allocator keeps.
+    """What one time reported. Of a device the larger fall counts, of live tensors or of what the allocator keeps.
 
     They overlap: what tensors give up may go back to the device at once, and an emptied cache ends no tensor.
     """
@@ -80,9 +80,9 @@ def freed_in_all(times: Sequence[Freed]) -> Freed:
     return Freed(total(each.host for each in times), total(each.device for each in times))
 
 
-def _pairs(told: object) -> Iterator[tuple[str, tuple[float, float]]]:
+def _pairs(counts: object) -> Iterator[tuple[str, tuple[float, float]]]:
     """(series, before and after) of those that are two sizes."""
-    for series, pair in told.items() if isinstance(told, Mapping) else ():
+    for series, pair in counts.items() if isinstance(counts, Mapping) else ():
         if isinstance(pair, Sequence) and len(pair) == 2:
             before, after = (amount_of(each) for each in pair)
             if before is not None and after is not None:
@@ -99,7 +99,7 @@ class VainCleanup:
     type: str = ""
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         freed = f"only {self.freed.words}" if self.freed.something else "nothing"
         if self.type:
             freed = f"no {short_name(self.type)}"
@@ -118,7 +118,7 @@ def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | Non
 
 @dataclass(frozen=True, slots=True)
 class RareCleanup:
-    """One that takes back some of what grows, and runs too seldom for it.
+    """One that takes back some of what grows, and runs too rarely for it.
 
     ``times`` in the ``window`` generations since the first of them. ``bytes`` stayed away after it; ``every`` so many
     generations come to as much.
@@ -130,7 +130,7 @@ class RareCleanup:
     bytes: float
     every: int
 
-    def told(self, unit: str) -> str:
+    def sentence(self, unit: str) -> str:
         often = f"in each {unit}" if self.every == 1 else f"every {count_of(self.every, unit)}"
         return (
             f"Run the cleanup {self.name} {often}: it ran {format_times(self.times)} in {count_of(self.window, unit)} "
@@ -206,7 +206,7 @@ def deeper(finding: Finding, events: Iterable[Event]) -> Finding:
         return finding
     grade = one_worse(finding.priority)
     raised = " Its priority is one class higher for it." if grade != finding.priority else ""
-    return replace(finding, priority=grade, evidence=(*finding.evidence, vain.told + raised))
+    return replace(finding, priority=grade, evidence=(*finding.evidence, vain.sentence + raised))
 
 
 def is_deeper(finding: Finding, limits: Priorities) -> bool:
@@ -219,7 +219,7 @@ def _beginning(finding: Finding) -> float | None:
 
 
 def _runs_since(beginning: float | None, events: Iterable[Event]) -> dict[str, list[Run]]:
-    """What each cleanup told of its runs, without those that failed: they show nothing of what it reaches."""
+    """What each cleanup reported of its runs, without those that failed: they show nothing of what it reaches."""
     found: dict[str, list[Run]] = {}
     for event in events:
         if event.kind != "cleanup" or event.data.get("error"):

@@ -41,7 +41,7 @@ from .cleanup_effects import deeper, is_deeper
 from .verdict_summary import Priorities, one_worse, priority
 
 _MAX_SUSPECTS: Final = 8
-# Of the growth of the process that grows most, what another one has to grow by to be named beside it.
+# Of the growth of the process that grows most, what another one has to grow by to be named next to it.
 _NAMED: Final = 0.05
 # Read at each census; two of them show what has grown in between.
 _COUNTED: Final = "python.objects"
@@ -55,7 +55,7 @@ _CONFIDENCE: Final[dict[Status, float]] = {
 }  # fmt: skip
 _UNKNOWN: Final[dict[Unknown, str]] = {
     "outside": "No Python object was counted: from outside nobody can tell what it is.",
-    "seldom": "Objects were counted too seldom since it began: what it is, is not known yet.",
+    "rarely_counted": "Objects were counted too rarely since it began: what it is, is not known yet.",
 }
 
 
@@ -154,7 +154,7 @@ def _is_of(container: Candidate, owner: Candidate) -> bool:
 
 
 def _order_behind(suspect: Suspect) -> int:
-    """The holder, then containers; what a library keeps its books in comes behind a container of the program."""
+    """The holder, then containers; the bookkeeping of a library comes behind a container of the program."""
     if suspect.role == "holder":
         return 0 if is_of_the_program(suspect.name) else 2
     if suspect.role == "container":
@@ -218,7 +218,7 @@ def _evidence(
     a, unit = standing.assessed, study.history.unit
     lines = [a.note] if a.note else []
     if a.waiting is not None:
-        lines.append(a.waiting.told(unit))
+        lines.append(a.waiting.sentence(unit))
     lines += [*_contract_lines(a), *_count_lines(study, a)]
     lines += [*_memory_lines(a, standing.confirmations, unit), *_explained_lines(study, a, unit)]
     lines += [*growing_lines(children, unit), *_phase_lines(a), *_charged_lines(study, a)]
@@ -234,7 +234,7 @@ def _upper_bound_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     owner = a.cause.owner
     if owner is None or owner.name != TENSOR:
         return []
-    # Told only where it changes: a change in either direction leaves a part of the run unreliable.
+    # Reported only where it changes: a change in either direction leaves a part of the run unreliable.
     changes = [
         e for e in study.history.events_of("mark") if isinstance(e.data.get(UNRELIABLE), bool)
     ]
@@ -364,10 +364,10 @@ def _unknown(study: TimelineAnalysis, a: Assessed) -> Unknown | None:
         return None
     if study.facts.from_outside:
         return "outside"
-    return "seldom" if _counted_too_seldom(study.timeline, a) else None
+    return "rarely_counted" if _counted_too_rarely(study.timeline, a) else None
 
 
-def _counted_too_seldom(timeline: Timeline, a: Assessed) -> bool:
+def _counted_too_rarely(timeline: Timeline, a: Assessed) -> bool:
     """Whether fewer than two looks at the heap have seen it grow, of a program that is looked at."""
     if not timeline.has(_COUNTED):
         return False
@@ -385,7 +385,7 @@ def _phase_lines(a: Assessed) -> list[str]:
 
 
 def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
-    """Say why the books charge most of the growth to a phase in which none of what grows was made."""
+    """Say why the phase accounts charge most of the growth to a phase in which none of what grows was made."""
     owner, phase, end = a.cause.owner, a.cause.place.phase, len(study.timeline)
     if owner is None or phase is None or a.channel != "private" or a.cause.rate.estimate <= 0:
         return []
@@ -412,10 +412,10 @@ def _harmless(a: Assessed, unit: str) -> str:
     )
 
 
-def worth_telling(standing: Standing) -> bool:
+def worth_reporting(standing: Standing) -> bool:
     """Plain types and those of libraries come and go by the hundred: without a byte of growth they tell of nothing.
 
-    Growth that does not matter is told when it is a container or class of the program, and measured, or tensors of
+    Growth that does not matter is reported when it is a container or class of the program, and measured, or tensors of
     TensorFlow.js.
     """
     if standing.status == "watch" and _is_idle(standing.assessed):

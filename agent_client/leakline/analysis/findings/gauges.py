@@ -1,4 +1,4 @@
-"""Numbers of the program beside memory: compared over two runs, and told where they move with what grows."""
+"""Numbers of the program next to memory: compared over two runs, and reported where they move with what grows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_GAUGES: Final = 40
 _MAX_COMPANIONS: Final = 2
 _LOOK: Final = 64
 _MIN_POINTS: Final = 8
-# Rank correlation, and the share by which a number must have changed, before it is told.
+# Rank correlation, and the share by which a number must have changed, before it is reported.
 _TOGETHER: Final = 0.85
 _CHANGED: Final = 0.2
 
@@ -96,11 +96,11 @@ def _companion(timeline: Timeline, name: str) -> tuple[float, str] | None:
     if abs(together) < _TOGETHER or abs(late - early) < _CHANGED * max(abs(early), abs(late)):
         return None
     word = "rose" if late > early else "fell"
-    told = f"{title(name)} {word} from {format_number(early)} to {format_number(late)}"
+    trend = f"{title(name)} {word} from {format_number(early)} to {format_number(late)}"
     rose = median(memory[-third:]) > median(memory[:third])
     if not rose:
         return None
-    return together, f"{told} while memory rose (rank correlation {together:+.2f})."
+    return together, f"{trend} while memory rose (rank correlation {together:+.2f})."
 
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:

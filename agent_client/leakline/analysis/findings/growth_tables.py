@@ -18,7 +18,7 @@ from ..assertions.expected_counts import (
 )
 from ..attribution.candidates import family_of, place_of, rate_of
 from ..attribution.causes import SMALL
-from ..results import ChangeRating, Finding, Interval, ProcessGrowth, StoreFill, TypeGrowth
+from ..results import ChangeRating, ContainerFill, Finding, Interval, ProcessGrowth, TypeGrowth
 from ..run_history import TENSOR as JS_TENSOR
 from ..run_history import TENSOR_BYTES as JS_TENSOR_BYTES
 from ..run_history import TENSORS as JS_TENSORS
@@ -29,7 +29,7 @@ from ..statistics.trend import Slope, floor_slope, theil_sen
 from ..status import GROWING, Standing
 from ..timeline import Timeline, fill_gaps, timelines_of
 from ..timeline_analysis import Moment, TimelineAnalysis
-from .finding_builder import interval, worth_telling
+from .finding_builder import interval, worth_reporting
 
 _WINDOW: Final = 64
 # Readings that tell a count that grows from one that rose: with fewer no growth is ever seen.
@@ -58,15 +58,15 @@ def with_verdict(
 
     ``verdict``: that of the run as in the JSON, None before there is one. A type has one rate: that of its finding.
     """
-    told = verdict or {}
-    findings = [f for f in told.get("findings", ()) if f["status"] in GROWING]
+    known = verdict or {}
+    findings = [f for f in known.get("findings", ()) if f["status"] in GROWING]
     named = [_with_rate_of_findings(row, findings) for row in rows]
     blamed = blamed_types(named, findings)
     return tuple(
         replace(
             row,
             change_rating=change_rating(
-                row.rating, row.difference or 0, row.readings, told.get("status"),
+                row.rating, row.difference or 0, row.readings, known.get("status"),
                 is_blamed=row.name in blamed,
             ),
         )
@@ -265,12 +265,12 @@ def _added(rows: list[TypeGrowth]) -> TypeGrowth:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """Of what is told; the least of some is the least of all."""
+    """Of what is reported; the least of some is the least of all."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
-def store_fill(history: RunHistory) -> tuple[StoreFill, ...]:
+def container_fill(history: RunHistory) -> tuple[ContainerFill, ...]:
     """One row per tracked container and process, by name."""
     rows = []
     for timeline in timelines_of(history):
@@ -283,17 +283,17 @@ def store_fill(history: RunHistory) -> tuple[StoreFill, ...]:
 
 def _fill_row(
     timeline: Timeline, name: str, capacities: Mapping[str, int | None]
-) -> StoreFill | None:
+) -> ContainerFill | None:
     length = [v for v in timeline.series[f"tracked.{name}.length"] if v is not None]
     if not length:
         return None
     capacity = capacity_of(timeline, name, capacities)
     size = _last(timeline, f"tracked.{name}.bytes")
-    beside = _on_devices(timeline, name)
+    alongside = _on_devices(timeline, name)
     now = int(length[-1])
     ceiling = None if size is None or not capacity or not now else round(size * capacity / now)
     per_generation = _items_per_generation(timeline, name)
-    return StoreFill(
+    return ContainerFill(
         name=name,
         length=now,
         capacity=None if capacity is None else int(capacity),
@@ -301,17 +301,19 @@ def _fill_row(
         ceiling_bytes=ceiling,
         full_at_generation=_full_at(timeline, now, capacity, per_generation),
         state=_state(now, capacity, per_generation),
-        host_bytes=None if size is None or beside is None else max(0, size - beside),
-        device_bytes=beside,
+        host_bytes=None if size is None or alongside is None else max(0, size - alongside),
+        device_bytes=alongside,
     )
 
 
 def _on_devices(timeline: Timeline, name: str) -> int | None:
-    """Of the newest reading of its bytes the part on devices: told where there is any, so not told later is none."""
-    beside = timeline.series.get(f"tracked.{name}.device_bytes", ())
-    if all(value is None for value in beside):
+    """Of the newest reading of its bytes the part on devices: reported where there is any, so not reported later is
+    none.
+    """
+    alongside = timeline.series.get(f"tracked.{name}.device_bytes", ())
+    if all(value is None for value in alongside):
         return None
-    pairs = zip(timeline.series.get(f"tracked.{name}.bytes", ()), beside, strict=True)
+    pairs = zip(timeline.series.get(f"tracked.{name}.bytes", ()), alongside, strict=True)
     newest = [part for size, part in pairs if size is not None]
     return int(newest[-1] or 0) if newest else None
 
@@ -339,7 +341,7 @@ def _state(
     return "filling" if speed > 0 else "steady"
 
 
-# Places of a run that are told one by one; those that a finding names and those that grow most come first.
+# Places of a run that are reported one by one; those that a finding names and those that grow most come first.
 MAX_PROCESSES: Final = 1_024
 
 
@@ -359,19 +361,19 @@ def measured(slope: Slope) -> Interval | None:
 
 def process_growth(
     timelines: Iterable[Timeline],
-    told: Iterable[tuple[TimelineAnalysis, Moment, Sequence[Standing]]],
+    statuses: Iterable[tuple[TimelineAnalysis, Moment, Sequence[Standing]]],
     findings: Sequence[Finding],
 ) -> tuple[ProcessGrowth, ...]:
     """One for each place of the run, in the order of ``timelines``, with its newest process.
 
-    ``told``: the first of a place is what its growth is of. ``findings``: those of the verdict.
+    ``statuses``: the first of a place is what its growth is of. ``findings``: those of the verdict.
     """
     named_by = {f.fingerprint: f.process for f in findings if f.status in GROWING}
     growth: dict[str, Interval | None] = {}
     named: dict[str, list[str]] = {}
-    for study, moment, standings in told:
+    for study, moment, standings in statuses:
         growth.setdefault(study.timeline.name, measured(moment.growth))
-        own = (s.fingerprint for s in standings if worth_telling(s) and s.fingerprint in named_by)
+        own = (s.fingerprint for s in standings if worth_reporting(s) and s.fingerprint in named_by)
         named.setdefault(study.timeline.name, []).extend(
             f
             for f in own

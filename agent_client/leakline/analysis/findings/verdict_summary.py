@@ -28,7 +28,7 @@ from ..results import Finding, Interval, Status
 
 # Generations that a verdict needs.
 MIN_GENERATIONS: Final = 5
-# Over fewer generations than these a change says little; where it may as well be none, how far it reaches is told.
+# Over fewer generations than these a change says little; where it may as well be none, how far it reaches is reported.
 _FEW: Final = 8
 
 _OUTSIDE: Final = {
@@ -41,15 +41,15 @@ _OUTSIDE: Final = {
     "external": "memory outside this process",
 }
 
-# Of TensorFlow.js, where nothing tells which objects they are.
-_UNNAMED: Final = {"objects": "memory beside its tensors", "tensors": "ever larger tensors"}
+# Of TensorFlow.js, where nothing says which objects they are.
+_UNNAMED: Final = {"objects": "memory outside its tensors", "tensors": "ever larger tensors"}
 
-# How the effect of a fix is told to people.
+# How the effect of a fix is asked to people.
 EFFECT_WORDS: Final = {
     "helped": "helped", "no_effect": "no effect", "worse": "worse", "undecided": "not decidable",
 }  # fmt: skip
 
-# The questions of the checklist, and how their answers are told: a mark for a terminal and a word.
+# The questions of the checklist, and how their answers are reported: a mark for a terminal and a word.
 CHECK_QUESTIONS: Final = {
     "gpu": "GPU memory stays within its pattern",
     "memory": "Memory does not keep growing",
@@ -79,20 +79,20 @@ def check_question(item: Mapping[str, Any]) -> str:
 
 def effect_lines(effects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Each fix with its place, and beneath it what was rejected and what it has done; ``effects`` as in the JSON."""
-    told = None
+    titled = None
     for effect in effects:
-        if effect["fix"] != told:
+        if effect["fix"] != titled:
             yield fix_title(effect)
             if effect["rejected"]:
                 yield f"   rejected: {' '.join(effect['rejected'].split())}"
-        told = effect["fix"]
+        titled = effect["fix"]
         yield f"   {EFFECT_WORDS[effect['outcome']]}: {effect['sentence']}"
 
 
-def fix_title(told: Mapping[str, Any]) -> str:
+def fix_title(effect: Mapping[str, Any]) -> str:
     """Return the fix of an effect with its place."""
-    places = [told[name] for name in ("phase", "location") if told[name]]
-    return f"{told['fix']} ({', '.join(places)})" if places else str(told["fix"])
+    places = [effect[name] for name in ("phase", "location") if effect[name]]
+    return f"{effect['fix']} ({', '.join(places)})" if places else str(effect["fix"])
 
 
 def course_lines(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
@@ -100,8 +100,8 @@ def course_lines(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
 
     ``verdict`` as in the JSON; that of an older server knows less.
     """
-    told = (verdict.get(name) for name in ("duration", "settled_at_generation", "forecast_score"))
-    duration, settled, score = told
+    course = (verdict.get(name) for name in ("duration", "settled_at_generation", "forecast_score"))
+    duration, settled, score = course
     if duration is not None:
         yield str(duration["sentence"])
     if settled is not None:
@@ -135,7 +135,7 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
     if finding.unknown == "outside":
         grows = "Memory" if subject == "The run" else f"Memory of {subject}"
         return f"{grows} grows by {size}{since}; from outside nobody can tell what it is"
-    if finding.unknown == "seldom":
+    if finding.unknown == "rarely_counted":
         keeps = "keeps" if finding.phase else "gains"
         return f"{subject} {keeps} memory, of what is not known yet: {size}{since}"
     if finding.kind in _OUTSIDE or not finding.suspects:
@@ -211,8 +211,8 @@ def summary_sentence(
         between = in_brackets(format_range(growth.low, growth.high, format_change))
         so_far = "seen" if ended else "so far"
         return f"No leak {so_far}: memory changes by {change}{between} over only {seen}{note}"
-    told = f": memory changes by {change} over {seen}" if change else ""
-    return f"No leak{told}{note}"
+    detail = f": memory changes by {change} over {seen}" if change else ""
+    return f"No leak{detail}{note}"
 
 
 def ended_summary(
@@ -259,8 +259,8 @@ def nothing_yet(unit: str, *, ended: bool = False) -> str:
 
 def _of_whom(finding: Finding, unit: str, periods: Mapping[str, int]) -> str:
     """The sentence of a finding, with the process that it is of where the run has several."""
-    told = finding_sentence(finding, unit, periods.get(finding.fingerprint))
-    return f"{told} ({join_processes(finding.process)})" if finding.process else told
+    owner = finding_sentence(finding, unit, periods.get(finding.fingerprint))
+    return f"{owner} ({join_processes(finding.process)})" if finding.process else owner
 
 
 def _harmless_note(findings: Sequence[Finding], unit: str) -> str:

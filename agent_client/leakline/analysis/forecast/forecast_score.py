@@ -22,7 +22,7 @@ MAX_FORECASTS: Final = 8
 _FIRST: Final = 8
 _IN_A_DOUBLING: Final = 4
 _AHEAD: Final = 0.5
-# Beside that, to tell how the error grows with how far ahead it is.
+# In addition, to show how the error grows with how far ahead it is.
 _LEADS: Final = (0.25, _AHEAD, 1.0)
 
 
@@ -113,7 +113,7 @@ def _score(
 ) -> ForecastScore:
     # The same forecasts as in the table: its rows add up to the sentence.
     error, within = _right(every)
-    sentence = _told(every, error, within, unit)
+    sentence = _score_sentence(every, error, within, unit)
     return ForecastScore(len(every), error, within, past, sentence, tuple(_by_lead(every)))
 
 
@@ -123,11 +123,11 @@ def _right(past: Sequence[PastForecast]) -> tuple[float, int]:
 
 
 def error_of(one: PastForecast) -> float:
-    return abs(one.forecast.estimate - one.came) / one.came
+    return abs(one.forecast.estimate - one.actual) / one.actual
 
 
 def came_within(one: PastForecast) -> bool:
-    return one.forecast.low <= one.came <= one.forecast.high
+    return one.forecast.low <= one.actual <= one.forecast.high
 
 
 def _by_lead(every: Sequence[PastForecast]) -> Iterator[LeadError]:
@@ -137,11 +137,11 @@ def _by_lead(every: Sequence[PastForecast]) -> Iterator[LeadError]:
         by_doubling.setdefault((each.generation - each.made_at).bit_length(), []).append(each)
     for bits, those in sorted(by_doubling.items()):
         error, within = _right(those)
-        told = tuple(sorted(those, key=lambda one: (one.made_at, one.generation)))
-        yield LeadError(2 ** (bits - 1), 2**bits - 1, len(told), error, within, told)
+        looked_at = tuple(sorted(those, key=lambda one: (one.made_at, one.generation)))
+        yield LeadError(2 ** (bits - 1), 2**bits - 1, len(looked_at), error, within, looked_at)
 
 
-def _told(past: Sequence[PastForecast], error: float, within: int, unit: str) -> str:
+def _score_sentence(past: Sequence[PastForecast], error: float, within: int, unit: str) -> str:
     size = "less than 1 %" if error < 0.01 else format_share(error)
     if len(past) == 1:
         one = past[0]

@@ -24,7 +24,7 @@ from ..statistics.trend import (
 )
 from ..timeline_analysis import Moment, TimelineAnalysis
 
-# Of the growth so far, the newest part tells the rate; the newest half of that, whether it still holds.
+# Of the growth so far, the newest part reports the rate; the newest half of that, whether it still holds.
 _RECENT: Final = 0.6
 _NEWEST: Final = 0.3
 _MIN_POINTS: Final = 6
@@ -55,7 +55,7 @@ class Outlook:
 def level_of(study: TimelineAnalysis, end: int) -> float:
     """Bytes under the limit at this moment: private memory and children."""
     private = study.timeline.private[end - 1] - study.timeline.left_behind(end)
-    return private + sum(c.values[end - 1] for c in beside_private(study))
+    return private + sum(c.values[end - 1] for c in outside_private(study))
 
 
 def outlook_of(study: TimelineAnalysis, end: int) -> Outlook:
@@ -64,11 +64,11 @@ def outlook_of(study: TimelineAnalysis, end: int) -> Outlook:
 
 
 def _outlook_of(study: TimelineAnalysis, end: int) -> Outlook:
-    y, beside = study.residual(end), beside_private(study)
-    for channel in beside:
+    y, alongside = study.residual(end), outside_private(study)
+    for channel in alongside:
         y = [a + b for a, b in zip(y, channel.line(end), strict=False)]
-    bend = bend_of(study.timeline, y, end) if beside else study.bend(end)
-    unknown = {i for channel in beside for i in channel.unread(end)}
+    bend = bend_of(study.timeline, y, end) if alongside else study.bend(end)
+    unknown = {i for channel in alongside for i in channel.unread(end)}
     known = [i for i in range(len(y)) if i not in unknown]
     x = [float(study.timeline.generations[i]) for i in known]
     return _of_growth(*_since(bend, x, [y[i] for i in known]))
@@ -94,7 +94,7 @@ def shared_now(study: TimelineAnalysis, end: int) -> float:
     return max((c.values[end - 1] for c in study.channels if c.name == SHARED), default=0.0)
 
 
-def beside_private(study: TimelineAnalysis) -> list[Channel]:
+def outside_private(study: TimelineAnalysis) -> list[Channel]:
     """What counts under the same limit as private memory does."""
     return [c for c in study.channels if c.kind in _UNDER_LIMIT]
 
@@ -156,15 +156,15 @@ _NEWEST_READINGS: Final = 256
 _STEP: Final = 0.5
 
 
-def settled(told: Sequence[tuple[TimelineAnalysis, Moment]], growing: bool) -> Interval | None:
+def settled(timelines: Sequence[tuple[TimelineAnalysis, Moment]], growing: bool) -> Interval | None:
     """The first generation from which private memory is flat, in the process that took longest.
 
     None while one still rises or falls by what matters. ``growing``: whether a finding says that memory grows, which
     no flat look outweighs.
     """
-    if growing or any(m.rise.window or m.rise.visible for _, m in told):
+    if growing or any(m.rise.window or m.rise.visible for _, m in timelines):
         return None
-    found = [_settled(study, moment) for study, moment in told if study.timeline.private]
+    found = [_settled(study, moment) for study, moment in timelines if study.timeline.private]
     known = [each for each in found if each is not None]
     if not known or len(known) < len(found):
         return None

@@ -18,7 +18,7 @@ from ..results import Moment as When
 from ..run_history import RunHistory
 from ..statistics.count_evidence import WINDOW
 from ..statistics.trend import NO_GROWTH, Z_90, Slope, floor_slope
-from ..status import ACTIVE, MIN_GENERATIONS, Standing, Told
+from ..status import ACTIVE, MIN_GENERATIONS, Standing, TimelineStatus
 from ..timeline_analysis import PRIVATE, Limit, Moment, TimelineAnalysis, read_newest
 from .memory_outlook import (
     Outlook,
@@ -70,20 +70,20 @@ def unread(*, ended: bool) -> OomForecast:
     return OomForecast(sentence="not known: memory was not read") if ended else OomForecast()
 
 
-def forecast(told: Sequence[Told]) -> OomForecast:
+def forecast(timelines: Sequence[TimelineStatus]) -> OomForecast:
     """Return the forecast of the memory of a run without its devices; processes under one limit are added up.
 
     The growth of the active findings is carried on, as far as the plan or the memory lasts. A rise that matters
     but that no finding rests on yet is followed only for a while.
     """
-    known = [(study, moment) for study, moment, _ in told if study.timeline.private]
+    known = [(study, moment) for study, moment, _ in timelines if study.timeline.private]
     if not known:
-        return unread(ended=any(study.history.ended for study, _, _ in told))
+        return unread(ended=any(study.history.ended for study, _, _ in timelines))
     history, limit = known[0][0].history, known[0][0].limit
     if limit is None:
         return OomForecast(planned=history.total, sentence="no limit known")
     quiet = OomForecast("none", int(limit.bytes), limit.source, planned=history.total)
-    growth = _growth_of([each for each in told if each[0].timeline.private])
+    growth = _growth_of([each for each in timelines if each[0].timeline.private])
     seen = max(moment.end for _, moment in known)
     if seen < _MIN_GENERATIONS and not growth.sure:
         return replace(quiet, sentence=_not_known(history))
@@ -103,10 +103,10 @@ def first_end(memory: OomForecast, device: OomForecast | None) -> OomForecast:
     return memory if device is None else min((memory, device), key=_end)
 
 
-def of_devices(told: Sequence[Told]) -> OomForecast | None:
+def of_devices(timelines: Sequence[TimelineStatus]) -> OomForecast | None:
     """Return the forecast of the device that is full first; None where none grows by a finding."""
     return min(
-        (found for each in told for found in _ends_of_devices(*each)), key=_end, default=None
+        (found for each in timelines for found in _ends_of_devices(*each)), key=_end, default=None
     )
 
 
@@ -138,7 +138,7 @@ def _ends_of_devices(
         )  # fmt: skip
         limit = max(channel.limit_bytes or 0.0 for channel in channels)
         used = _used_on_device(study, channels, moment.end)
-        # What torch has reserved beside its tensors is what a generation needs at its peak: it is not free.
+        # What torch has reserved outside its tensors is what a generation needs at its peak: it is not free.
         headroom = limit - used - sum(o.over for o in outlooks)
         ends = _ends_of(headroom, Z_90 * sum(o.spread for o in outlooks), growth.rate, growth.gains)
         if ends[0] is not None:
@@ -169,13 +169,13 @@ def _used_on_device(study: TimelineAnalysis, channels: Sequence[Channel], end: i
     if used is not None:
         return used
     at = {each: each.stands(end) - 1 for each in channels}
-    return max(c.values[i] + (c.beside[i] if c.beside else 0.0) for c, i in at.items())
+    return max(c.values[i] + (c.alongside[i] if c.alongside else 0.0) for c, i in at.items())
 
 
-def ahead(told: Sequence[Told], oom: OomForecast, hours: float) -> Ahead | None:
+def ahead(timelines: Sequence[TimelineStatus], oom: OomForecast, hours: float) -> Ahead | None:
     """Return how far the run is to go: up to its planned end, or without a plan for so many hours."""
     of_memory = oom.limit_source != "device"
-    known = [(s, moment) for s, moment, _ in told if s.timeline.private or not of_memory]
+    known = [(s, moment) for s, moment, _ in timelines if s.timeline.private or not of_memory]
     if not known or not oom.limit_bytes:
         return None
     study, moment = known[0]
@@ -201,12 +201,12 @@ def memory_lasts(known: Sequence[Known], growth: Interval) -> Ends | None:
     return _ends(known, limit, growth, sum(outlook_of(s, m.end).gains for s, m in known))
 
 
-def _growth_of(told: Sequence[Told]) -> _Growth:
+def _growth_of(timelines: Sequence[TimelineStatus]) -> _Growth:
     """Add up the growth that the verdict rests on; of a process without a finding that of a rise that matters."""
     rates: list[Slope] = []
     gains = 0.0
     shared = 0.0
-    for study, moment, standings in told:
+    for study, moment, standings in timelines:
         outlook = outlook_of(study, moment.end)
         active = [each for each in standings if each.status in ACTIVE]
         found = _rate_under_limit(active)
@@ -220,10 +220,10 @@ def _growth_of(told: Sequence[Told]) -> _Growth:
         shared = max(
             shared, *(_rate(each) for each in active if each.assessed.channel == SHARED), 0.0
         )
-    active = [each for _, _, standings in told for each in standings if each.status in ACTIVE]
+    active = [each for _, _, standings in timelines for each in standings if each.status in ACTIVE]
     return _Growth(
         _total(rates, shared), gains,
-        shared_bytes=max(shared_now(s, m.end) for s, m, _ in told) if shared else 0.0,
+        shared_bytes=max(shared_now(s, m.end) for s, m, _ in timelines) if shared else 0.0,
         sure=bool(active),
         confirmed=any(each.status == "confirmed" for each in active),
     )  # fmt: skip

@@ -1,5 +1,5 @@
-"""The books: every byte of a generation is booked to a phase, to the time between phases, to phases of other threads
-in that time, or to ourselves.
+"""Memory by phase: every byte of a generation is charged to a phase, to the time between phases, to phases of other
+threads in that time, or to ourselves.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
-from ..results import BookLine, Books
+from ..results import PhaseAccount, PhaseAccounts
 from ..run_history import ProcessHistory, RunHistory, Spans, Value, union
 from ..statistics.trend import Slope, floor_slope
 from ..timeline import (
@@ -33,8 +33,8 @@ IN_USE: Final = "allocator.in_use_bytes"
 _MIN_KNOWN: Final = 4
 
 
-def book_names(timeline: Timeline) -> list[str]:
-    """Paths that have a line of their own in the recorded books."""
+def account_names(timeline: Timeline) -> list[str]:
+    """Paths that have a line of their own in the recorded phase accounts."""
     return sorted(
         name[len(_PREFIX) : -len(".bytes")]
         for name in timeline.series
@@ -45,9 +45,9 @@ def book_names(timeline: Timeline) -> list[str]:
 def booked_bytes(timeline: Timeline) -> tuple[Mapping[str, float], ...]:
     """Per generation: bytes by phase path, ``between``, ``other_threads`` and ``leakline``.
 
-    Taken from the recorded books, or, where there are none, from the readings after each phase.
+    Taken from the recorded phase accounts, or, where there are none, from the readings after each phase.
     """
-    names = book_names(timeline)
+    names = account_names(timeline)
     if not names:
         return tuple(
             {_line_name(path): change for path, change in line.items()}
@@ -106,9 +106,9 @@ def unread_phases(
 def live_bytes_by_phase(timeline: Timeline, first: int, end: int) -> dict[str, float] | None:
     """Return the bytes per generation that were allocated in each top-level phase and are still in use.
 
-    The books charge memory to the phase in which the process grew: one that reuses freed memory is charged nothing,
-    whatever it keeps. What the C allocator has handed out rises where it is allocated. None where that was not read
-    after each phase of enough generations. Give and take between phases is settled.
+    The phase accounts charge memory to the phase in which the process grew: a phase that reuses freed memory is charged
+    nothing, whatever it keeps. What the C allocator has handed out rises where it is allocated. Return None where that
+    was not read after each phase of enough generations. Give and take between phases is settled.
     """
     if not timeline.has(IN_USE):
         return None
@@ -167,8 +167,8 @@ def executions_each(timeline: Timeline, path: str, since: float, end: int) -> in
     return None if others or not first else int(first)
 
 
-def books(history: RunHistory) -> Books:
-    """The books of a run; several processes are added up, generation by generation.
+def phase_accounts(history: RunHistory) -> PhaseAccounts:
+    """The phase accounts of a run; several processes are added up, generation by generation.
 
     Of a history that was read in part, what was booked in generations that were left out is expected with the next one
     that was not; here it stands with the next one that no process leaves out.
@@ -197,11 +197,11 @@ def books(history: RunHistory) -> Books:
                 ran[position] += counts.get((name, generation), 0)
     order = sorted(amounts, key=_place)
     lines = tuple(
-        BookLine(name, tuple(amounts[name]), tuple(seconds[name]), tuple(executions[name]))
+        PhaseAccount(name, tuple(amounts[name]), tuple(seconds[name]), tuple(executions[name]))
         for name in order
     )
     total = tuple(sum(line.bytes[i] for line in lines) for i in range(len(generations)))
-    return Books(generations, lines, total, _spans(generations, left_out))
+    return PhaseAccounts(generations, lines, total, _spans(generations, left_out))
 
 
 def _spans(generations: Sequence[int], left_out: Spans) -> tuple[int, ...]:
@@ -225,7 +225,7 @@ def _executions_by_generation(timeline: Timeline) -> dict[tuple[str, int], int]:
     ):
         if kind == "phase_end" and phase and generation is not None:
             found[phase, generation] = found.get((phase, generation), 0) + 1
-    for name in book_names(timeline):
+    for name in account_names(timeline):
         column = timeline.series.get(f"{_PREFIX}{name}.executions")
         for generation, row in zip(timeline.generations, timeline.end_rows, strict=True):
             value = None if column is None else column[row]

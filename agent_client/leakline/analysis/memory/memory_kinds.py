@@ -19,7 +19,7 @@ from ..run_history import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR_BYTES, is_jav
 from ..statistics.memory_evidence import Scale, baseline_of
 from ..statistics.trend import floor_slope, theil_sen
 from ..timeline import Timeline, bridge_gaps, can_bridge
-from .uncollected_memory import YOUNG, beside_tensors, is_told, told_for_good
+from .uncollected_memory import YOUNG, final_readings, is_known, outside_tensors
 
 # Cyclic garbage: objects a generation that only the collector could free, and memory that swings with them.
 _GARBAGE_PER_GENERATION: Final = 1000
@@ -41,8 +41,8 @@ _MOSTLY_WHOLE: Final = 0.5
 class Channel:
     """One kind of memory, per generation, with the scale its growth is measured against.
 
-    ``beside`` is what lies in the same memory: growth is measured against both, and both fill it.
-    ``told``: up to which generation something is known, where more follow of which nothing is; 0: of all.
+    ``alongside`` is what lies in the same memory: growth is measured against both, and both fill it.
+    ``known_until``: up to which generation something is known, where more follow of which nothing is; 0: of all.
     ``longest_gap``: generations without a reading of which they have had so many before.
     ``noise_bytes``: a rise by less than this says nothing.
     ``read``: positions of the generations in which it was read; None: in all of them.
@@ -54,22 +54,24 @@ class Channel:
     values: tuple[float, ...]
     limit_bytes: float | None = None
     own_baseline: bool = True
-    beside: tuple[float, ...] = ()
-    told: int = 0
+    alongside: tuple[float, ...] = ()
+    known_until: int = 0
     longest_gap: int = 0
     noise_bytes: float = 0.0
     placed_by: str = ""
     read: tuple[int, ...] | None = field(default=None, compare=False)
 
     def stands(self, end: int) -> int:
-        """The generations that speak at this moment: up to the last reading, or those told of, while it is not too
-        long ago.
+        """The generations that speak at this moment: up to the last reading, or to the last one known, while it is
+        not too long ago.
         """
         if self.read is not None:
             return last_read(self.read, end)
-        silent = end - self.told
+        silent = end - self.known_until
         return (
-            self.told if self.told and silent > 0 and can_bridge(silent, self.longest_gap) else end
+            self.known_until
+            if self.known_until and silent > 0 and can_bridge(silent, self.longest_gap)
+            else end
         )
 
     def positions(self, end: int) -> Sequence[int]:
@@ -106,10 +108,12 @@ class Channel:
     def scale(
         self, private: Sequence[float], end: int, remaining: float | None, spacing: int = 1
     ) -> Scale:
-        baseline = self._level_at_first(self.values, end) + self._level_at_first(self.beside, end)
+        baseline = self._level_at_first(self.values, end) + self._level_at_first(
+            self.alongside, end
+        )
         if not self.own_baseline:
             baseline += baseline_of(private)
-        level = self.values[end - 1] + (self.beside[end - 1] if self.beside else 0.0)
+        level = self.values[end - 1] + (self.alongside[end - 1] if self.alongside else 0.0)
         return Scale(baseline, self.limit_bytes, level, remaining, spacing)
 
     def _level_at_first(self, values: Sequence[float], end: int) -> float:
@@ -131,7 +135,7 @@ class Channel:
 class IdleCache:
     """``bytes`` of a device that torch kept for no tensor at each of the newest generation ends, at the least.
 
-    ``whole``: without the split pieces, which stay; else nobody told how much of it those are.
+    ``whole``: without the split pieces, which stay; else nothing says how much of it those are.
     """
 
     device: str
@@ -165,7 +169,7 @@ def channels_of(timeline: Timeline, *, ranks_until: float | None = None) -> tupl
         found.extend(_device_channels(timeline, index))
     found.extend(_metal_channels(timeline))
     if is_javascript(timeline.series):
-        found.extend(_beside_tensors(timeline))
+        found.extend(_outside_tensors(timeline))
     return tuple(found)
 
 
@@ -212,18 +216,20 @@ def _device_channels(timeline: Timeline, index: str) -> list[Channel]:
         name = f"gpu.{index}.process_bytes"
         found.append(Channel(name, "gpu", process, limit, read=_read(timeline, name)))
     elif not timeline.private and (used := _column(timeline, f"gpu.{index}.used_bytes")):
-        # A log of the driver alone tells what all processes use, and nothing of one of them.
+        # A log of the driver alone says what all processes use, and nothing of one of them.
         name = f"gpu.{index}.used_bytes"
         found.append(Channel(name, "gpu", used, limit, read=_read(timeline, name)))
     if allocated and reserved:
         spare = tuple(r - a for r, a in zip(reserved, allocated, strict=True))
         name = f"cuda.{index}.reserved_bytes"
         read = _read(timeline, name, f"cuda.{index}.allocated_bytes")
-        found.append(Channel(name, "gpu_fragmentation", spare, limit, beside=allocated, read=read))
+        found.append(
+            Channel(name, "gpu_fragmentation", spare, limit, alongside=allocated, read=read)
+        )
     if outside and reserved:
         name = f"gpu.{index}.outside_bytes"
         read = _read(timeline, name)
-        found.append(Channel(name, "gpu", outside, limit, beside=reserved, read=read))
+        found.append(Channel(name, "gpu", outside, limit, alongside=reserved, read=read))
     return found
 
 
@@ -237,15 +243,15 @@ def _metal_channels(timeline: Timeline) -> list[Channel]:
     )
 
 
-def _beside_tensors(timeline: Timeline) -> list[Channel]:
+def _outside_tensors(timeline: Timeline) -> list[Channel]:
     """What else a program of JavaScript takes: in a page its heap."""
-    known = beside_tensors(timeline) if is_told(timeline) else None
+    known = outside_tensors(timeline) if is_known(timeline) else None
     if known and known.native:
         kept = Channel(
-            KEPT, "objects", known.kept, beside=known.native, told=known.told,
+            KEPT, "objects", known.kept, alongside=known.native, known_until=known.known_until,
             longest_gap=known.longest_gap, noise_bytes=YOUNG, placed_by=RESIDENT_BYTES,
         )  # fmt: skip
-        return [kept, Channel(RESIDENT_BYTES, "objects", known.native, beside=known.kept)]
+        return [kept, Channel(RESIDENT_BYTES, "objects", known.native, alongside=known.kept)]
     heap, resident = _column(timeline, HEAP_BYTES), _column(timeline, RESIDENT_BYTES)
     if resident:
         tensors = _column(timeline, TENSOR_BYTES) or (0.0,) * len(resident)
@@ -291,15 +297,15 @@ def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = N
     ends = [last_read(timeline.private_read, end)]
     if any(timeline.has(_of_ranks(series)) for series in CHILDREN):
         ends.append(reported_by_ranks(timeline, ranks_until))
-    beside = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(timeline.series) else ()
-    for series in filter(timeline.has, (*CHILDREN, SHARED, *of_devices, _METAL, *beside)):
+    alongside = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(timeline.series) else ()
+    for series in filter(timeline.has, (*CHILDREN, SHARED, *of_devices, _METAL, *alongside)):
         known = [i for i, value in enumerate(timeline.values(series)[:end]) if value is not None]
         read = known[-1] + 1 if known else 0
         longest = max((b - a for a, b in pairwise(known)), default=0)
         if can_bridge(end - read, longest):
             ends.append(read)
-    if is_javascript(timeline.series) and is_told(timeline):
-        ends.append(told_for_good(timeline, end))
+    if is_javascript(timeline.series) and is_known(timeline):
+        ends.append(final_readings(timeline, end))
     return min(ends)
 
 
@@ -326,7 +332,7 @@ def _swing(timeline: Timeline, end: int) -> float:
 
 
 def idle_in_cache(timeline: Timeline, series: str) -> IdleCache | None:
-    """What torch keeps of a device beside its tensors, where that is far more than they leave by chance.
+    """What torch keeps of a device outside its tensors, where that is far more than they leave by chance.
 
     ``series`` is that of its reserved bytes. None where little of it can be given back, or too little was read.
     """
@@ -341,7 +347,7 @@ def idle_in_cache(timeline: Timeline, series: str) -> IdleCache | None:
     far = all(a - b >= _FAR_ABOVE * b for a, b, _ in newest)
     if len(newest) < _IDLE_AT_ENDS or not far:
         return None
-    # Pieces of what tensors share with others cannot be given back; where nobody told of them, all may.
+    # Pieces of what tensors share with others cannot be given back; where they are not known, all may.
     whole = all(c is not None for _, _, c in newest)
     idle = [float(a - b - (c or 0 if whole else 0)) for a, b, c in newest]
     mostly = all(i >= _MOSTLY_WHOLE * (a - b) for i, (a, b, _) in zip(idle, newest, strict=True))
@@ -387,11 +393,11 @@ def sizes_of_children(series: Iterable[str]) -> dict[str, str]:
 
 
 class GrowingChildren(NamedTuple):
-    """``told``: how many children have series of their own. ``rest``: bytes per generation by which the others grow
-    together; 0 where that is no part worth telling, or not known."""
+    """``counted``: how many children have series of their own. ``rest``: bytes per generation by which the others grow
+    together; 0 where that is too little to report, or not known."""
 
     suspects: tuple[Suspect, ...] = ()
-    told: int = 0
+    counted: int = 0
     rest: float = 0.0
 
 
@@ -413,15 +419,15 @@ def growing_children(timeline: Timeline, since: float | None, rate: float) -> Gr
 
 
 def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
-    """``Of 3 children told one by one, this grows: collector-b by 12.00 MiB per generation.``, and of the rest."""
+    """``Of 3 children reported one by one, this grows: collector-b by 12.00 MiB per generation.``, and of the rest."""
     found = []
     if growing.suspects:
         grown = (
             f"{s.name} by {format_bytes(s.bytes_per_generation or 0.0)}" for s in growing.suspects
         )
-        children = "1 child" if growing.told == 1 else f"{growing.told} children"
+        children = "1 child" if growing.counted == 1 else f"{growing.counted} children"
         verb = "this grows" if len(growing.suspects) == 1 else "these grow"
-        found.append(f"Of {children} told one by one, {verb}: {', '.join(grown)} per {unit}.")
+        found.append(f"Of {children} listed one by one, {verb}: {', '.join(grown)} per {unit}.")
     if growing.rest:
         found.append(
             f"The children that have no series of their own grow by {format_bytes(growing.rest)} per {unit}."
@@ -430,7 +436,7 @@ def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
 
 
 def _rate(timeline: Timeline, series: str, since: float | None) -> float:
-    """Bytes per generation; 0 of one that was read too seldom to tell."""
+    """Bytes per generation; 0 of one that was read too rarely to say."""
     xs, ys = timeline.points(series, newest=_NEWEST)
     # It grows from what it had in the generation before.
     kept = [(x, y) for x, y in zip(xs, ys, strict=True) if since is None or x >= since - 1]
@@ -442,8 +448,8 @@ def _rate(timeline: Timeline, series: str, since: float | None) -> float:
 class _Read(NamedTuple):
     generation: int
     size: float
-    # Who is told one by one then, in which attempt: the rest is the same children while that is the same.
-    beside: Hashable
+    # Who is reported one by one then, in which attempt: the rest is the same children while that is the same.
+    alongside: Hashable
 
 
 def _rate_of_rest(
@@ -457,9 +463,9 @@ def _rate_of_rest(
     ]:
         size = timeline.series[series][row]
         if size is not None and (since is None or generation >= since - 1):
-            told = frozenset(name for name in named if timeline.series[name][row] is not None)
-            read.append(_Read(generation, size, (timeline.segment[row], told)))
-    alike = [(a, b) for a, b in pairwise(read) if a.beside == b.beside]
+            was_read = frozenset(name for name in named if timeline.series[name][row] is not None)
+            read.append(_Read(generation, size, (timeline.segment[row], was_read)))
+    alike = [(a, b) for a, b in pairwise(read) if a.alongside == b.alongside]
     if len(alike) < _FEW - 1:
         return 0.0
     usual = sum(b.size - a.size for a, b in alike) / sum(
@@ -470,7 +476,7 @@ def _rate_of_rest(
 
 def _without_moves(read: Sequence[_Read], usual: float) -> list[float]:
     gains = (
-        b.size - a.size if a.beside == b.beside else usual * (b.generation - a.generation)
+        b.size - a.size if a.alongside == b.alongside else usual * (b.generation - a.generation)
         for a, b in pairwise(read)
     )
     return list(accumulate(gains, initial=0.0))

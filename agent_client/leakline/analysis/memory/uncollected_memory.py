@@ -63,7 +63,7 @@ class Waiting:
     least: bool = False  # only the newest objects were looked at
     collector_off: bool = False
 
-    def told(self, unit: str) -> str:
+    def sentence(self, unit: str) -> str:
         """One line of evidence."""
         off = " The collector is switched off." if self.collector_off else ""
         if self.objects is None:
@@ -231,43 +231,43 @@ _OUTSIDE_GROWS: Final = 64 * MIB
 # So many floors are a trend; fewer, where each lies above the one before by more than the young objects.
 _FLOORS: Final = 4
 _CLEAR_FLOORS: Final = 3
-# What lies in a floor and is not kept is seldom still there two collections later.
+# What lies in a floor and is not kept is rarely still there two collections later.
 _LOWER_AFTER: Final = 2
 
 
-def is_told(timeline: Timeline) -> bool:
+def is_known(timeline: Timeline) -> bool:
     """Whether all that V8 manages is read; without it resident memory is all there is to go by."""
     return all(map(timeline.has, (HEAP_BYTES, EXTERNAL_BYTES, RESIDENT_BYTES)))
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """Bytes per generation beside the tensors: those that V8 is known to keep, and those of native code.
+class NonTensorGrowth:
+    """Bytes per generation outside the tensors: those that V8 is known to keep, and those of native code.
 
-    ``told``: of the generations those up to the last that V8 has told something of; 0 while that is too little.
+    ``known_until``: the generations up to the last of which V8 has reported anything; 0 while that is too little.
     ``longest_gap``: generations between two of which it has.
     """
 
     kept: tuple[float, ...]
     native: tuple[float, ...]
-    told: int
+    known_until: int
     longest_gap: int
 
 
-def beside_tensors(timeline: Timeline) -> Beside:
+def outside_tensors(timeline: Timeline) -> NonTensorGrowth:
     """Between two collections what is kept lies on a straight line; after the last one it stands, and is not known."""
     kept, native = _kept_and_native(timeline)
-    told = _known_until(kept)
+    known_until = _known_until(kept)
     floors = [value for value in kept if value is not None]
     level = (
-        _on_lines([*kept[:told], *[None] * (len(kept) - told)])
-        if told
+        _on_lines([*kept[:known_until], *[None] * (len(kept) - known_until)])
+        if known_until
         else floors[:1] * len(kept) or [0.0] * len(kept)
     )
-    return Beside(tuple(level), tuple(native), told, _longest_gap(kept))
+    return NonTensorGrowth(tuple(level), tuple(native), known_until, _longest_gap(kept))
 
 
-def told_for_good(timeline: Timeline, end: int) -> int:
+def final_readings(timeline: Timeline, end: int) -> int:
     """Of the first ``end`` generations those whose values no later collection changes."""
     kept = _kept_and_native(timeline)[0][:end]
     return _known(kept)[-_LOWER_AFTER - 1] + 1 if _known_until(kept) else 0
@@ -299,7 +299,7 @@ def _on_lines(kept: Sequence[Value]) -> list[float]:
 
 
 def _kept_and_native(timeline: Timeline) -> tuple[list[Value], list[float]]:
-    """Per generation, bytes: what V8 is known to keep beside the tensors, None where it is not; what is native."""
+    """Per generation, bytes: what V8 is known to keep outside the tensors, None where it is not; what is native."""
     kept: list[Value] = [None] * len(timeline.kind)
     native: list[Value] = [None] * len(timeline.kind)
     first = 0
@@ -326,12 +326,12 @@ def _read(timeline: Timeline, rows: range, kept: list[Value], native: list[Value
     )
     if not (heap and outside and resident and tensors):
         return
-    beside = [h + o - t for h, o, t in zip(heap, outside, tensors, strict=True)]
+    alongside = [h + o - t for h, o, t in zip(heap, outside, tensors, strict=True)]
     ends = [row - rows.start for row in timeline.end_rows if row in rows]
-    collector = _Collector(heap, outside, beside)
-    before, highest = 0, beside[0]
+    collector = _Collector(heap, outside, alongside)
+    before, highest = 0, alongside[0]
     for position, end in enumerate(ends):
-        highest = max(highest, *beside[before : end + 1])
+        highest = max(highest, *alongside[before : end + 1])
         native[rows.start + end] = resident[end] - tensors[end] - highest
         last = position == len(ends) - 1
         if not last or timeline.kind[rows.start + end] == END:
@@ -343,10 +343,10 @@ class _Collector:
     """Follows V8 from the end of one generation to that of the next."""
 
     def __init__(
-        self, heap: Sequence[float], outside: Sequence[float], beside: Sequence[float]
+        self, heap: Sequence[float], outside: Sequence[float], alongside: Sequence[float]
     ) -> None:
-        self.heap, self.outside, self.beside = heap, outside, beside
-        self.heap_kept, self.kept = heap[0], beside[0]
+        self.heap, self.outside, self.alongside = heap, outside, alongside
+        self.heap_kept, self.kept = heap[0], alongside[0]
         # The ends of generations so far, and by how much buffers rose in those in which they did, in order of size.
         self.ends: list[int] = []
         self.rises: list[float] = []
@@ -358,10 +358,10 @@ class _Collector:
             insort(self.rises, rose)
         self.ends.append(end)
         if seen:
-            at = min(range(begin, end + 1), key=self.beside.__getitem__)
-            self.kept, self.heap_kept = self.beside[at], self.heap[at]
+            at = min(range(begin, end + 1), key=self.alongside.__getitem__)
+            self.kept, self.heap_kept = self.alongside[at], self.heap[at]
             return self.kept
-        more = self.beside[end] - _HEAP_GROWS * self.heap_kept - _OUTSIDE_GROWS
+        more = self.alongside[end] - _HEAP_GROWS * self.heap_kept - _OUTSIDE_GROWS
         return more if more > self.kept else None
 
     def _has_collected(self, end: int) -> bool:

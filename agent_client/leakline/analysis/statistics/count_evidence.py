@@ -35,7 +35,7 @@ _MIN_NOISY: Final = 8
 # What memory must gain where a count rises, of all it gains; and how far those gains stand out of the others.
 _MOST: Final = 0.7
 _STANDS_OUT: Final = 4.0
-# Noise of counts is large beside their slope; a filling cache slows down more than this.
+# Noise of counts is large next to their slope; a filling cache slows down more than this.
 _HALF_RATIO: Final = 0.5
 # Readings looked at for the pattern; the start is looked for in all of them.
 WINDOW: Final = 64
@@ -133,18 +133,20 @@ def come_together(
     """Whether memory rises in the generations in which a count does (at least 3), and hardly in the others.
 
     ``memory`` at generations ``x``, ``counts`` at generations ``at``. False for counts that rise every time or were
-    not read in each generation: then nothing tells what else rose with them.
+    not read in each generation: then nothing says what else rose with them.
     """
     now, known = dict(zip(at, counts, strict=True)), set(at)
     inside: list[float] = []
-    beside: list[float] = []
+    alongside: list[float] = []
     for (before, low), (g, high) in pairwise(zip(x, memory, strict=True)):
         if before in known and g in known:
-            (inside if now[g] > now[before] else beside).append(high - low)
-    if len(inside) < _MIN_PERIODS or len(beside) < len(inside) or min(inside) <= 0:
+            (inside if now[g] > now[before] else alongside).append(high - low)
+    if len(inside) < _MIN_PERIODS or len(alongside) < len(inside) or min(inside) <= 0:
         return False
     gained = memory[-1] - memory[0]
-    return sum(inside) >= _MOST * gained and median(inside) >= _STANDS_OUT * robust_spread(beside)
+    return sum(inside) >= _MOST * gained and median(inside) >= _STANDS_OUT * robust_spread(
+        alongside
+    )
 
 
 def _is_one_story(steady: CountGrowth, irregular: CountGrowth) -> bool:
@@ -179,7 +181,7 @@ def _beats_unseen(
 def _begun_unseen(
     growth: CountGrowth, first_x: float, first_count: float, first_generation: float
 ) -> CountGrowth:
-    """It rises from its first reading on: how long it had risen by then, its size tells, were it all leaked."""
+    """It rises from its first reading on: how long it had risen by then, its size says, if all of it were leaked."""
     before = first_count / growth.slope
     start = max(first_generation, float(round(first_x + 1 - before)))
     return replace(

@@ -215,7 +215,7 @@ Start = tuple[float, float, float]
 WARM_UP: Final = 4
 # Below this share of the later slope the piece before a bend counts as flat.
 _BENDS: Final = 0.5
-# Readings before a bend in which another can be told.
+# Readings before a bend in which another can be determined.
 _MIN_BEFORE: Final = 5
 # Readings of an attempt that say how fast it rises; and those that two levels and a slope leave over.
 _MIN_READ: Final = 2

@@ -87,7 +87,7 @@ def kendall_variance(y: Sequence[float]) -> float:
 
 
 def lag_one_correlation(values: Sequence[float]) -> float:
-    """Correlation of neighbouring values; 0 when it cannot be told."""
+    """Correlation of neighbouring values; 0 when it cannot be determined."""
     n = len(values)
     if n < 4:
         return 0.0

@@ -50,7 +50,7 @@ def configure_token(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     listing = actions.add_parser("list", help="what there is, newest first; never the tokens")
     revoke = actions.add_parser("revoke", help="let nobody in with it any more")
-    revoke.add_argument("id", type=int, help="as leakline token list tells it")
+    revoke.add_argument("id", type=int, help="as leakline token list shows it")
     for action, run in ((create, _create_token), (listing, _list_tokens), (revoke, _revoke_token)):
         action.add_argument(
             "--database-url", metavar="URL", help="default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db"
@@ -143,7 +143,7 @@ def _token_row(item: dict[str, Any]) -> tuple[str, ...]:
     return (
         str(item["id"]),
         item["name"],
-        f"{item['begins']}…",
+        f"{item['prefix']}…",
         f"{scope} (browser)" if item["browser"] else scope,
         item["state"],
         item["expires_at"] or "never",
@@ -259,7 +259,7 @@ def configure_db(parser: argparse.ArgumentParser) -> None:
     upgrade = actions.add_parser(
         "upgrade", help="bring the database to this version, as a start does"
     )
-    backup = actions.add_parser("backup", help="copy an SQLite database, also beside a server")
+    backup = actions.add_parser("backup", help="copy an SQLite database, also while a server runs")
     backup.add_argument("file", metavar="FILE", type=Path, help="a new file")
     restore = actions.add_parser("restore", help="put a backup in the place of the SQLite database")
     restore.add_argument("file", metavar="FILE", type=Path, help="a file of db backup")

@@ -78,8 +78,8 @@ def _figures(comparison: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield "outcome", comparison["outcome"]
     for name in ("growth_bytes_per_generation", "peak_bytes"):
         for side in ("before", "after"):
-            told = comparison[name][side]
-            yield f"{name}.{side}", told["estimate"] if isinstance(told, Mapping) else told
+            figures = comparison[name][side]
+            yield f"{name}.{side}", figures["estimate"] if isinstance(figures, Mapping) else figures
 
 
 def _page(asker: Asker, before: str, after: str) -> str:

@@ -45,14 +45,14 @@ DECIDED: Final = (
 
 @dataclass(frozen=True)
 class Training:
-    """One training of a story: its name, the leaks it has, and what else the example is told."""
+    """One training of a story: its name, the leaks it has, and the example's other arguments."""
 
     name: str
     leaks: tuple[str, ...]
     more: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         return f"with {join_words(self.leaks)}" if self.leaks else "without a leak"
 
     @property
@@ -110,7 +110,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def example_folder() -> Path:
-    """Where the package `erl_trading` lies: beside this package in a wheel, in `examples/` in a checkout."""
+    """Where the package `erl_trading` lies: next to this package in a wheel, in `examples/` in a checkout."""
     here = Path(__file__).resolve()
     for folder in (here.parents[2] / "examples", here.parents[4] / "examples"):
         if (folder / "erl_trading" / "__main__.py").is_file():
@@ -148,7 +148,8 @@ def _train(
     """One real training in a process of its own; gives the run as the server knows it in the end."""
     run = secrets.token_hex(8)
     print(
-        f"\n{training.name} trains {training.told}; live at {asker.server}/runs/{run}", flush=True
+        f"\n{training.name} trains {training.sentence}; live at {asker.server}/runs/{run}",
+        flush=True,
     )
     command = [
         sys.executable, "-m", "erl_trading", "--project", PROJECT, "--name", training.name,

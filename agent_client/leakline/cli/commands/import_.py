@@ -94,7 +94,7 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(_plain(log, imported, verdict, where), indent=2))
     else:
-        print("\n".join(_told(path, log, imported, verdict, where)))
+        print("\n".join(_report_lines(path, log, imported, verdict, where)))
     return 0
 
 
@@ -156,7 +156,7 @@ def _written(out: Path, imported: Imported) -> str:
 def _uploaded(imported: Imported, log: Log, settings: Settings) -> str:
     """The address of the run; stored once, however often."""
     known = _known(imported, settings)
-    if known is not None and not _tells_times(log):
+    if known is not None and not _has_times(log):
         # The file may be a copy, with another date.
         imported = moved_to(imported, datetime.fromisoformat(known).timestamp())
     delivery = Delivery(settings.server, settings.token, TIMEOUT_SECONDS, ca_file=settings.ca_file)
@@ -179,18 +179,20 @@ def _known(imported: Imported, settings: Settings) -> str | None:
             settings.server, "GET", f"/runs/{imported.header.id}", token=settings.token, ca_file=settings.ca_file
         )  # fmt: skip
     except ServerRefused as error:
-        # A token that only adds is not told.
+        # A token that only adds is not reported.
         if error.status in (NOT_FOUND, FORBIDDEN):
             return None
         raise
     return str(run["started_at"])
 
 
-def _tells_times(log: Log) -> bool:
+def _has_times(log: Log) -> bool:
     return log.is_clock and any(reading.time is not None for reading in log.readings)
 
 
-def _told(path: Path, log: Log, imported: Imported, verdict: Verdict, where: str) -> Iterator[str]:
+def _report_lines(
+    path: Path, log: Log, imported: Imported, verdict: Verdict, where: str
+) -> Iterator[str]:
     readings = len(imported.snapshots)
     yield f"{path.name}: {FORMS[log.form]}; {readings:,} reading{'s' if readings > 1 else ''}"
     yield from (f"   {note}" for note in log.notes)

@@ -16,7 +16,7 @@ from ...report.document import Origin
 from ...settings import resolve
 from ...text_format import format_utc
 from ...transport.http_delivery import Delivery
-from ...transport.orphan_recovery import settle, told
+from ...transport.orphan_recovery import settle, upload_sentence
 from ...transport.spool_upload import upload
 
 REPORT_HELP: Final = """\
@@ -96,7 +96,7 @@ def main_sync(options: argparse.Namespace) -> int:
                 )
                 failed = 1
                 continue
-            print(f"{done.name}: {told(done)} {settings.server}/runs/{done.run}")
+            print(f"{done.name}: {upload_sentence(done)} {settings.server}/runs/{done.run}")
             is_whole = options.allow_damage or done.held is None or done.held.is_whole
             if done.refused or not is_whole:
                 failed = 1

@@ -15,10 +15,9 @@ from typing import Final
 from ...analysis.generation_axis import UNITS_OF_TIME
 from ...console import Notices, set_up
 from ...core.exit_status import end_of
-from ...core.run_names import readable_name
+from ...core.process_tree import readable_name
 from ...errors import BadArgument, LeaklineError, ServerRefused, ServerUnreachable, SpoolError
-from ...launcher.process_watch import Watch, check, wait_for_end
-from ...launcher.program_launch import Program, leave_as, plan_for
+from ...launcher.program_launch import Program, Watch, check, leave_as, plan_for, wait_for_end
 from ...launcher.run_summary import closing_words
 from ...settings import MODES, Settings, resolve
 from ...transport.http_delivery import Delivery, not_accepted
@@ -142,7 +141,7 @@ def _follow(program: Program, settings: Settings, unit: str) -> int:
     if program.is_seen():
         return program.wait()
     try:
-        watch = Watch(settings, program.pid, unit, is_told_of=True)
+        watch = Watch(settings, program.pid, unit, is_silent=True)
     except LeaklineError:
         # It has ended meanwhile.
         return program.wait()
@@ -195,7 +194,7 @@ def _send_what_is_left(settings: Settings) -> str:
             try:
                 upload(path, delivery)
             except ServerUnreachable as error:
-                return error.told
+                return error.sentence
             except ServerRefused as error:
                 unsent = not_accepted(settings.server, error.status, str(error))
             except SpoolError:
@@ -214,9 +213,9 @@ def _is_of(path: Path, pid: int) -> bool:
 WATCH_HELP: Final = """\
 Watch a process that runs already, from outside, until it ends: time instead of generations, no types.
 
-Reads what the kernel and the driver tell of it: memory by kind, children, GPU memory. How it ended is told as far as
-that can be known: whoever has not started a process never learns its exit status. Ctrl-C stops watching, and leaves
-the process alone.
+Reads what the kernel and the driver report about it: memory by kind, children, GPU memory. How it ended is reported
+as far as that can be known: whoever has not started a process never learns its exit status. Ctrl-C stops watching,
+and leaves the process alone.
 
 example: leakline watch 41723
          leakline watch 41723 --project trading --name night-run

@@ -1,6 +1,6 @@
 """Serve the dashboard and the API, until Ctrl-C.
 
-The database is SQLite in .leakline-server/leakline.db unless told otherwise, and is brought to this version by itself.
+The database is SQLite in .leakline-server/leakline.db unless set otherwise, and is brought to this version by itself.
 
 example: leakline serve --port 8765
          leakline serve --database-url postgresql+psycopg://user@host/leakline
@@ -42,7 +42,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _say_where(address: str) -> None:
-    """A port of its own is found by nobody who is not told. Whoever reads no further ends no server."""
+    """Nobody finds a port of its own unless it is printed. Whoever reads no further ends no server."""
     line = f"Leakline serves {address}  (Ctrl-C ends it)"
     if address.rstrip("/") != DEFAULT_SERVER:
         line += f"\ntrainings and commands need: export LEAKLINE_SERVER={address.rstrip('/')}"

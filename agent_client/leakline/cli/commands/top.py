@@ -1,6 +1,6 @@
 """A live view of a run in the terminal: the verdict, memory now, its trend, phases and types that grow, the forecast.
 
-It is drawn anew every two seconds until the run has ended or you press Ctrl-C, and stays then. Where standard output
+It is drawn again every two seconds until the run has ended or you press Ctrl-C, and stays then. Where standard output
 is no terminal, a line is printed for each change. RUN is a run's id, or project/name for the newest run of that name.
 
 example: leakline top erl-trading/before-fix
@@ -55,7 +55,7 @@ def main(options: argparse.Namespace) -> int:
     run_id = asker.run_id(options.run)
     first = _ask(asker, run_id)
     if options.json:
-        asked = ("run", "verdict", "books", "types")
+        asked = ("run", "verdict", "phases", "types")
         print(json.dumps({name: getattr(first, name) for name in asked}, indent=2))
     elif options.once:
         print("\n".join(_frame(first, sys.stdout)))
@@ -135,7 +135,7 @@ def _ask(asker: Asker, run_id: str) -> Shown:
     address = f"/runs/{quote(run_id, safe='')}"
     run: Mapping[str, Any] = asker.get(address)
     return Shown(
-        run, asker.get(f"{address}/verdict"), asker.get(f"{address}/books"), asker.get(f"{address}/types")["items"]
+        run, asker.get(f"{address}/verdict"), asker.get(f"{address}/phases"), asker.get(f"{address}/types")["items"]
     )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def _psrecord_readings(path: Path) -> Iterator[Reading]:
 
 
 def read_mprof(path: Path, wishes: Wishes) -> Log:
-    """Functions that mprof was told of are phases. Raises ImportRefused."""
+    """Functions that mprof was informed of are phases. Raises ImportRefused."""
     rows: list[_Row] = []
     children, name = 0, None
     for number, line in lines_of(path):
@@ -78,7 +78,7 @@ def read_mprof(path: Path, wishes: Wishes) -> Log:
         notes.append(
             f"{children} lines of children are left out: pages they share with the main process would count twice"
         )
-    readings = taken(path, _told_once(rows), wishes.every)
+    readings = taken(path, _printed_once(rows), wishes.every)
     return Log("mprof", readings, notes=tuple(notes), is_clock=True, name=_short(name))
 
 
@@ -99,8 +99,8 @@ def _mprof_row(path: Path, number: int, line: str) -> _Row:
     return _number(path, number, cells[2]), number, size, None
 
 
-def _told_once(rows: Sequence[_Row]) -> Iterator[Reading]:
-    """A function that was called again within the same reading is told once."""
+def _printed_once(rows: Sequence[_Row]) -> Iterator[Reading]:
+    """A function that was called again within the same reading is reported once."""
     last: tuple[float, int, str | None] | None = None
     for time, line, size, phase in rows:
         if (time, size, phase) != last:

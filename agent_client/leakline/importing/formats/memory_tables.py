@@ -1,6 +1,6 @@
 """A table of memory over time: CSV, with a comma, a semicolon, a tab or a bar between its cells.
 
-What a column is, is told by its head (`names_and_sizes.py`); its unit too, or by the person. Rows are taken in order; a
+What a column is, its head says (`names_and_sizes.py`); its unit too, or the person says it. Rows are taken in order; a
 table in which time goes back, or a cell of the memory is no size, is refused whole. It is read twice, first for what
 its cells look like (`table_cells.py`), so that none of its rows are kept.
 """
@@ -113,11 +113,11 @@ def read_table(path: Path, wishes: Wishes) -> Log:
     plan = _plan(path, number, head, meanings, cells, wishes)
     reader = _Reader(path, plan)
     readings = (reader.reading(line, row) for line, row in _rows_of(path, first, wanted))
-    told_readings = taken(path, (reading for reading in readings if reading.samples), wishes.every)
-    notes = (*_told_plan(plan), *_told_wanted(head, wanted), *reader.notes())
+    parse_readings = taken(path, (reading for reading in readings if reading.samples), wishes.every)
+    notes = (*_parsed_plan(plan), *_parsed_wanted(head, wanted), *reader.notes())
     unit = plan.generation.meaning.unit if plan.generation else None
     return Log(
-        "csv", told_readings, "step" if plan.fractions else unit, notes=notes, is_clock=reader.is_clock, name=plan.run
+        "csv", parse_readings, "step" if plan.fractions else unit, notes=notes, is_clock=reader.is_clock, name=plan.run
     )  # fmt: skip
 
 
@@ -270,7 +270,7 @@ def _axes(
     generation = _best(whole, "generation")
     finest = max(whole, key=lambda c: cells.steps_forward(c.at), default=None)
     if generation is not None and finest is not None and not _best(columns, "phase"):
-        # Several readings in each epoch are told apart by their steps.
+        # Several readings in each epoch are distinguished by their steps.
         # A column that goes back is of a run that was resumed, which the generations tell.
         each = cells.steps_forward(generation.at)
         generation = finest if 0 < _SEVERAL * each <= cells.steps_forward(finest.at) else generation
@@ -455,7 +455,7 @@ def _date(cell: str) -> float | None:
     return moment_of(cell.replace("/", "-").replace(" UTC", "Z"))
 
 
-def _told_plan(plan: _Plan) -> Iterator[str]:
+def _parsed_plan(plan: _Plan) -> Iterator[str]:
     for column, factor in plan.memory:
         yield f"column {column.name!r} is {column.meaning.series}, in units of {_unit(factor)}"
     if plan.generation is not None:
@@ -481,7 +481,7 @@ def _unit(factor: float) -> str:
     return powers.get(factor, f"{factor:g} bytes")
 
 
-def _told_wanted(head: Sequence[str], wanted: _Wanted) -> Iterator[str]:
+def _parsed_wanted(head: Sequence[str], wanted: _Wanted) -> Iterator[str]:
     for at, value in wanted.items():
         yield f"only rows with {value!r} in column {head[at]!r} are read"
 

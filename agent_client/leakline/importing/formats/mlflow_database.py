@@ -35,7 +35,7 @@ _HOST: Final = "system/system_memory_usage_megabytes"
 _GPU: Final = "system/gpu_{}_memory_usage_megabytes"
 _MEGABYTE: Final = 1_000_000
 _MAX_GPUS: Final = 16
-_RUNS_TOLD: Final = 8
+_RUNS_LISTED: Final = 8
 # Steps of the database's machine between two looks at how many there were.
 _STEPS, _MAX_LOOKS = 100_000, 20_000
 
@@ -111,11 +111,11 @@ def _run(path: Path, database: sqlite3.Connection, wishes: Wishes) -> Mapping[st
         runs = [run for run in runs if wishes.run in (run["id"], run["name"])]
     if len(runs) == 1:
         return runs[0]
-    told = ", ".join(f"{run['id']} ({run['name']})" for run in runs[-_RUNS_TOLD:])
+    listed = ", ".join(f"{run['id']} ({run['name']})" for run in runs[-_RUNS_LISTED:])
     if not runs:
         raise ImportRefused(path, f"has no run {wishes.run!r}")
     raise ImportRefused(
-        path, f"holds {len(runs)} runs; choose one with --run ID, the newest are {told}"
+        path, f"holds {len(runs)} runs; choose one with --run ID, the newest are {listed}"
     )
 
 

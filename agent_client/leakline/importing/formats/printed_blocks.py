@@ -110,12 +110,12 @@ def read_blocks(path: Path, wishes: Wishes) -> Log:
     for number, text in lines_of(path):
         reader.line(number, text)
     numbering = numbering_of(reader.marks)
-    told_blocks = (_reading(block, numbering) for block in reader.blocks if block.samples)
-    readings = taken(path, told_blocks, wishes.every)
+    parse_blocks = (_reading(block, numbering) for block in reader.blocks if block.samples)
+    readings = taken(path, parse_blocks, wishes.every)
     notes = (*_sizes_note(wishes), *reader.notes, *numbering.notes)
     expected = reader.expected()
     notes += tuple(
-        f"{name} should be {low if low == high else f'{low} to {high}'}, as the file says beside it"
+        f"{name} should be {low if low == high else f'{low} to {high}'}, as the file says next to it"
         for name, (low, high) in expected.items()
     )
     return Log("blocks", readings, numbering.unit, numbering.total, notes, expected=expected)
@@ -145,7 +145,7 @@ class _Reader:
         self._labels: set[str] = set()
         # Of the table that is being read.
         self._unit = ""
-        # Type -> the counts that remarks beside it allow.
+        # Type -> the counts that remarks next to it allow.
         self._should: dict[str, set[int]] = {}
 
     def expected(self) -> dict[str, tuple[int, int]]:
@@ -176,7 +176,7 @@ class _Reader:
         if last is not None and replace(mark, line=last.line) == last:
             return
         if len(self.marks) >= MAX_MARKS:
-            why = f"names generations more than {MAX_MARKS:,} times; cut out the part that tells memory"
+            why = f"names generations more than {MAX_MARKS:,} times; cut out the part with memory"
             raise ImportRefused(self._path, why, mark.line)
         self.marks.append(mark)
 

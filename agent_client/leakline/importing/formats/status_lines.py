@@ -65,8 +65,8 @@ _CLEANUP: Final = re.compile(
 _RESIDENT: Final = re.compile(
     r"\b(?:rss|vmrss|resident|ram|process memory|memory usage|memory used|cpu memory)\b"
 )
-# A figure that is told, and not one that a sentence speaks of.
-_TELLS: Final = re.compile(
+# A figure that is reported, and not one that a sentence speaks of.
+_STATES: Final = re.compile(
     r"(?:[:=]|\b(?:usage|used|rss|ram|is|(?:gpu|cuda)[ _-]?mem(?:ory)?|vram))\s*$"
 )
 # "mem" and "memory" tell the memory of the process where no other word says whose.
@@ -94,7 +94,7 @@ class _Row:
 
 
 def has_size(text: str) -> bool:
-    """Whether a line tells memory."""
+    """Whether a line reports memory."""
     return bool(_sizes(0, text, Wishes()))
 
 
@@ -166,7 +166,7 @@ class _Reader:
             self.total = max(mark.total or 0, self.total or 0) or None
         samples = {**self._counts(text), **_sizes(number, text, self._wishes)}
         if any(value > MAX_MEMORY_BYTES for value in samples.values()):
-            raise ImportRefused(self._path, "tells a size that no process has", number)
+            raise ImportRefused(self._path, "has a size that no process has", number)
         if _CLEANUP.search(text):
             self._row(number, {}).marks.append(_words(text))
         if samples:
@@ -185,7 +185,7 @@ class _Reader:
         self._rows.append(_Row(number, mark, self._time))
 
     def finished(self, *, ended: bool = False) -> Iterator[Reading]:
-        """What nothing more will be added to. A row that tells nothing is no reading."""
+        """What nothing more will be added to. A row without memory is not a reading."""
         rows = self._rows if ended else self._rows[:-1]
         for row in rows:
             if row.samples:
@@ -217,7 +217,7 @@ class _Reader:
 
 
 def _sizes(number: int, text: str, wishes: Wishes) -> dict[str, Number]:
-    found = {**_told_by_psutil(text), **_with_unit_in_name(text, wishes)}
+    found = {**_printed_by_psutil(text), **_with_unit_in_name(text, wishes)}
     end = 0
     lower = text.lower()
     for size in _SIZE.finditer(text):
@@ -232,7 +232,7 @@ def _sizes(number: int, text: str, wishes: Wishes) -> dict[str, Number]:
     return found
 
 
-def _told_by_psutil(text: str) -> dict[str, Number]:
+def _printed_by_psutil(text: str) -> dict[str, Number]:
     found: dict[str, Number] = {}
     for printed in _PSUTIL.finditer(text):
         for field_ in _PSUTIL_FIELD.finditer(printed["fields"]):
@@ -266,7 +266,7 @@ def _series_of(before: str, behind: str, gpu: bool) -> str | None:
         return None
     if _BARE.search(before):
         return "process.rss_bytes"
-    if not _TELLS.search(before) or behind.startswith(("-", " -", "–", " to ")):
+    if not _STATES.search(before) or behind.startswith(("-", " -", "–", " to ")):
         return None
     if _OF_A_GPU.search(before):
         return "gpu.0.used_bytes"

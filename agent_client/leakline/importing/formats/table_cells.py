@@ -77,7 +77,7 @@ class Cells:
             self._commas.setdefault(at, {}).setdefault(kind, (line, text))
 
     def are_sizes(self, at: int) -> bool:
-        """Whether each has its unit beside it."""
+        """Whether each has its unit next to it."""
         return self._sizes[at]
 
     def are_numbers(self, at: int) -> bool:
@@ -97,15 +97,15 @@ class Cells:
     def decimal_commas(
         self, sizes: Sequence[int], whole: Sequence[int], head: Sequence[str]
     ) -> bool:
-        """Whether "1,234" is 1.234 in this table. Raises ImportRefused where that is not told.
+        """Whether "1,234" is 1.234 in this table. Raises ImportRefused where that is not known.
 
         ``whole``: columns of whole numbers, in which it is a thousand.
         """
         seen: dict[str, tuple[int, str, int]] = {}
         for at in (*sizes, *whole):
             for kind, (line, text) in self._commas.get(at, {}).items():
-                told = "thousands" if at in whole and kind == "open" else kind
-                seen.setdefault(told, (line, text, at))
+                meaning = "thousands" if at in whole and kind == "open" else kind
+                seen.setdefault(meaning, (line, text, at))
         if "open" not in seen:
             return "decimal" in seen
         if "decimal" in seen and "thousands" not in seen:

@@ -1,7 +1,7 @@
 """What system tools print while a training runs: `ps`, `top -b`, `docker stats`, `free`, `nvidia-smi`.
 
-Each row that tells memory is of somebody: a process, a container, the machine, or a GPU. A reading ends where the same
-row comes again. A file with rows of several processes or containers is refused until one is chosen.
+Each row that reports memory is of somebody: a process, a container, the machine, or a GPU. A reading ends where the
+same row comes again. A file with rows of several processes or containers is refused until one is chosen.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Row:
 
 
 def is_row(text: str) -> bool:
-    """Return True if a line tells memory in the way of one of these tools."""
+    """Return True if a line reports memory in the way of one of these tools."""
     return any(pattern.match(text) for pattern in (_PS, _TOP, _DOCKER, _FREE)) or bool(
         _DOCKER_JSON.search(text) or _GPU_USED.search(text)
     )
@@ -118,7 +118,7 @@ def _rows(path: Path, wishes: Wishes) -> Iterator[_Row]:
 
 
 def _figures(text: str) -> Iterator[tuple[re.Match[str], str, int | None]]:
-    """Yield what a line tells: the match, whose it is, and the bytes of one where no unit is printed."""
+    """Yield what a line reports: the match, whose it is, and the bytes of one where no unit is printed."""
     for pattern in (_PS, _TOP):
         if found := pattern.match(text):
             yield found, f"{found['who']} {found['what'].strip()[:60]}", 2**10

@@ -187,7 +187,7 @@ MAX_NAMES: Final = 5_000
 
 @dataclass(slots=True)
 class _Found:
-    """What the records have told so far."""
+    """The contents of the records so far."""
 
     axis: str | None = None
     history_memory: bool = False
@@ -213,14 +213,14 @@ def read_wandb(path: Path, wishes: Wishes) -> Log:
     )
     readings = taken(path, every_reading, wishes.every)
     notes = [*found.notes, *(note_of(name, meaning) for name, meaning in metrics.items())]
-    notes.append(_told_axis(found.axis))
+    notes.append(_parsed_axis(found.axis))
     unit = "step" if found.axis == _STEP else found.axis
     return Log(
         "wandb", readings, unit, notes=tuple(notes), is_clock=True, project=found.project, name=found.name
     )  # fmt: skip
 
 
-def _told_axis(axis: str | None) -> str:
+def _parsed_axis(axis: str | None) -> str:
     if axis is None:
         return f"nothing logged counts generations, {BY_TIME}"
     return f"the generations are those of {axis!r} in the history"
@@ -264,9 +264,9 @@ def _take(
     found: _Found,
 ) -> Iterator[Reading]:
     if isinstance(run := record.get(_RUN), bytes):
-        told = dict(_fields(path, number, run))
-        found.project = found.project or plain(text(told.get(_RUN_PROJECT, b""))).strip() or None
-        found.name = found.name or plain(text(told.get(_RUN_NAME, b""))).strip() or None
+        fields = dict(_fields(path, number, run))
+        found.project = found.project or plain(text(fields.get(_RUN_PROJECT, b""))).strip() or None
+        found.name = found.name or plain(text(fields.get(_RUN_NAME, b""))).strip() or None
     elif isinstance(stats := record.get(_STATS), bytes):
         samples = _system_samples(path, number, stats)
         moment = dict(_fields(path, number, stats)).get(_STATS_TIME)
@@ -323,20 +323,20 @@ def _items(path: Path, number: int, message: bytes, item_field: int) -> dict[str
         if field_number == item_field and isinstance(value, bytes):
             parts = list(_fields(path, number, value))
             keys = [text(part) for at, part in parts if at in (_KEY, _NESTED) and part != b""]
-            told = dict(parts)
-            amount = _amount(told)
+            fields = dict(parts)
+            amount = _amount(fields)
             if keys and amount is not None and math.isfinite(amount):
                 found[plain("/".join(keys))[:200]] = amount
     return found
 
 
-def _amount(told: Mapping[int, Value]) -> float | None:
-    if _INTEGER in told:
-        return float(signed(told[_INTEGER]))
-    if isinstance(number := told.get(_DOUBLE), float):
+def _amount(fields: Mapping[int, Value]) -> float | None:
+    if _INTEGER in fields:
+        return float(signed(fields[_INTEGER]))
+    if isinstance(number := fields.get(_DOUBLE), float):
         return number
     try:
-        value = json.loads(text(told.get(_JSON, b"null"))[:400])
+        value = json.loads(text(fields.get(_JSON, b"null"))[:400])
     except (ValueError, RecursionError):
         return None
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -351,8 +351,8 @@ def _fields(path: Path, number: int, message: bytes) -> Iterator[tuple[int, Valu
 
 
 def _seconds(path: Path, number: int, moment: bytes) -> float:
-    told = dict(_fields(path, number, moment))
-    time = signed(told.get(1, 0)) + signed(told.get(2, 0)) / 1e9
+    fields = dict(_fields(path, number, moment))
+    time = signed(fields.get(1, 0)) + signed(fields.get(2, 0)) / 1e9
     if not 0 <= time < MAX_MOMENT:
         raise ImportRefused(path, f"record {number}: {time:g} is no time")
     return time

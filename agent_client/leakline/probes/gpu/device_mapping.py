@@ -84,7 +84,7 @@ class Cards:
             card = self._driver.card_by_uuid(f"{_WHOLE}{name}")
             if card is not None and not self._driver.is_partitioned(card):
                 return card
-        # Of a partitioned card older CUDA tells the name of the whole; the environment may name the slice.
+        # Of a partitioned card older CUDA reports the name of the whole; the environment may name the slice.
         return self._by_environment().get(index)
 
     def _by_environment(self) -> dict[int, Any]:
@@ -187,7 +187,7 @@ def _slice_at(driver: Driver, card: Any, place: tuple[int, int]) -> Any | None:
 
 
 def _whole_or_only_slice(driver: Driver, card: Any) -> Any | None:
-    """Containers are handed one slice. Which of several CUDA takes is not told."""
+    """Containers are handed one slice. Which of several CUDA takes is not known."""
     if not driver.is_partitioned(card):
         return card
     slices = driver.slices(card)

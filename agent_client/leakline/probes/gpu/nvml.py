@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from leakline.snapshot import Number
 
-from .cuda import reserved_bytes
 from .device_mapping import Cards
 from .nvml_library import Driver
+from .torch_devices import reserved_bytes
 
 # The kernel's fixed number of the namespace in which its own process numbers hold, the driver's too.
 _FIRST_NAMESPACE: Final = "pid:[4026531836]"
@@ -26,7 +26,7 @@ def read_nvml() -> dict[str, Number]:
     """``gpu.<i>.*``, numbered as the process numbers its devices; of a slice (MIG) where it runs on one.
 
     ``used_bytes`` and ``total_bytes`` are the device's. ``process_bytes`` is ours, absent where the driver does not
-    tell it or tells it under process numbers that are not ours. ``outside_bytes`` is what of that torch's allocator
+    report it or reports it under process numbers that are not ours. ``outside_bytes`` is what of that torch's allocator
     did not take: the context, NCCL, other libraries.
     """
     if not _driver.open():

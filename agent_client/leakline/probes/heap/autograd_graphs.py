@@ -1,8 +1,10 @@
 """Autograd graphs: the storages that they hold and no tensor that the program refers to.
 
-Only to be read while torch's engine rests, and with it whoever trains: it frees what graphs have saved, and adds to
-gradients, while it holds no lock of the interpreter, so that reading them meanwhile takes the program down. A thread
-of ours has them read on the main thread (`main_thread.py`), between two steps of the program.
+A graph may only be read while torch's engine is idle, and with it whoever trains: the engine frees what graphs have
+saved, and adds to gradients, without the interpreter's lock, so a concurrent reader crashes the program. A thread
+of ours therefore has graphs read on the main thread, between two steps of the program (`on_main_thread`). The
+interpreter runs that call where it would run a signal handler; while the main thread is inside a call of C it does
+not run, and the waiting thread goes on without it.
 
 Nothing here unpacks a saved tensor: hooks of the program would run.
 """
@@ -13,12 +15,75 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 from weakref import ref
 
 from leakline.probes.heap.tensor_storages import overrides_off, storage_key
+from leakline.probes.native_module import native
 from leakline.probes.references.frames import no_collection
+
+Result = TypeVar("Result")
+
+_PACKAGE: Final = str(Path(__file__).parents[2])
+
+
+class _Errand:
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call: Callable[[], Any] | None = call
+        self._turn = threading.Lock()
+        self._over = threading.Event()
+        self._found: Any = None
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        # Who gave it up holds the lock for ever.
+        if not self._turn.acquire(blocking=False):
+            return
+        call, self._call = self._call, None
+        try:
+            self._found = call() if call is not None else None
+        except Exception as error:
+            if not _is_ours(error):
+                raise
+            # Whoever waits raises it; the program must not.
+            self._error = error
+        finally:
+            self._over.set()
+
+    def wait(self, seconds: float) -> Any:
+        if not self._over.wait(seconds) and self._turn.acquire(blocking=False):
+            self._call = None
+            return None
+        # Begun by now, it is let finish.
+        self._over.wait()
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+
+def on_main_thread(call: Callable[[], Result], wait_seconds: float) -> Result | None:
+    """What ``call`` gives; None where the main thread does not come to it in time, and without the native module.
+
+    To be called on another thread, which must hold nothing that the main thread may wait for.
+    """
+    module = native()
+    if module is None:
+        return None
+    errand = _Errand(call)
+    if not module.call_on_main_thread(errand.run):
+        return None
+    return errand.wait(wait_seconds)  # type: ignore[no-any-return]
+
+
+def _is_ours(error: Exception) -> bool:
+    """And not of a signal handler of the program that ran meanwhile."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    return innermost is None or innermost.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+
 
 # How many graphs and how many of their nodes one census visits, about 10 ms; the rest is scaled from those. Few, also
 # because torch makes a Python object of each saved tensor that is looked at, and keeps it as long as the graph.
@@ -27,7 +92,6 @@ _GRAPHS_VISITED: Final = 64
 _NEIGHBOURS: Final = 8
 _NODES_VISITED: Final = 5_000
 
-Found = TypeVar("Found")
 
 # Whoever is in the engine is in one of these as well, or waits for who is.
 _ENGINE: Final = frozenset({"torch.autograd", "torch.autograd.graph"})
@@ -35,17 +99,14 @@ _ENGINE: Final = frozenset({"torch.autograd", "torch.autograd.graph"})
 _WAIT_SECONDS: Final = 0.25
 
 
-def while_the_engine_rests(read: Callable[[], Found]) -> Found | None:
+def while_the_engine_rests(read: Callable[[], Result]) -> Result | None:
     """What ``read`` gives, called where and when graphs and gradients may be read; None where they may not be now."""
     if threading.current_thread().name.startswith("leakline-"):
-        # Of no use to a program that calls us itself.
-        from leakline.probes.heap.main_thread import on_main_thread
-
         return on_main_thread(lambda: _unless_it_runs(read), _WAIT_SECONDS)
     return _unless_it_runs(read)
 
 
-def _unless_it_runs(read: Callable[[], Found]) -> Found | None:
+def _unless_it_runs(read: Callable[[], Result]) -> Result | None:
     if _engine_runs():
         return None
     with overrides_off():

@@ -9,11 +9,12 @@ counted, sized and followed while its objects are in the cache.
 
 What the collector lists, asked of Python: without the tuples that are still being built.
 
-Whoever builds a tuple needs its only reference: ``tuple(iterator)`` ends in a SystemError where somebody holds what it
-has filled so far when it comes to make it longer or shorter. A look that holds what it found, in a thread beside, would
-do that to the program. What cannot be told here is a tuple that has no gaps and is changed all the same: one that is
-full and about to be made longer, or the argument of a hook of torch. Nor can it be helped where a program has audit
-hooks in Python, or runs without the interpreter lock. The native module sees what refers to a tuple.
+Whoever builds a tuple needs its only reference: ``tuple(iterator)`` ends in a SystemError where somebody holds what
+it has filled so far when it comes to make it longer or shorter. A look that holds what it found, in a second
+thread, would do that to the program. What cannot be determined here is a tuple that has no gaps and is changed all
+the same: one that is full and about to be made longer, or the argument of a hook of torch. Nor can it be helped
+where a program has audit hooks in Python, or runs without the interpreter lock. The native module sees what refers
+to a tuple.
 """
 
 from __future__ import annotations

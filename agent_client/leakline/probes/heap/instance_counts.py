@@ -36,7 +36,7 @@ from leakline.probes.references.class_names import (
 )
 from leakline.probes.references.program_code import all_classes
 
-# What a class may drift between two censuses and stay exact: another subclass or annotation, beside many instances.
+# What a class may drift between two censuses and stay exact: another subclass or annotation, next to many instances.
 _TOLERATED_DRIFT: Final = 2
 _TOLERATED_SHARE: Final = 0.01
 
@@ -92,7 +92,7 @@ class ClassCounts:
         self._modules = len(sys.modules)
         # Instances at the last `changes`.
         self._last: list[int] = []
-        # Rows of another version than this are to be arranged anew.
+        # Rows of another version than this are to be rearranged.
         self.version = 0
 
     def doubt(self) -> bool:
@@ -253,7 +253,7 @@ class ClassCounts:
     ) -> dict[str, int]:
         """Instances by type name, classes of the same name added up; absent when unknown or inexact.
 
-        ``approximately``: the names that are also told where only their change is exact.
+        ``approximately``: the names that are also reported where only their change is exact.
         """
         return self.read_rows(self.rows_of({name: name for name in names}, approximately))
 
@@ -272,7 +272,7 @@ class ClassCounts:
         )
 
     def read_rows(self, rows: Rows) -> dict[str, int]:
-        """Instances by key, as `read_names` tells them: a few microseconds for a hundred."""
+        """Instances by key, as `read_names` reports them: a few microseconds for a hundred."""
         counts = list(map(sub, references_to(rows.refs), rows.offsets))
         found = dict(zip(rows.keys, counts, strict=True))
         all_alive = not any(map(is_, map(call, rows.refs), repeat(None)))

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from leakline.probes.heap.arrays import array_types, items_of_object_arrays
 from leakline.probes.heap.autograd_graphs import graph_storages, while_the_engine_rests
-from leakline.probes.heap.native_handle_types import hides_memory
 from leakline.probes.heap.tensor_storages import overrides_off, storage_key, tensor_types
 from leakline.probes.references.class_names import basic_bytes, is_class
+
+from ..references.class_names import hides_memory
 
 # Objects looked at for one answer: about 50 ms.
 OBJECTS_VISITED: Final = 50_000
@@ -145,7 +146,7 @@ def _over_in(seconds: float) -> Callable[[], bool]:
 
 
 class _Walk:
-    """A breadth-first walk from all items at once, which tells what is reached from most of them."""
+    """A breadth-first walk from all items at once, which says what is reached from most of them."""
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ class _Walk:
         on_device: Callable[[Any], bool],
         reads_graphs: bool,
     ) -> None:
-        self._on_device, self._beside = on_device, set[_Key]()
+        self._on_device, self._alongside = on_device, set[_Key]()
         self._reads_graphs = reads_graphs
         self._items = items
         self._is_over = is_over
@@ -198,8 +199,8 @@ class _Walk:
 
     def marginal_parts(self) -> tuple[int, int]:
         own = {key: size for key, size in self._sizes.items() if self._is_own(key)}
-        beside = {key: size for key, size in own.items() if key in self._beside}
-        return self._each(own), self._each(beside)
+        alongside = {key: size for key, size in own.items() if key in self._alongside}
+        return self._each(own), self._each(alongside)
 
     def _is_own(self, key: _Key) -> bool:
         reached = self._reached.get(key, 0).bit_count()
@@ -270,11 +271,11 @@ class _Walk:
             and (key := storage_key(tensor.grad)) is not None
         ):
             storages[key[0]] = key[1]
-        beside = self._on_device(tensor)
+        alongside = self._on_device(tensor)
         for address, size in storages.items():
             self._add_buffer(("storage", address), size, items)
-            if beside:
-                self._beside.add(("storage", address))
+            if alongside:
+                self._alongside.add(("storage", address))
 
     def _add_buffer(self, key: _Key, size: int, items: int) -> None:
         self._reached[key] = self._reached.get(key, 0) | items

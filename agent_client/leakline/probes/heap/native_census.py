@@ -105,7 +105,8 @@ class NativeCensus:
     def take_large(self) -> list[tuple[int, str, str]]:
         """(bytes, type name, detail) of the largest arrays and containers since the last call."""
         return [
-            (size, type_name(cls), _detail(told)) for size, cls, told in self._work.take_large()
+            (size, type_name(cls), _detail(described))
+            for size, cls, described in self._work.take_large()
         ]
 
     def array_bytes(self, tensor_memory: Mapping[int, int] | None) -> int:
@@ -138,7 +139,7 @@ class NativeCensus:
         return rows
 
     def untracked_coverage(self) -> float:
-        """The share of what the collector does not list that was followed and told apart."""
+        """The share of what the collector does not list that was followed and distinguished."""
         return float(self._work.facts()["coverage"])
 
     def is_whole(self) -> bool:
@@ -150,10 +151,10 @@ class NativeCensus:
         return int(self._work.facts()["collections"])
 
 
-def _detail(told: int | tuple[int, tuple[int, ...], Any]) -> str:
-    if isinstance(told, int):
-        return f"{told} items"
-    dimensions, shape, dtype = told
+def _detail(described: int | tuple[int, tuple[int, ...], Any]) -> str:
+    if isinstance(described, int):
+        return f"{described} items"
+    dimensions, shape, dtype = described
     return f"{shape if len(shape) == dimensions else f'{dimensions} dimensions,'} {dtype.name}"
 
 
@@ -184,7 +185,7 @@ class MappedFiles:
 
 @lru_cache(maxsize=1)
 def _known_roles() -> tuple[tuple[type, int], ...]:
-    """The types of which the module reads the size as Python tells it; of the others it is not told."""
+    """The types of which the module reads the size as Python reports it; of the others it is not known."""
     module = native()
     known = []
     for kind, name in _ROLES:

@@ -1,4 +1,4 @@
-"""PyTorch tensors: how many, the bytes of their storages, each once, and what autograd graphs keep beside them.
+"""PyTorch tensors: how many, the bytes of their storages, each once, and what autograd graphs keep next to them.
 
 What `tensor_storages.py` says of tensors and `autograd_graphs.py` of graphs, added up.
 """

@@ -99,7 +99,7 @@ class ContainerMemory:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._root, self._proc, self._clock = root, proc, clock
-        # Replaced as one: no thread sees the limit of one group beside the use of another.
+        # Replaced as one: no thread sees the limit of one group with the use of another.
         self._last = _Look(-1, 0.0, None)
 
     def read(self) -> dict[str, Number]:
@@ -133,7 +133,7 @@ _own = ContainerMemory()
 
 
 def read_cgroup(root: Path = ROOT, proc: Path = OWN_GROUPS) -> dict[str, Number]:
-    """``cgroup.*`` of this process: see `ContainerMemory.read`. Any other ``root`` or ``proc`` is looked at anew."""
+    """``cgroup.*`` of this process: see `ContainerMemory.read`. Any other ``root`` or ``proc`` is looked at again."""
     is_own = root is ROOT and proc is OWN_GROUPS
     return (_own if is_own else ContainerMemory(root, proc)).read()
 

@@ -58,14 +58,14 @@ _STATUS: Final = tuple(
 
 
 class _OwnFiles:
-    """What the kernel tells of a process, mostly this one. Right in a forked child from its first call."""
+    """What the kernel reports about a process, mostly this one. Right in a forked child from its first call."""
 
     def __init__(self, proc: Path = PROC, who: str = "self") -> None:
         self._statm = KeptFile(f"{proc}/{who}/statm", 128)
         self._status = KeptFile(f"{proc}/{who}/status")
         self._folder = proc / who / "fd"
         # Whether the size of that folder has been seen to be the number of open files: kernel 6.2 and newer.
-        self._size_tells = False
+        self._size_is_known = False
         # statm has no swap. Reading status costs five times as much, so only where there is swap at all.
         self._has_swap: bool | None = None
 
@@ -106,12 +106,12 @@ class _OwnFiles:
         """Open descriptors; None where there is no procfs."""
         try:
             size = self._folder.stat().st_size
-            if self._size_tells:
+            if self._size_is_known:
                 return size
             count = _count_entries(self._folder)
         except OSError:
             return None
-        self._size_tells = size == count
+        self._size_is_known = size == count
         return count
 
 
@@ -334,7 +334,7 @@ class PeakMemory:
         return self._exact
 
     def look(self) -> None:
-        """A background reading, about 2 microseconds; told by the next `read`."""
+        """A background reading, about 2 microseconds; reported by the next `read`."""
         resident = self._look()
         if resident is not None:
             with self._lock:
@@ -343,7 +343,7 @@ class PeakMemory:
     def read(self) -> dict[str, Number]:
         """``process.*``; ``process.peak_bytes`` is the highest resident memory since the last `read`, as far as known.
 
-        The first one tells the kernel's mark: the peak since the process began.
+        The first one reports the kernel's mark: the peak since the process began.
         """
         with self._lock:
             samples = self._read()
@@ -351,7 +351,7 @@ class PeakMemory:
             known: list[Number] = [samples[RESIDENT]] if RESIDENT in samples else []
             if self._highest:
                 known.append(self._highest)
-            # It has risen; or another tool has set it back, and it tells the time since then.
+            # It has risen; or another tool has set it back, and it reports the time since then.
             if mark is not None and mark != self._mark:
                 known.append(mark)
             if known:

@@ -186,7 +186,7 @@ class ReferrerSearch:
     def unreachable(self) -> int:
         """The samples, a bit each, that nothing keeps alive but themselves: cycles the collector has not freed yet.
 
-        Told only when the climb ended because there is nothing above, and when every reference to everything met on
+        Reported only when the climb ended because there is nothing above, and when every reference to everything met on
         the way comes from there, too.
         """
         open_samples = self._present & ~self._settled

@@ -19,7 +19,7 @@ from leakline.analysis import RunHistory
 from leakline.analysis.results import OomForecast
 
 from ...store.alerts import alert_rows, assertions
-from ...store.alerts.alert_rows import Alert, Told
+from ...store.alerts.alert_rows import Alert, AlertHistory
 from ...store.alerts.assertions import Rule, State
 from ...store.engine import Connection, Engine
 from ..alert_payload import FIRED, ExaminedRun, noted
@@ -30,9 +30,9 @@ from .rule_evaluation import Outcome, Seen, asked_by, look, seen_by, unit_of
 from .rule_facts import rule_facts
 
 # After so many alerts of one ladder and run, its end waits.
-MAX_TOLD_AN_HOUR: Final = 5
+MAX_SENT_AN_HOUR: Final = 5
 _OFTEN: Final = (
-    f"told at least {MAX_TOLD_AN_HOUR} times within the hour; its end is told when that is less"
+    f"sent at least {MAX_SENT_AN_HOUR} times within the hour; its end is sent when that is less"
 )
 
 
@@ -87,12 +87,12 @@ def alerts_of_rules(connection: Connection, looks: Looks, examined: ExaminedRun)
     if any(each.state != now[each.rule.id][1] for each in valid):
         raise SaidMeanwhile
     changed = any(each.outcome.fired or each.outcome.over for each in valid)
-    earlier = alert_rows.told(connection, examined.id) if changed else {}
+    earlier = alert_rows.alert_histories(connection, examined.id) if changed else {}
     new: list[Alert] = []
     states: dict[int, State] = {}
     for ladder in _ladders(valid):
-        of_ladder = (earlier.get(_subject(each.rule), Told()) for each in ladder)
-        sent = sum(len(each.since(examined.at - HOUR_SECONDS).tellings) for each in of_ladder)
+        of_ladder = (earlier.get(_subject(each.rule), AlertHistory()) for each in ladder)
+        sent = sum(len(each.since(examined.at - HOUR_SECONDS).alerts_sent) for each in of_ladder)
         steps = _without_early_ends(ladder, sent)
         states |= {each.rule.id: s for each in steps if (s := each.outcome.state) is not None}
         new += _alerts(steps, sent, examined, looks.unit)
@@ -106,7 +106,7 @@ def _without_early_ends(ladder: Sequence[Look], sent: int) -> list[Look]:
     strictest = None
     for each in ladder:
         below = strictest is not None and _strictness(each.rule) < strictest
-        if each.outcome.over and (sent >= MAX_TOLD_AN_HOUR or below):
+        if each.outcome.over and (sent >= MAX_SENT_AN_HOUR or below):
             each = replace(each, outcome=Outcome())
         state = each.outcome.state or each.state
         if strictest is None and state is not None and state.firing:
@@ -122,7 +122,7 @@ def _alerts(steps: Sequence[Look], sent: int, run: ExaminedRun, unit: str) -> li
     new = []
     if fires:
         alert = _alert("firing", fires, run, unit)
-        if sent + 1 + bool(ends) >= MAX_TOLD_AN_HOUR:
+        if sent + 1 + bool(ends) >= MAX_SENT_AN_HOUR:
             alert = replace(alert, payload=noted(dict(alert.payload), _OFTEN))
         new.append(alert)
     return [*new, _alert("resolved", ends, run, unit)] if ends else new

@@ -3,9 +3,9 @@
 A rule fires once: when readings were outside for ``hold`` generations in a row. It is over once: when, after that, all
 readings were inside for ``grace`` in a row. A generation without a reading counts for neither. Only what lies after
 the generation of the last change can change anything, so late and repeated batches, a restart, or a second server
-tell nothing twice; what came and went between two looks is told, but not what was over before the first.
+tell nothing twice; what came and went between two looks is reported, but not what was over before the first.
 
-A rate lies outside only when its whole 90 % interval does: what merely scatters seldom fires.
+A rate lies outside only when its whole 90 % interval does: what merely scatters rarely fires.
 
 A rule reads its series, by process, at the ends of the newest generations, and as little as it needs, because every
 examination of every run evaluates every rule. A run that went back, as after a crash, repeats generations. What was
@@ -32,7 +32,7 @@ from ...store.alerts.assertions import State, Terms
 from ...store.series.chart_points import matching
 from .rule_facts import Crossing
 
-# Beside those that hold and grace ask for: what a rate is measured over.
+# Next to those that hold and grace ask for: what a rate is measured over.
 WINDOW: Final = 64
 # Fewer say nothing of a rate.
 MIN_RATE_READINGS: Final = 4
@@ -125,7 +125,7 @@ def generations_left(history: RunHistory, oom: OomForecast) -> tuple[int | None,
 
 
 def unit_of(history: RunHistory) -> str:
-    """What a reading is of: minutes are never told as generations."""
+    """What a reading is of: minutes are never reported as generations."""
     declared = any(each is not None for process in history.processes for each in process.generation)
     return history.unit if declared else "minute"
 
@@ -139,7 +139,7 @@ def _names(pattern: str, history: RunHistory) -> list[str]:
 def _replaced_from(history: RunHistory) -> Mapping[str, int]:
     """Instance -> the generation from which on later attempts repeated it; only of processes that were gone by then.
 
-    Attempts are counted by rank: one that is still heard of goes on beside a later attempt of another rank.
+    Attempts are counted by rank: one that is still heard of goes on next to a later attempt of another rank.
     """
     if len({process.attempt for process in history.processes}) < 2:
         return {}
@@ -169,7 +169,7 @@ def _first_generation(process: ProcessHistory) -> int | None:
 def _is_measured_now(
     names: Sequence[str], history: RunHistory, replaced: Mapping[str, int]
 ) -> bool:
-    """Whether anybody measures one of these who was not replaced: of those who are gone nothing more is told."""
+    """Whether anybody measures one of these who was not replaced: of those who are gone nothing more is reported."""
     there = (process for process in history.processes if process.instance not in replaced)
     return any(name in process.series for process in there for name in names)
 
@@ -276,8 +276,8 @@ def judge(rule: Terms, tracks: Sequence[Track], state: State | None, at: float) 
         # What was over before anybody looked is no news.
         changes = changes[-1:] if len(changes) % 2 else []
         unsaid = State(False, axis[-1], None, at)
-        return _told(changes, False, at) if changes else Outcome(state=unsaid)
-    return _told(changes, firing, at)
+        return _outcome(changes, False, at) if changes else Outcome(state=unsaid)
+    return _outcome(changes, firing, at)
 
 
 def judge_forecast(
@@ -292,12 +292,12 @@ def judge_forecast(
     since = newest if state is None or state.since is None else min(state.since, newest)
     crossing = Crossing(newest, left, None, None)
     if newest - since + 1 >= (rule.grace if firing else rule.hold):
-        return _told([(not firing, crossing)], firing, at)
+        return _outcome([(not firing, crossing)], firing, at)
     before = State(False, None, None, at) if state is None else state
     return Outcome(state=None if before.since == since else replace(before, since=since))
 
 
-def _told(changes: Sequence[tuple[bool, Crossing]], firing: bool, at: float) -> Outcome:
+def _outcome(changes: Sequence[tuple[bool, Crossing]], firing: bool, at: float) -> Outcome:
     """At most that it fired and that it was over; what began and ended as it was is no news while it holds."""
     if not changes:
         return Outcome()

@@ -13,9 +13,7 @@ from ...store.alerts.assertions import Rule, Terms
 from ..alert_payload import FIRED, ExaminedRun, iso, plain, run_facts
 
 _TITLES: Final = {"firing": "Rule fired", "resolved": "Rule over"}
-_NO_ADVICE: Final = (
-    "Open the run: its page shows what grows beside this series, and in which phase."
-)
+_NO_ADVICE: Final = "Open the run: its page shows what grows with this series, and in which phase."
 _NOTHING_TO_DO: Final = "Nothing needs doing."
 _PHASE: Final = re.compile(r"phase\.(.+)\.(?:bytes|seconds)")
 
@@ -65,7 +63,7 @@ def rule_facts(
             "text": f"at {unit} {at.generation:,}",
             "started_at_generation": None,
             "generation": at.generation,
-            "told_at": iso(run.at),
+            "created_at": iso(run.at),
         },
         "advice": facts["advice"] if fires else [_NOTHING_TO_DO],
         "evidence": [*evidence, *(facts["evidence"] if fires else ())],

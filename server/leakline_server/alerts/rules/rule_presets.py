@@ -30,7 +30,7 @@ _BANDS: Final = (
     (
         "high",
         200.0,
-        "Look for tensors that are made in the loop and neither disposed of nor let go; the page of the run tells "
+        "Look for tensors that are made in the loop and neither disposed of nor let go; the page of the run says "
         "which types rise, and in which phase.",
     ),
     (
@@ -67,7 +67,7 @@ SETS: Final[Mapping[str, PresetSet]] = {
         {
             "growth.high": Terms(
                 "Growth above normal", "process.rss_bytes", "rate", above=1.5 * GB, hold=3,
-                advice="A buffer that fills grows by less: see in the books which phase the rest belongs to.",
+                advice="A buffer that fills grows by less: see in the phase accounts which phase the rest belongs to.",
             ),
             "growth.leak": Terms(
                 "Growth of a leak", "process.rss_bytes", "rate", above=5 * GB, hold=2,
@@ -82,7 +82,7 @@ SETS: Final[Mapping[str, PresetSet]] = {
         {
             "phases.evaluate": _phase(
                 "evaluate_population", 4 * GB,
-                "Are environments made anew in each evaluation instead of being used again?",
+                "Are environments created in each evaluation instead of being reused?",
             ),
             "phases.train": _phase(
                 "train_population", 1 * GB,

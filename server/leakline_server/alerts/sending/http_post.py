@@ -166,7 +166,7 @@ def _plain(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-# Seconds before each try, counted from the one before. A leak that is told an hour late is noise, so urgent alerts
+# Seconds before each try, counted from the one before. A leak that is reported an hour late is noise, so urgent alerts
 # go on every few minutes for as long as they are of use.
 URGENT_SECONDS: Final = (0.0, 5.0, 15.0, 60.0, 180.0, 600.0)
 URGENT_LATER_SECONDS: Final = 600.0
@@ -178,20 +178,20 @@ JITTER: Final = 0.2
 
 
 def next_wait(
-    tries: int,
+    attempts: int,
     outcome: TryAgain,
     dice: Callable[[], float],
     *,
     urgent: bool = True,
     age_seconds: float = 0.0,
 ) -> float | None:
-    """Seconds to wait after ``tries`` tries have failed; None when that was the last one. ``dice`` gives [0, 1).
+    """Seconds to wait after ``attempts`` attempts have failed; None when that was the last one. ``dice`` gives [0, 1).
 
     ``age_seconds`` is how long ago the alert was written; an expiry of its own is the caller's to look at.
     """
     waits = URGENT_SECONDS if urgent else ORDINARY_SECONDS
-    if tries < len(waits):
-        wait = waits[tries]
+    if attempts < len(waits):
+        wait = waits[attempts]
     elif urgent and age_seconds + URGENT_LATER_SECONDS <= URGENT_LONGEST_SECONDS:
         wait = URGENT_LATER_SECONDS
     else:

@@ -91,7 +91,7 @@ def trial(
     summary: str,
     previous_secret: str | None = None,
 ) -> Outgoing:
-    """A test message that tells of nothing; ``summary`` says who sent it."""
+    """A test message that reports nothing; ``summary`` says who sent it."""
     facts = {"title": "Leakline test message", "summary": summary, "link": "/"}
     message = Message(TRIAL_EVENT, at, facts, server_url)
     message_id = f"msg_test_{secrets.token_hex(12)}"

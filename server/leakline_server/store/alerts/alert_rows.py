@@ -15,7 +15,7 @@ from ..engine import keep_newest
 from ..schema import alerts, deliveries, webhooks
 from .deliveries import supersede
 
-# The subject of an alert that tells several changes of its incident at once.
+# The subject of an alert that reports several changes of its incident at once.
 DIGEST: Final = "digest"
 
 
@@ -41,7 +41,7 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class SentAlert:
     """One alert of the past. Times are Unix seconds; ``digest`` when it stood for several changes."""
 
     event: str
@@ -51,21 +51,21 @@ class Telling:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What was told of an incident or a subject: the last event, how many, and which, in order."""
+class AlertHistory:
+    """What was informed of an incident or a subject: the last event, how many, and which, in order."""
 
     event: str | None = None
     count: int = 0
-    tellings: tuple[Telling, ...] = ()
+    alerts_sent: tuple[SentAlert, ...] = ()
 
-    def since(self, at: float) -> Told:
-        """As if nothing had been told at or before ``at``; the count goes on."""
-        later = tuple(telling for telling in self.tellings if telling.at > at)
-        return Told(later[-1].event if later else None, self.count, later)
+    def since(self, at: float) -> AlertHistory:
+        """As if nothing had been reported at or before ``at``; the count goes on."""
+        later = tuple(sent for sent in self.alerts_sent if sent.at > at)
+        return AlertHistory(later[-1].event if later else None, self.count, later)
 
 
-def told(connection: Connection, run_id: str) -> dict[str, Told]:
-    """What was told of one run, by incident id, and by subject where an alert has no incident."""
+def alert_histories(connection: Connection, run_id: str) -> dict[str, AlertHistory]:
+    """What was informed of one run, by incident id, and by subject where an alert has no incident."""
     query = (
         select(
             alerts.c.incident_id, alerts.c.subject, alerts.c.event, alerts.c.created_at, alerts.c.quiet_until,
@@ -73,15 +73,17 @@ def told(connection: Connection, run_id: str) -> dict[str, Told]:
         .where(alerts.c.run_id == run_id)
         .order_by(alerts.c.number, alerts.c.created_at)
     )  # fmt: skip
-    found: dict[str, list[Telling]] = {}
+    found: dict[str, list[SentAlert]] = {}
     for row in connection.execute(query):
-        telling = Telling(row.event, row.created_at, row.subject == DIGEST, row.quiet_until)
-        found.setdefault(row.incident_id or row.subject, []).append(telling)
-    return {what: Told(all_[-1].event, len(all_), tuple(all_)) for what, all_ in found.items()}
+        sent = SentAlert(row.event, row.created_at, row.subject == DIGEST, row.quiet_until)
+        found.setdefault(row.incident_id or row.subject, []).append(sent)
+    return {
+        what: AlertHistory(all_[-1].event, len(all_), tuple(all_)) for what, all_ in found.items()
+    }
 
 
 def last_payload(connection: Connection, run_id: str, subject: str) -> dict[str, Any] | None:
-    """The facts of what was last told of a subject; None when nothing was."""
+    """The facts of the last alert on a subject; None when nothing was."""
     query = (
         select(alerts.c.payload)
         .where(alerts.c.run_id == run_id, alerts.c.subject == subject)
@@ -112,7 +114,7 @@ def list_alerts(engine: Engine, run_id: str, limit: int) -> list[dict[str, Any]]
 
 
 def keep_quiet(connection: Connection, run_id: str, subject: str, until: float) -> None:
-    """The digests told of a subject stand for what comes until then, Unix seconds. The caller commits."""
+    """The digests sent on a subject cover what comes until then, Unix seconds. The caller commits."""
     digests = (
         alerts.c.run_id == run_id,
         alerts.c.subject == subject,
@@ -124,7 +126,7 @@ def keep_quiet(connection: Connection, run_id: str, subject: str, until: float) 
 def add(connection: Connection, new: Sequence[Alert]) -> int:
     """Write alerts and one due delivery for each enabled webhook; the caller commits. Returns the number of deliveries.
 
-    An alert whose id is there already was told by another process: it and its deliveries are left as they are. What
+    An alert whose id is there already was reported by another process: it and its deliveries are left as they are. What
     still waits of an earlier state of the same thing is superseded.
     """
     if not new:
@@ -155,7 +157,7 @@ def add(connection: Connection, new: Sequence[Alert]) -> int:
             "webhook_id": webhook_id,
             "state": "pending",
             "due_at": row["created_at"],
-            "tries": 0,
+            "attempts": 0,
         }
         for row in written
         for webhook_id in enabled

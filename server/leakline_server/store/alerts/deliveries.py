@@ -1,4 +1,4 @@
-"""The deliveries due to webhooks, and the tries of each. A delivery is claimed by conditional update.
+"""The deliveries due to webhooks, and the attempts of each. A delivery is claimed by conditional update.
 
 A claim is a lease: a process that dies while it sends leaves a delivery that is due again when the lease is over,
 and the message goes out once more with the same id. So every alert is delivered at least once, unless nobody needs
@@ -37,7 +37,7 @@ from sqlalchemy import (
 
 from ..engine import writing
 from ..runs.runs import BadCursor, iso, iso_or_none
-from ..schema import alerts, deliveries, runs, tries, webhooks
+from ..schema import alerts, deliveries, delivery_attempts, runs, webhooks
 from .webhooks import Webhook, as_webhook, disable_where, note_arrival, note_failure
 
 SUPERSEDED: Final = "superseded"
@@ -49,7 +49,7 @@ _own_alert = alerts.alias("own_alert")
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A delivery that is ours until ``claimed_until``. ``tries`` counts this one; times are Unix seconds."""
+    """A delivery that is ours until ``claimed_until``. ``attempts`` counts this one; times are Unix seconds."""
 
     id: int
     alert_id: str
@@ -57,7 +57,7 @@ class Claimed:
     created_at: float
     payload: Mapping[str, Any]
     webhook: Webhook
-    tries: int
+    attempts: int
     claimed_until: float
     urgent: bool
     expires_at: float | None
@@ -105,15 +105,16 @@ def claim(engine: Engine, webhook_id: int, now: float, lease_seconds: float) -> 
                 update(deliveries)
                 # Asked again: another process may have claimed it since it was read.
                 .where(deliveries.c.id == delivery_id, _is_due(now))
-                .values(state="claimed", claimed_until=until, tries=deliveries.c.tries + 1)
+                .values(state="claimed", claimed_until=until, attempts=deliveries.c.attempts + 1)
             ).rowcount
         )
         if not won:
             return None
         query = (
             select(
-                deliveries.c.id.label("delivery_id"), deliveries.c.alert_id, deliveries.c.tries, alerts.c.event,
-                alerts.c.created_at.label("told_at"), alerts.c.payload, alerts.c.urgent, alerts.c.expires_at, webhooks,
+                deliveries.c.id.label("delivery_id"), deliveries.c.alert_id, deliveries.c.attempts, alerts.c.event,
+                alerts.c.created_at.label("alert_created_at"),
+                alerts.c.payload, alerts.c.urgent, alerts.c.expires_at, webhooks,
             )
             .join(alerts, alerts.c.id == deliveries.c.alert_id)
             .join(webhooks, webhooks.c.id == deliveries.c.webhook_id)
@@ -124,10 +125,10 @@ def claim(engine: Engine, webhook_id: int, now: float, lease_seconds: float) -> 
         id=row.delivery_id,
         alert_id=row.alert_id,
         event=row.event,
-        created_at=row.told_at,
+        created_at=row.alert_created_at,
         payload=json.loads(row.payload),
         webhook=as_webhook(row),
-        tries=row.tries,
+        attempts=row.attempts,
         claimed_until=until,
         urgent=row.urgent,
         expires_at=row.expires_at,
@@ -148,7 +149,7 @@ def delivered(engine: Engine, claimed: Claimed, made: Try) -> None:
             note_arrival(connection, claimed.webhook.id)
 
 
-def try_again(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> str | None:
+def reschedule(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> str | None:
     """Once more at ``due_at``, unless a newer state was written meanwhile.
 
     Returns the reason if this failure was one too many, and the webhook is disabled.
@@ -162,7 +163,7 @@ def try_again(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> str
 
 
 def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
-    """It failed, and at its next try nobody would need it. Returns as `try_again` does."""
+    """It failed, and at its next attempt nobody would need it. Returns as `reschedule` does."""
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
             return None
@@ -173,7 +174,7 @@ def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
 def failed(engine: Engine, claimed: Claimed, made: Try, disable: bool = False) -> str | None:
     """It will not be sent again; with ``disable`` nothing will be sent to this webhook again.
 
-    Returns as `try_again` does.
+    Returns as `reschedule` does.
     """
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
@@ -242,7 +243,7 @@ def _note(connection: Connection, claimed: Claimed, made: Try) -> bool:
     if connection.scalar(own.with_for_update()) is None:
         return False
     connection.execute(
-        insert(tries).values(
+        insert(delivery_attempts).values(
             delivery_id=claimed.id,
             started_at=made.started_at,
             seconds=made.seconds,
@@ -304,7 +305,7 @@ def has_later(*narrowed: ColumnElement[bool]) -> ColumnElement[bool]:
     )
 
 
-# Of each delivery the newest tries; an urgent one may have been tried for a day.
+# Of each delivery the newest attempts; an urgent one may have been tried for a day.
 MAX_TRIES_SHOWN: Final = 20
 _WAITING: Final = ("pending", "claimed")
 STATES: Final = (*_WAITING, "delivered", "failed", "expired", SUPERSEDED)
@@ -339,7 +340,7 @@ def list_deliveries(
 
 
 def redeliver(engine: Engine, delivery_id: int, now: float) -> dict[str, Any]:
-    """Make a settled delivery due again, with all the tries of its schedule and the same id for the receiver.
+    """Make a settled delivery due again, with all the attempts of its schedule and the same id for the receiver.
 
     Raises NoSuchDelivery, StillWaiting, WebhookDisabled.
     """
@@ -353,7 +354,7 @@ def redeliver(engine: Engine, delivery_id: int, now: float) -> dict[str, Any]:
         settled = (
             update(deliveries)
             .where(deliveries.c.id == delivery_id, deliveries.c.state.not_in(_WAITING))
-            .values(state="pending", due_at=now, claimed_until=None, delivered_at=None, tries=0)
+            .values(state="pending", due_at=now, claimed_until=None, delivered_at=None, attempts=0)
         )
         if not connection.execute(settled).rowcount:
             raise StillWaiting
@@ -381,7 +382,11 @@ def _items(connection: Connection, rows: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _tries(connection: Connection, ids: Sequence[int]) -> dict[int, list[Any]]:
-    query = select(tries).where(tries.c.delivery_id.in_(ids)).order_by(tries.c.id)
+    query = (
+        select(delivery_attempts)
+        .where(delivery_attempts.c.delivery_id.in_(ids))
+        .order_by(delivery_attempts.c.id)
+    )
     found: dict[int, list[Any]] = {}
     for row in connection.execute(query):
         found.setdefault(row.delivery_id, []).append(row)
@@ -414,10 +419,10 @@ def _item(row: Any, made: Sequence[Any]) -> dict[str, Any]:
         "created_at": iso(row.created_at),
         "expires_at": iso_or_none(row.expires_at),
         "state": row.state,
-        "tries": len(made),
+        "attempts": len(made),
         "last_status": row.last_status,
         "last_error": row.last_error,
-        "next_try_at": iso(row.due_at) if row.state == "pending" else None,
+        "next_attempt_at": iso(row.due_at) if row.state == "pending" else None,
         "delivered_at": iso_or_none(row.delivered_at),
         "history": history[-MAX_TRIES_SHOWN:],
     }

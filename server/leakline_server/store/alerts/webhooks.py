@@ -39,7 +39,7 @@ SECRET_KEY: Final = "webhook_secret"
 class Webhook:
     """An address; times are Unix seconds. ``disabled_reason`` is None while it is enabled.
 
-    Neither url nor secrets may be shown. ``failures`` counts the tries since the last one that arrived, the first of
+    Neither url nor secrets may be shown. ``failures`` counts the attempts since the last one that arrived, the first of
     which was at ``failing_since``.
     """
 
@@ -226,7 +226,7 @@ def note_failure(connection: Connection, webhook_id: int, at: float, error: str)
     if not often and seconds < MAX_FAILING_SECONDS:
         return None
     hours = seconds / 3_600
-    reason = f"nothing arrived in {row.failures} tries over {hours:.0f} hours; the last: {error}"
+    reason = f"nothing arrived in {row.failures} attempts over {hours:.0f} hours; the last: {error}"
     disable_where(connection, webhooks.c.id == webhook_id, reason)
     return reason
 
@@ -359,7 +359,7 @@ def rotate(engine: Engine, webhook_id: int, secret: str, now: float) -> Webhook 
 
 
 def remove(engine: Engine, webhook_id: int) -> bool:
-    """With its deliveries and their tries; False when there is none. Raises NotChangeable."""
+    """With its deliveries and their attempts; False when there is none. Raises NotChangeable."""
     with writing(engine) as connection:
         found = _of(connection, webhook_id)
         if found is None:

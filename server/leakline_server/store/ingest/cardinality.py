@@ -57,9 +57,9 @@ def fold(run: RunState, columns: BatchColumns) -> Folded:
     return Folded(columns, counted)
 
 
-def _admitted(run: RunState, told: Sequence[str | None]) -> Mapping[str, None] | None:
+def _admitted(run: RunState, names: Sequence[str | None]) -> Mapping[str, None] | None:
     """The phases that keep their names; None where all do."""
-    seen = dict.fromkeys(p for p in told if p)
+    seen = dict.fromkeys(p for p in names if p)
     if len(run.phases) + len(seen) <= MAX_RUN_PHASES:
         return None
     known = {name: None for name in run.phases if name != OTHER}

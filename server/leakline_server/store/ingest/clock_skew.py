@@ -1,10 +1,10 @@
-"""Clocks that lie, further from the server's than clocks differ: their times are put right, and that is told.
+"""Clocks that lie, further from the server's than clocks differ: their times are corrected, and that is reported.
 
-- One that is ahead tells times of the future: they become the moment in which they were heard of.
-- One that is behind cannot be told by its times alone, because a time of the past may be true: old recordings are
-  uploaded. But a process that joins tells what its clock says while it asks (``sent_at``), however old the snapshots
+- One that is ahead reports times of the future: they become the moment in which they were received.
+- One that is behind cannot be determined by its times alone, because a time of the past may be true: old recordings are
+  uploaded. But a process that joins says what its clock says while it asks (``sent_at``), however old the snapshots
   are that it brings. Where that is behind, its times move by as much. But NTP may set a clock right while a program
-  runs: a time that would move into the future was told by a clock that is right by now, and stays as it was told.
+  runs: a time that would move into the future comes from a clock that is right by now, and stays as it was sent.
 
 Snapshots are in order by their numbers, and durations are of the clock that never jumps, so only the moment that is
 shown changes. What was sent first counts: the same snapshot, sent again, says another time than the one that is
@@ -54,7 +54,7 @@ def lag(skew_seconds: float | None) -> float:
 
 
 def moment(time: float, now: float, skew_seconds: float | None = None) -> float:
-    """A time that somebody has told, put right: no later than can be."""
+    """Return the corrected time of a client: no later than possible."""
     latest = now + MAX_SKEW_SECONDS
     moved = time + lag(skew_seconds)
     if moved <= latest:

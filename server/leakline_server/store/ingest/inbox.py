@@ -162,7 +162,7 @@ class Inbox:
             there.add(row.id)
             state = self._runs.get(row.id)
             if state is None or state.created_at != row.created_at:
-                # Not looked at yet; or removed, and begun anew by the same name.
+                # Not read yet; or removed, and started again under the same name.
                 state = load_run(connection, row.id)
                 assert state is not None
                 self._runs[row.id] = state
@@ -239,7 +239,7 @@ def _other_identity(process: ProcessState, batch: Incoming) -> OtherIdentity | N
 
 
 def _count(process: ProcessState, numbers: Mapping[str, int]) -> None:
-    """What is counted here; a few reasons, beside those that a process may tell."""
+    """What is counted here; a few reasons, next to those that a process may report."""
     for reason, number in numbers.items():
         if number:
             process.lost[reason] = process.lost.get(reason, 0) + number
@@ -378,8 +378,8 @@ def _observe(
         peaks = _present(columns, "process.peak_bytes")
         process.peak_bytes = max(process.peak_bytes or 0, max(values), max(peaks, default=0))
         if process.identity.role == MAIN:
-            beside = run.beside(process)
-            run.sparkline.add([value + beside for value in values])
+            alongside = run.alongside(process)
+            run.sparkline.add([value + alongside for value in values])
     process.newest_sequence = max(process.newest_sequence, last_sequence)
 
 
@@ -430,8 +430,8 @@ _LOCK: Final = (
 _INSERT_SERIES: Final = Many(insert(series), as_arrays=True)
 _INSERT_BATCHES: Final = Many(insert(batches))
 _INSERT_DETAILS: Final = Many(insert(details))
-_IS_SILENT: Final = or_(runs.c.state == "silent", runs.c.presumed)
-_WAS_SILENT: Final = or_(processes.c.end_state == "silent", processes.c.presumed)
+_IS_SILENT: Final = or_(runs.c.state == "silent", runs.c.end_inferred)
+_WAS_SILENT: Final = or_(processes.c.end_state == "silent", processes.c.end_inferred)
 _TOUCH_RUN: Final = Many(
     update(runs)
     .where(runs.c.id == bindparam("b_run"))
@@ -443,7 +443,7 @@ _TOUCH_RUN: Final = Many(
         state=case((_IS_SILENT, "running"), else_=runs.c.state),
         reason=case((_IS_SILENT, ""), else_=runs.c.reason),
         ended_at=case((_IS_SILENT, null()), else_=runs.c.ended_at),
-        presumed=False,
+        end_inferred=False,
         first_generation=bindparam("b_first"),
         last_generation=bindparam("b_last"),
         phases_seen=bindparam("b_phases"),
@@ -461,7 +461,7 @@ _TOUCH_PROCESS: Final = Many(
         end_state=case((_WAS_SILENT, null()), else_=processes.c.end_state),
         end_reason=case((_WAS_SILENT, ""), else_=processes.c.end_reason),
         ended_at=case((_WAS_SILENT, null()), else_=processes.c.ended_at),
-        presumed=False,
+        end_inferred=False,
         rss_bytes=bindparam("b_rss"),
         peak_bytes=bindparam("b_peak"),
         lost=bindparam("b_losses"),

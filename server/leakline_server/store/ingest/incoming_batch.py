@@ -184,11 +184,15 @@ def of_rows(rows: Sequence[wire_types.Row], series: Mapping[str, Sparse]) -> Bat
     whole: dict[str, Sparse] = {}
     holed: dict[str, Sparse] = {}
     floats: dict[str, Sparse] = {}
-    for name, told in series.items():
+    for name, values_sent in series.items():
         kind = (
-            floats if float in map(type, told.values) else whole if len(told.at) == count else holed
+            floats
+            if float in map(type, values_sent.values)
+            else whole
+            if len(values_sent.at) == count
+            else holed
         )
-        kind[name] = told
+        kind[name] = values_sent
     return BatchColumns(
         np.array([row.time for row in rows], np.float64),
         np.array([r.time if r.monotonic is None else r.monotonic for r in rows], np.float64),
@@ -204,8 +208,8 @@ def of_rows(rows: Sequence[wire_types.Row], series: Mapping[str, Sparse]) -> Bat
 
 def _filled(found: Mapping[str, Sparse], nothing: float, dtype: type[Any], count: int) -> Rows:
     values = np.full((len(found), count), nothing, dtype)
-    for row, told in zip(values, found.values(), strict=True):
-        row[told.at] = told.values
+    for row, values_sent in zip(values, found.values(), strict=True):
+        row[values_sent.at] = values_sent.values
     return Rows(list(found), values)
 
 
@@ -401,7 +405,7 @@ class Incoming:
     details: dict[DetailKind, Sequence[Any]]
     lost: dict[str, int]
     received_at: float
-    # What it is worth in memory, about: the inflated body, or its numbers where few bytes told many of them.
+    # What it is worth in memory, about: the inflated body, or its numbers where few bytes hold many of them.
     size_bytes: int = 0
     # Whoever sent it may add to this project alone, and knows of no run of another.
     project: str | None = None

@@ -104,13 +104,13 @@ class RunState:
     first_generation: int | None
     last_generation: int | None
     processes: dict[str, ProcessState]
-    # As in the table, when it was read or written last. A run that was removed and begins anew has another created_at.
+    # As in the table, when it was read or written last. A run that was removed and starts again has another created_at.
     attempt: int
     stored: int
     revision: int
     created_at: float
     # Attempt -> RSS of its main processes together; None until it is asked for. Of thousands of ranks it is no sum
-    # that each batch could make anew.
+    # that each batch could make again.
     _mains: dict[int, int] | None = None
 
     @property
@@ -130,7 +130,7 @@ class RunState:
             self._mains[attempt] = self._mains.get(attempt, 0) + change
         process.rss_bytes = rss_bytes
 
-    def beside(self, process: ProcessState) -> int:
+    def alongside(self, process: ProcessState) -> int:
         """RSS in bytes that the other main processes of its attempt hold: the curve of the list is of all of them.
 
         ``process`` is a main one.
@@ -143,7 +143,7 @@ class RunState:
         return self._mains.get(process.identity.attempt, 0) - (process.rss_bytes or 0)
 
     def forget_sums(self) -> None:
-        """After processes were read anew."""
+        """After processes were read again."""
         self._mains = None
 
     def memory(self, now: float) -> dict[str, int | None]:

@@ -1,7 +1,7 @@
 """How much a project takes in on a day: runs that begin and bytes that are stored, bounded (`limits.py`, settings).
 
 The day is that of UTC. Runs are counted one by one, in the transaction that creates them, and so are the bytes of what
-a run tells of itself. Those of batches are counted in memory and written once a mebibyte or ten seconds, in a
+a run reports itself. Those of batches are counted in memory and written once a mebibyte or ten seconds, in a
 transaction that happens anyway: what a killed server had not written yet is not counted. Several servers on one
 database see what the others have written.
 
@@ -29,7 +29,7 @@ from ..schema import intake
 
 FLUSH_BYTES: Final = 2**20
 FLUSH_SECONDS: Final = 10.0
-# The longest that anybody is told to wait: a bound may be raised before the day ends.
+# The longest that anybody is asked to wait: a bound may be raised before the day ends.
 MAX_PATIENCE_SECONDS: Final = 3_600
 # Counts of days before, for whoever looks.
 KEPT_DAYS: Final = 8
@@ -98,8 +98,9 @@ def begin_run(connection: Connection, project: str, now: float, allowed: Allowan
 def add_bytes(
     connection: Connection, project: str, size: int, now: float, allowed: Allowance
 ) -> None:
-    """Count what is stored beside batches. Raises TooMuchStored where there was no room before it; then the caller's
-    transaction must not go on."""
+    """Count what is stored in addition to batches. Raises TooMuchStored where there was no room before it; then the
+    caller's transaction must not go on.
+    """
     found = _add(connection, project, day_of(now), bytes_=size)
     if allowed.bytes is not None and found.bytes - size >= allowed.bytes:
         raise TooMuchStored(project, int(allowed.bytes))

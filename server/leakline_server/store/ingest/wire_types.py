@@ -103,7 +103,7 @@ class Holder(Struct):
 
 
 class Envelope(Struct, kw_only=True):
-    """What a batch has beside its snapshots."""
+    """What a batch has in addition to its snapshots."""
 
     version: int
     process: Process

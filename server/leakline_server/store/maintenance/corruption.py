@@ -1,4 +1,4 @@
-"""Stored bytes that are not what was written: told once each, counted, and left out of what is read.
+"""Stored bytes that are not what was written: reported once each, counted, and left out of what is read.
 
 A damaged chunk costs its own entries: of a series, they read as absent; where it is what every snapshot has, such as
 its time, the snapshots of its stretch are left out of every read that needs it. Nothing packed is repaired or deleted.
@@ -22,7 +22,7 @@ from ..schema import damaged as damaged_values
 BATCH: Final = "batch"
 # In place of a process, where it is not of single snapshots.
 _NO_PROCESS: Final = 0
-# Past so many, the next are neither told nor counted.
+# Past so many, the next are neither reported nor counted.
 MAX_KNOWN: Final = MAX_DAMAGED
 
 log = logging.getLogger("leakline")

@@ -1,7 +1,7 @@
 """The space a database takes, giving back what it keeps free, and a full disk.
 
 SQLite reuses the pages of deleted rows, and its file never becomes smaller by itself. A file that is made here keeps
-the map that lets it shrink from its end (``auto_vacuum=incremental``), a few pages at a time beside ingest. Postgres
+the map that lets it shrink from its end (``auto_vacuum=incremental``), a few pages at a time next to ingest. Postgres
 has a process of its own for this (autovacuum): it makes the space usable again and gives back only what lies at the
 end of a table.
 
@@ -73,7 +73,7 @@ def file_of(url: str) -> Path | None:
 
 
 def space(engine: Engine) -> Space:
-    """What there is now. Postgres tells the whole size alone."""
+    """What there is now. Postgres reports the whole size alone."""
     with engine.connect() as connection:
         if engine.dialect.name != "sqlite":
             size = connection.exec_driver_sql("SELECT pg_database_size(current_database())")
@@ -100,8 +100,8 @@ def _pragma(connection: Connection, name: str) -> int:
     return int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
 
 
-# Since it was told last, where it was over meanwhile. Small batches may find room where sealing does not: then it would
-# be full and over every few seconds, as long as the disk is nearly full.
+# Since it was logged last, where it was over meanwhile. Small batches may find room where sealing does not: then it
+# would be full and over every few seconds, as long as the disk is nearly full.
 AGAIN_SECONDS: Final = 3_600.0
 # For what is sent: the same of large batches and small ones, but those who send have lost their place.
 SENT_AGAIN_SECONDS: Final = 60.0
@@ -113,32 +113,32 @@ log = logging.getLogger("leakline")
 class _Disk:
     is_full: bool = False
     # Whether the log says so, of this time.
-    is_told: bool = False
+    is_logged: bool = False
     # By the monotonic clock.
-    told_at: float | None = None
+    logged_at: float | None = None
 
 
 _lock = threading.Lock()
 _disks: WeakKeyDictionary[Engine, _Disk] = WeakKeyDictionary()
 
 
-def is_told(engine: Engine, error: BaseException, again_seconds: float = AGAIN_SECONDS) -> bool:
+def is_logged(engine: Engine, error: BaseException, again_seconds: float = AGAIN_SECONDS) -> bool:
     """Whether an error is the full disk, which is in the log then: from before, or from now on."""
     if not is_out_of_space(error):
         return False
-    met(engine, again_seconds)
+    mark_full(engine, again_seconds)
     return True
 
 
-def met(engine: Engine, again_seconds: float = SENT_AGAIN_SECONDS) -> None:
-    """Something found no room. Told unless it is, or was within so many seconds."""
+def mark_full(engine: Engine, again_seconds: float = SENT_AGAIN_SECONDS) -> None:
+    """Something found no room. Reported unless it is, or was within so many seconds."""
     now = time.monotonic()
     with _lock:
         disk = _disks.setdefault(engine, _Disk())
         disk.is_full = True
-        if disk.is_told or (disk.told_at is not None and now < disk.told_at + again_seconds):
+        if disk.is_logged or (disk.logged_at is not None and now < disk.logged_at + again_seconds):
             return
-        disk.is_told, disk.told_at = True, now
+        disk.is_logged, disk.logged_at = True, now
     log.error(
         "the disk of the database is full: batches are refused until there is room, trainings keep theirs and "
         "send them then; what is stored can be read"
@@ -150,13 +150,13 @@ def is_full(engine: Engine) -> bool:
     return disk is not None and disk.is_full
 
 
-def over(engine: Engine) -> None:
+def mark_recovered(engine: Engine) -> None:
     """A batch was written, or a new run."""
     # After every commit: without the lock where there is nothing to say.
     if not is_full(engine):
         return
     with _lock:
         disk = _disks[engine]
-        was_told, disk.is_full, disk.is_told = disk.is_told, False, False
-    if was_told:
+        was_logged, disk.is_full, disk.is_logged = disk.is_logged, False, False
+    if was_logged:
         log.warning("there is room on the disk again: batches are written")

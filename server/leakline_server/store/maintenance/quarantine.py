@@ -181,9 +181,9 @@ def after(engine: Engine, error: BaseException, began: float | None = None) -> b
         return None if rows is None else False
 
 
-def is_told(engine: Engine, error: BaseException) -> bool:
+def is_logged(engine: Engine, error: BaseException) -> bool:
     """Return True if the log has the cause of an error: the disk is full, or damaged values were set aside."""
-    return disk_space.is_told(engine, error) or bool(after(engine, error))
+    return disk_space.is_logged(engine, error) or bool(after(engine, error))
 
 
 def set_aside(engine: Engine) -> int | None:
@@ -436,7 +436,7 @@ def _owner(
     elif table is deliveries:
         query = "SELECT run_id FROM alerts WHERE id = ?"
         found = connection.exec_driver_sql(query, (values["alert_id"],)).scalar()
-    elif table is schema.tries:
+    elif table is schema.delivery_attempts:
         query = (
             "SELECT run_id FROM alerts WHERE id = (SELECT alert_id FROM deliveries WHERE id = ?)"
         )

@@ -122,7 +122,7 @@ def _without_gaps(block: Block) -> list[Block]:
 
 
 def mark_done(engine: Engine, run_id: str, revision: int) -> None:
-    """Nothing of the run is left to thin, as long as it stays at this revision. Its size is counted anew."""
+    """Nothing of the run is left to thin, as long as it stays at this revision. Its size is counted again."""
     with writing(engine, durable=False) as connection:
         this = sizes.c.run_id == run_id
         connection.execute(update(sizes).where(this).values(thinned=revision, measured_at=0.0))

@@ -1,12 +1,12 @@
 """Deletion of runs: hidden at once, removed when the time to undo it is over, and purged a few rows at a time.
 
 A deleted run is left out of lists and can still be read by its id; what its training sends is stored, and the training
-is told nothing. It is removed when it was deleted GRACE_SECONDS ago and does not run any more: the next
-batch of a live one would begin it anew, and it would be back.
+gets no alerts. It is removed when it was deleted GRACE_SECONDS ago and does not run any more: the next
+batch of a live one would begin it again, and it would be back.
 
 The row of the run goes at once, and with it what hangs on it by foreign keys. Batches, segments, chunks and
-details have none; `sweep` deletes them in steps so short that ingest beside them hardly waits. Until it is done, a row
-of `removals` says which process numbers are to go. A run with the same id that begins anew numbers its processes above
+details have none; `sweep` deletes them in steps so short that ingest next to them hardly waits. Until it is done, a row
+of `removals` says which process numbers are to go. A run with the same id that starts again numbers its processes above
 them (`known.next_process`), so nothing old is ever read as new, whenever and wherever the sweeping is broken off.
 """
 
@@ -66,7 +66,7 @@ _KEPT: Final = (
 def remove(
     engine: Engine, run_id: str, now: float, still: Still = lambda connection, run: True
 ) -> Removed:
-    """The run is gone when this returns "removed"; a live one stays, because its next batch would begin it anew.
+    """The run is gone when this returns "removed"; a live one stays, because its next batch would begin it again.
 
     ``still`` is asked while nobody else can change the run; when it says no, the run is "kept".
     """
@@ -127,7 +127,7 @@ def _note(connection: Connection, run_id: str, now: float) -> None:
     if before is None:
         connection.execute(insert(removals).values(run_id=run_id, **values))
     else:
-        # It had begun anew, and goes again before the rows of its first life have.
+        # It had begun again, and goes again before the rows of its first life have.
         connection.execute(update(removals).where(removals.c.run_id == run_id).values(**values))
 
 

@@ -1,7 +1,7 @@
-"""How processes and runs end: as they say, as whoever found what they left says, or as their silence tells.
+"""How processes and runs end: as they say, as the finder of their spool says, or concluded from their silence.
 
 A run ends with the last process of its newest attempt, as the one that ended worst. What a process did not say itself
-is presumed: a word of it takes that back. Whoever changes an end locks the run first, then the rows of its processes.
+is inferred: a word of it takes that back. Whoever changes an end locks the run first, then the rows of its processes.
 
 Why a process vanished is inferred from its last readings and those of the other processes.
 """
@@ -57,7 +57,7 @@ _Moment = tuple[float, dict[str, Any]]
 
 
 def why_killed(connection: Connection, process: Row[Any]) -> str | None:
-    """The reason as it is told, or None without evidence. ``process``: its row."""
+    """The reason as it is reported, or None without evidence. ``process``: its row."""
     moments = _readings(connection, process)
     if not moments:
         return None
@@ -161,7 +161,7 @@ class Vanished:
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """What silence tells: ids of runs that fell silent or were killed, and processes that others outlived."""
+    """What follows from silence: ids of runs that fell silent or were killed, and processes that others outlived."""
 
     runs: tuple[str, ...] = ()
     processes: tuple[Vanished, ...] = ()
@@ -177,7 +177,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Why a process vanished, None when nothing tells; as of the transaction ``stored`` of its run."""
+    """Why a process vanished, None when nothing says; as of the transaction ``stored`` of its run."""
 
     stored: int
     reason: str | None
@@ -192,7 +192,7 @@ class Suspects:
     evidence: Mapping[Moment, Evidence]
 
 
-def told(
+def reported_end(
     connection: Connection,
     run: Row[Any],
     state: str,
@@ -241,13 +241,13 @@ def _as_the_worst(of_attempt: Sequence[Row[Any]]) -> dict[str, Any]:
     reason = worst.end_reason
     if len(of_attempt) > 1 and _is_memory(reason):
         reason = f"{reason} (rank {worst.rank})"
-    return _ends(worst.end_state, reason, ended_at, any(p.presumed for p in of_attempt))
+    return _ends(worst.end_state, reason, ended_at, any(p.end_inferred for p in of_attempt))
 
 
 def _ends(
-    state: str, reason: str, ended_at: float | None, presumed: bool = False
+    state: str, reason: str, ended_at: float | None, end_inferred: bool = False
 ) -> dict[str, Any]:
-    return {"state": state, "reason": reason, "ended_at": ended_at, "presumed": presumed}
+    return {"state": state, "reason": reason, "ended_at": ended_at, "end_inferred": end_inferred}
 
 
 def _end_process(
@@ -258,7 +258,7 @@ def _end_process(
     found = state in _FOUND
     if found:
         # Somebody found what it left behind, and knows less than it has said itself.
-        same = and_(same, processes.c.end_state.is_(None) | processes.c.presumed)
+        same = and_(same, processes.c.end_state.is_(None) | processes.c.end_inferred)
     connection.execute(
         update(processes)
         .where(same)
@@ -266,7 +266,7 @@ def _end_process(
             ended_at=ended_at,
             end_state=kept_state(state, reason),
             end_reason=reason,
-            presumed=found,
+            end_inferred=found,
         )
     )
 
@@ -305,9 +305,9 @@ def suspects(engine: Engine, silence: Silence, before: Suspects | None = None) -
 
 
 def conclude(connection: Connection, found: Suspects, run_ids: Iterable[str]) -> Concluded:
-    """What silence tells of some of these runs, if they still run, and of their processes. The caller commits."""
+    """Conclude the end of silent runs, if they still run, and of their processes. The caller commits."""
     over: list[str] = []
-    beside: list[Vanished] = []
+    alongside: list[Vanished] = []
     # All who lock several take them in this order, which is that of the database: its collation may not be Python's.
     in_order = select(runs.c.id).where(runs.c.id.in_(list(run_ids))).order_by(runs.c.id)
     for run_id in connection.scalars(in_order).all():
@@ -322,14 +322,14 @@ def conclude(connection: Connection, found: Suspects, run_ids: Iterable[str]) ->
         if values:
             over.append(run_id)
         else:
-            beside += killed
+            alongside += killed
         if values or killed:
             revision = runs.c.revision + 1
             # Nothing was heard, so there is nothing to examine.
             examined = case((runs.c.examined == runs.c.revision, revision), else_=runs.c.examined)
             changed = update(runs).where(runs.c.id == run_id)
             connection.execute(changed.values(**values, revision=revision, examined=examined))
-    return Concluded(tuple(over), tuple(beside))
+    return Concluded(tuple(over), tuple(alongside))
 
 
 def _in_view_of_all(connection: Connection, silence: Silence) -> Silence:
@@ -350,7 +350,7 @@ def _end_vanished(connection: Connection, run_id: str, found: Suspects) -> list[
         if evidence is None:
             # It has joined or spoken since.
             continue
-        # What others beside it have told since may say why.
+        # What others next to it have reported since may say why.
         as_before = evidence.reason is not None or evidence.stored == process.of_run
         reason = evidence.reason if as_before else why_killed(connection, process)
         if reason is None and process.last_seen_at >= found.silence.before:
@@ -358,7 +358,7 @@ def _end_vanished(connection: Connection, run_id: str, found: Suspects) -> list[
         connection.execute(
             update(processes).where(processes.c.run_id == run_id, processes.c.id == process.id).values(
                 ended_at=process.last_seen_at, end_state="silent" if reason is None else "killed",
-                end_reason=reason or "", presumed=True,
+                end_reason=reason or "", end_inferred=True,
             )
         )  # fmt: skip
         if reason is not None and process.role == _MAIN:

@@ -1,4 +1,4 @@
-"""The processes of a run as an answer tells them: not more than it has room for, and how many it leaves out.
+"""The processes of a run as an answer reports them: not more than it has room for, and how many it leaves out.
 
 A run may have ten thousand, each with names, reasons and lines that a stranger has chosen. Where there is no room for
 all, those that a finding names go first, then those of the newest attempt, and of these those that ended worst: what
@@ -17,7 +17,12 @@ from sqlalchemy import Connection, Engine, Row, case, func, literal, select
 
 from leakline.transport.spool_format import DROPPED, THINNED
 
-from ...limits import MAX_LINES_TOLD_BYTES, MAX_PAGE, MAX_PROCESSES_TOLD, MAX_PROCESSES_TOLD_BYTES
+from ...limits import (
+    MAX_LINES_LISTED_BYTES,
+    MAX_PAGE,
+    MAX_PROCESSES_LISTED,
+    MAX_PROCESSES_LISTED_BYTES,
+)
 from ..details import lines_of_processes
 from ..schema import batches, processes, segments
 
@@ -48,7 +53,7 @@ _GOOD_END: Final = case(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ProcessList:
     """``processes`` as the API has them, in the order in which they lived; ``left_out``: how many there are besides."""
 
     processes: list[dict[str, Any]]
@@ -65,7 +70,7 @@ class Stored:
     left_out: int = 0
 
     def taken(self, lost: Mapping[str, int]) -> int:
-        """As far as is known here. What was lost after the newest one has a number as well, which nobody tells."""
+        """As far as is known here. What was lost after the newest one has a number as well, which nothing says."""
         gone = sum(number for reason, number in lost.items() if reason in DROPPED | THINNED)
         return max(self.newest, self.count + self.left_out + gone)
 
@@ -86,10 +91,10 @@ class _Verdict(msgspec.Struct):
 
 
 _decode: Final = msgspec.json.Decoder(_Verdict).decode
-_NOT_TOLD: Final = _Grows("")
+_NOT_LISTED: Final = _Grows("")
 
 
-def of_run(connection: Connection, run_id: str, verdict: str | None) -> Told:
+def of_run(connection: Connection, run_id: str, verdict: str | None) -> ProcessList:
     """``verdict``: of the run, as it is stored."""
     mine = processes.c.run_id == run_id
     grows = {
@@ -99,28 +104,30 @@ def of_run(connection: Connection, run_id: str, verdict: str | None) -> Told:
     leaks_first = case((processes.c.instance.in_(named[:MAX_PAGE]), 0), else_=1)
     first = (leaks_first, processes.c.attempt.desc(), _GOOD_END, *LIVED)
     rows = connection.execute(
-        select(processes).where(mine).order_by(*first).limit(MAX_PROCESSES_TOLD)
+        select(processes).where(mine).order_by(*first).limit(MAX_PROCESSES_LISTED)
     ).all()
     count = len(rows)
-    if count == MAX_PROCESSES_TOLD:
+    if count == MAX_PROCESSES_LISTED:
         count = connection.scalar(select(func.count()).select_from(processes).where(mine)) or 0
     stored = _stored(connection, run_id)
-    told = dict(
+    listed = dict(
         _that_fit(
             (
                 row,
-                _process(row, stored.get(row.id, _NONE_STORED), grows.get(row.instance, _NOT_TOLD)),
+                _process(
+                    row, stored.get(row.id, _NONE_STORED), grows.get(row.instance, _NOT_LISTED)
+                ),
             )
             for row in rows
         )
     )
-    _add_lines(connection, run_id, {row.id: process for row, process in told.items()})
-    in_order = sorted(told, key=lambda row: (row.rank, row.attempt, row.started_at, row.id))
-    return Told([told[row] for row in in_order], count - len(told))
+    _add_lines(connection, run_id, {row.id: process for row, process in listed.items()})
+    in_order = sorted(listed, key=lambda row: (row.rank, row.attempt, row.started_at, row.id))
+    return ProcessList([listed[row] for row in in_order], count - len(listed))
 
 
 def all_of(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """{instance, rank, role} of every process there is, also of those that no answer tells, in the order LIVED."""
+    """{instance, rank, role} of every process there is, also of those that no answer lists, in the order LIVED."""
     p = processes.c
     query = select(p.instance, p.rank, p.role).where(p.run_id == run_id).order_by(*LIVED)
     with engine.connect() as connection:
@@ -154,7 +161,7 @@ def _stored(connection: Connection, run_id: str) -> dict[int, Stored]:
 def _that_fit(
     found: Iterator[tuple[Row[Any], dict[str, Any]]],
 ) -> Iterator[tuple[Row[Any], dict[str, Any]]]:
-    room = MAX_PROCESSES_TOLD_BYTES
+    room = MAX_PROCESSES_LISTED_BYTES
     for row, process in found:
         room -= len(msgspec.json.encode(process))
         if room < 0:
@@ -176,7 +183,7 @@ def _process(row: Row[Any], stored: Stored, grows: _Grows) -> dict[str, Any]:
         "ended_at": iso_or_none(row.ended_at),
         "end_state": row.end_state,
         "end_reason": row.end_reason,
-        "presumed": row.presumed,
+        "end_inferred": row.end_inferred,
         "clock_skew_seconds": row.clock_skew_seconds,
         "rss_bytes": row.rss_bytes,
         "peak_bytes": row.peak_bytes,
@@ -191,12 +198,12 @@ def _process(row: Row[Any], stored: Stored, grows: _Grows) -> dict[str, Any]:
     }
 
 
-def _add_lines(connection: Connection, run_id: str, told: dict[int, dict[str, Any]]) -> None:
+def _add_lines(connection: Connection, run_id: str, listed: dict[int, dict[str, Any]]) -> None:
     """Those that ended badly first, until there is no room; of the last that has some, its newest."""
-    room = MAX_LINES_TOLD_BYTES
-    for process_id, lines in lines_of_processes(connection, run_id, list(told)):
+    room = MAX_LINES_LISTED_BYTES
+    for process_id, lines in lines_of_processes(connection, run_id, list(listed)):
         kept, room = _newest(lines, room)
-        told[process_id] |= {"log_lines": kept, "log_lines_left_out": len(lines) - len(kept)}
+        listed[process_id] |= {"log_lines": kept, "log_lines_left_out": len(lines) - len(kept)}
 
 
 def _newest(lines: Sequence[str], room: int) -> tuple[list[str], int]:

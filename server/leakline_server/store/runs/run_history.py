@@ -394,7 +394,7 @@ def load_history_at(
         left_out = _count(connection, run_id) - len(rows)
         among = [row.id for row in rows] if left_out else None
         events = load_events(connection, run_id, among)
-        # A plan is checked in every generation; the books of a page read a part.
+        # A plan is checked in every generation; the phase accounts of a page read a part.
         if not summed and any(event.kind in PLANS for event in events):
             part = None
         history = RunHistory(

@@ -37,7 +37,7 @@ _COLUMNS: Final[Mapping[By, Column[Any]]] = {
     "name": runs.c.name,
     "growth": runs.c.growth_bytes,
     "memory": runs.c.rss_bytes,
-    "out": runs.c.runs_out_at,
+    "out": runs.c.oom_at,
 }
 ORDERS: Final[tuple[By, ...]] = tuple(_COLUMNS)
 # Read from A on, and from the one that runs out first; all others from the newest or largest on.
@@ -92,7 +92,7 @@ def sorted_by(verdict: Mapping[str, Any]) -> dict[str, float | None]:
     at = None if oom["risk"] == "none" else oom["at"]
     return {
         "growth_bytes": None if growth is None else float(growth["estimate"]),
-        "runs_out_at": None if at is None else datetime.fromisoformat(at["estimate"]).timestamp(),
+        "oom_at": None if at is None else datetime.fromisoformat(at["estimate"]).timestamp(),
     }
 
 

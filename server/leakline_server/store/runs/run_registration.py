@@ -48,7 +48,7 @@ ALIVE_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What a process is told when it creates or joins a run."""
+    """The answer to a process that creates or joins a run."""
 
     id: str
     created: bool
@@ -123,17 +123,17 @@ def _join(
     with writing(engine) as connection:
         row = locked(connection, header.id)
         if row is None:
-            joined, told = _begin(connection, header, process, now, allowed)
+            joined, changed = _begin(connection, header, process, now, allowed)
         elif row.project != header.project:
             raise OtherProject(row.project)
         elif process is None:
-            joined, told = _resume(connection, header, row, now)
+            joined, changed = _resume(connection, header, row, now)
         else:
-            joined, told = _join_as(connection, header, row, process, now)
+            joined, changed = _join_as(connection, header, row, process, now)
         if process is not None:
             clock_skew.note(connection, header.id, process.instance, skew)
-        if told:
-            size = len(msgspec.json.encode(told))
+        if changed:
+            size = len(msgspec.json.encode(changed))
             add_bytes(connection, header.project, size, now, allowed)
     return joined
 
@@ -231,7 +231,7 @@ def _take_in(
     }  # fmt: skip
     if is_newest and (process.role == MAIN or row.state not in ENDED):
         # What an earlier attempt left behind, and a child, do not make a run go on that has ended.
-        values |= {"state": "running", "reason": "", "ended_at": None, "presumed": False}
+        values |= {"state": "running", "reason": "", "ended_at": None, "end_inferred": False}
         values["last_seen_at"] = now
     if is_newest and (describes or newest > row.attempt):
         values["environment"] = _dump(header.environment)
@@ -261,7 +261,7 @@ def _resume(
     }
     if attempt > row.attempt:
         values["environment"] = _dump(header.environment)
-    _note(connection, header, row, now, **values, presumed=False, last_seen_at=now)
+    _note(connection, header, row, now, **values, end_inferred=False, last_seen_at=now)
     anew = _describe(connection, header, attempt, now)
     return Joined(header.id, False, attempt), _environments(header, values, anew)
 
@@ -306,7 +306,7 @@ def _begun(connection: Connection, run_id: str, mains: Sequence[Any]) -> dict[in
     query = select(attempts.c.number, attempts.c.started_at).where(attempts.c.run_id == run_id)
     begun = {row.number: row.started_at for row in connection.execute(query)}
     for process in mains:
-        # One that only sent batches has told nothing of its attempt.
+        # A process that only sent batches has not declared its attempt.
         at = begun.get(process.attempt, process.started_at)
         begun[process.attempt] = min(at, process.started_at)
     return begun
@@ -356,7 +356,8 @@ def _create(connection: Connection, header: RunHeader, attempt: int, now: float)
 def _describe(
     connection: Connection, header: RunHeader, number: int, at: float, *, anew: bool = False
 ) -> bool:
-    """The first process of an attempt describes it; its first main process ``anew``, where a child came before it.
+    """The first process of an attempt describes it; its first main process replaces that (``anew``) where a child
+    came before it.
 
     True: it did.
     """

@@ -19,7 +19,7 @@ from leakline.analysis.run_history import declared_expectations
 from leakline.analysis.status import GROWING
 from leakline.transport.oom_inference import said_at_end
 
-from ...limits import MAX_ATTEMPTS_TOLD, MAX_NOTES, MAX_NOTES_BYTES, MAX_PAGE
+from ...limits import MAX_ATTEMPTS_LISTED, MAX_NOTES, MAX_NOTES_BYTES, MAX_PAGE
 from ..alerts import assertions
 from ..details import load_events
 from ..engine import writing
@@ -105,7 +105,7 @@ def change_run(
             if changes.ended_at is not None:
                 skew = clock_skew.of_process(connection, run_id, changes.instance)
                 ended_at = clock_skew.moment(changes.ended_at, now, skew)
-            values |= {"last_seen_at": now} | lifecycle.told(
+            values |= {"last_seen_at": now} | lifecycle.reported_end(
                 connection, row, changes.state, changes.reason or "", ended_at, changes.instance
             )
         if changes.name is not None:
@@ -118,7 +118,8 @@ def change_run(
             allowed = Allowance(bytes=bytes_per_day.of(row.project), browser=changes.browser)
             add_bytes(connection, row.project, size, now, allowed)
             kept = _newest([*msgspec.json.decode(row.notes), *more])
-            # What does not fit goes oldest first. Of people the newest is enough; a token has all kept, or is told.
+            # What does not fit goes oldest first. Of people the newest is enough; a token has all kept, or its
+            # request is refused.
             needed = more[0] if changes.only_adds else more[-1]
             if not any(each is needed for each in kept):
                 raise NoRoomForNotes
@@ -133,7 +134,7 @@ def _newest(notes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     room = MAX_NOTES_BYTES
     for added in (False, True):
         for at in reversed(range(len(notes))):
-            # One of before this was told apart may be of a person.
+            # One of before this was distinguished may be of a person.
             if notes[at].get("added", False) is not added:
                 continue
             size = len(msgspec.json.encode(notes[at]))
@@ -217,7 +218,7 @@ def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
         names = connection.scalars(
             select(series.c.name).where(series.c.run_id == run_id).order_by(series.c.name)
         ).all()
-        left_out, told = _attempts(connection, run_id)
+        left_out, listed = _attempts(connection, run_id)
         of_run = process_list.of_run(connection, run_id, row.verdict)
         return summary(row, _damaged(connection, run_id)) | {
             "config": msgspec.json.decode(row.config),
@@ -226,7 +227,7 @@ def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
             "phases_seen": msgspec.json.decode(row.phases_seen),
             "processes": of_run.processes,
             "processes_left_out": of_run.left_out,
-            "attempts": told,
+            "attempts": listed,
             "attempts_left_out": left_out,
             "series": list(names),
             "expectations": _expectations(connection, row),
@@ -276,7 +277,7 @@ _decode_said: Final = msgspec.json.Decoder(_Said).decode
 _LISTED: Final = tuple(
     runs.c[name]
     for name in (
-        "id", "project", "name", "unit", "total", "tags", "state", "reason", "presumed", "attempt", "status",
+        "id", "project", "name", "unit", "total", "tags", "state", "reason", "end_inferred", "attempt", "status",
         "first_generation", "last_generation", "verdict", "started_at", "last_seen_at", "ended_at", "rss_bytes",
         "peak_bytes", "sparkline", "revision",
     )
@@ -295,7 +296,7 @@ def summary(row: Row[Any], damaged: Sequence[str] = ()) -> dict[str, Any]:
         "tags": msgspec.json.decode(row.tags),
         "state": row.state,
         "reason": row.reason,
-        "presumed": row.presumed,
+        "end_inferred": row.end_inferred,
         "attempt": row.attempt,
         "status": row.status,
         "priority": _priority(verdict.findings),
@@ -335,7 +336,7 @@ def _priority(findings: Sequence[_Found]) -> str | None:
 
 
 def _unit(row: Row[Any], verdict: _Said) -> str:
-    """What the run is really counted by: one that has told no generation, by the minute."""
+    """The unit that the run is really counted by: minutes, if it has reported no generation."""
     return verdict.unit if verdict.unit and row.first_generation is None else str(row.unit)
 
 
@@ -350,9 +351,9 @@ def _attempts(connection: Connection, run_id: str) -> tuple[int, list[dict[str, 
     """How many there were before the newest, and those."""
     of_run = attempts.c.run_id == run_id
     newest = select(attempts).where(of_run).order_by(attempts.c.number.desc())
-    found = connection.execute(newest.limit(MAX_ATTEMPTS_TOLD)).all()
+    found = connection.execute(newest.limit(MAX_ATTEMPTS_LISTED)).all()
     count = len(found)
-    if count == MAX_ATTEMPTS_TOLD:
+    if count == MAX_ATTEMPTS_LISTED:
         count = connection.scalar(select(func.count()).select_from(attempts).where(of_run)) or 0
     return count - len(found), [
         {

@@ -1,7 +1,7 @@
 """Reading the columns of one process back: sealed chunks first, then the batches that are not sealed yet.
 
 Whether a snapshot is sealed makes no difference to what is read. A column is asked for by number: a series id, or
-one of the numbers below zero for what every snapshot has. What is damaged is left out (corruption.py) and named beside
+one of the numbers below zero for what every snapshot has. What is damaged is left out (corruption.py) and named next to
 it.
 
 Within a transaction that writes on Postgres, each statement has a view of its own, and between two of them the same

@@ -1,8 +1,8 @@
 """Compaction: small sealed segments become one of up to a block (chunk_codec.py), with the numbers of their pieces
-beside.
+next to it.
 
 Changes nothing that anyone can read but how fast and from how few bytes. What was sealed as a block needs none. One
-segment at a time: read and packed beside everything else, then put in place in one short transaction, which gives up
+segment at a time: read and packed next to everything else, then put in place in one short transaction, which gives up
 when somebody has changed what was read. So several servers may do it at once, and what one loses the next does again.
 What came late joins the segment it belongs into. What is damaged stays as it is, and its neighbours are compacted
 without it.

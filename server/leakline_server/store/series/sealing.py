@@ -135,7 +135,7 @@ def _common(bodies: Sequence[Body]) -> Iterator[tuple[int, Column]]:
 
 
 class _Table:
-    """``values``: one row a series, in the order of ``ids``, NOT_THERE where it has no whole number; beside it one of
+    """``values``: one row a series, in the order of ``ids``, NOT_THERE where it has no whole number; next to it one of
     floats, NaN where it has none, of the series of which there are any.
 
     ``ids``: ascending, those of the series that are wanted; ``floats``: of which there are floats, of all series.
@@ -315,9 +315,9 @@ class Sealed(NamedTuple):
 def seal_one(engine: Engine, key: Key, now: float) -> Sealed:
     """Seal one segment of this process; none when too few wait that can be read.
 
-    Read and packed beside everything else, then put in place in one short transaction, which gives up when another
-    server was first. A batch that is damaged is told, and stays where it is. Not durable by itself on SQLite: if the
-    power goes before the next commit, the batches are still there and are sealed again.
+    Read and packed next to everything else, then put in place in one short transaction, which gives up when another
+    server was first. A batch that is damaged is reported, and stays where it is. Not durable by itself on SQLite:
+    if the power goes before the next commit, the batches are still there and are sealed again.
     """
     with reading(engine) as connection:
         plan = _prepare(connection, key, now)

@@ -84,7 +84,7 @@ def _fill(found: Array, rows: Array | slice, values: Array, starts: Array, ends:
 
 def pack(records: Array, counts: Array) -> bytes:
     """The bytes of the records of pieces with ``counts`` entries each."""
-    return checked(told(records, counts))
+    return checked(checked_records(records, counts))
 
 
 def checked(records: bytes) -> bytes:
@@ -92,7 +92,7 @@ def checked(records: bytes) -> bytes:
     return zlib.crc32(records).to_bytes(4, "little") + records
 
 
-def told(records: Array, counts: Array) -> bytes:
+def checked_records(records: Array, counts: Array) -> bytes:
     """The same without a checksum."""
     same = records[:, MIN].min() == records[:, MAX].max()
     if same and (records[:, PRESENT] == counts).all():
@@ -158,7 +158,7 @@ class Cut:
         found[:, :, FIRST], found[:, :, LAST] = values[:, self.starts], values[:, self._ends - 1]
         found[:, :, MIN] = np.minimum.reduceat(values, self.starts, axis=1)
         found[:, :, MAX] = np.maximum.reduceat(values, self.starts, axis=1)
-        return [told(records, self._counts) for records in found]
+        return [checked_records(records, self._counts) for records in found]
 
 
 def pack_column(column: Column, cut: Cut | None) -> tuple[Chunk, bytes | None]:
@@ -283,7 +283,7 @@ GROUP: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Summaries:
     """What the pieces of ``stretches`` tell, and how many each of these has; ``others`` have to be opened."""
 
     stretches: Sequence[Stretch]
@@ -358,36 +358,36 @@ class Stored:
     def _near(self, apart: Sequence[Stretch]) -> list[Stretch]:
         """Without those that lie outside of what is asked for as a whole."""
         numbers = tuple(dict.fromkeys((SEQUENCE, self._span.axis)))
-        told = self._told_of(apart, numbers)
-        near = np.ones(len(told.stretches), dtype=bool)
-        near[told.owner()] = False
-        near[told.owner()[~told.nodes.outside(self._span)]] = True
-        kept = [told.stretches[at] for at in np.flatnonzero(near).tolist()]
-        return sorted([*kept, *told.others], key=lambda stretch: stretch.first)
+        summaries = self._summaries_among(apart, numbers)
+        near = np.ones(len(summaries.stretches), dtype=bool)
+        near[summaries.owner()] = False
+        near[summaries.owner()[~summaries.nodes.outside(self._span)]] = True
+        kept = [summaries.stretches[at] for at in np.flatnonzero(near).tolist()]
+        return sorted([*kept, *summaries.others], key=lambda stretch: stretch.first)
 
     def _pieces(
         self, apart: Sequence[Stretch], width: int, numbers: Collection[int]
     ) -> tuple[Nodes, list[Stretch]]:
         """The nodes of these segments, and those segments that have to be opened."""
-        told = self._told_of(apart, numbers)
-        nodes, opened = told.nodes, list(told.others)
+        summaries = self._summaries_among(apart, numbers)
+        nodes, opened = summaries.nodes, list(summaries.others)
         whole = nodes.inside(self._span) & (nodes.low // width == nodes.high // width)
         doubtful = ~whole & ~nodes.outside(self._span)
         if doubtful.any():
-            owner = told.owner()
+            owner = summaries.owner()
             torn = np.unique(owner[doubtful])
-            opened += [told.stretches[at] for at in torn.tolist()]
+            opened += [summaries.stretches[at] for at in torn.tolist()]
             whole &= ~np.isin(owner, torn)
         return nodes.take(whole), opened
 
-    def _told_of(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Told:
+    def _summaries_among(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Summaries:
         packed = self._packed(apart, numbers)
         rows = [self._records(packed, stretch, numbers) for stretch in apart]
-        told = [stretch for stretch, row in zip(apart, rows, strict=True) if row is not None]
+        summaries = [stretch for stretch, row in zip(apart, rows, strict=True) if row is not None]
         others = [stretch for stretch, row in zip(apart, rows, strict=True) if row is None]
         records = [row for row in rows if row is not None]
         lengths = np.array([len(row[0]) for row in records], np.int64)
-        return _Told(told, others, lengths, of_records(records, numbers))
+        return _Summaries(summaries, others, lengths, of_records(records, numbers))
 
     def _packed(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Packed:
         """The pieces of these segments, by column and first sequence number."""
@@ -409,13 +409,13 @@ class Stored:
         axis, first = self._span.axis, stretch.first
         span = first, stretch.last
         if axis == SEQUENCE or not stretch.whole:
-            return self._told(packed, span, numbers)
+            return self._summaries_of(packed, span, numbers)
         if first not in packed.get(axis, {}):
             # Every compacted segment has pieces of its axis.
             return None
-        return self._told(packed, span, numbers, of_numbers(*span))
+        return self._summaries_of(packed, span, numbers, of_numbers(*span))
 
-    def _told(
+    def _summaries_of(
         self,
         packed: _Packed,
         span: tuple[int, int],

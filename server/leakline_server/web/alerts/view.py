@@ -18,7 +18,7 @@ Json = Mapping[str, Any]
 
 # State of a delivery -> (the status whose colour it wears, word, what it means).
 STATES: Final = {
-    "pending": ("watch", "waiting", "It is sent at the time of its next try."),
+    "pending": ("watch", "waiting", "It is sent at the time of its next attempt."),
     "claimed": ("watch", "being sent", "It is on its way just now."),
     "delivered": ("ok", "arrived", "The receiver answered with a status from 200 to 299."),
     "failed": ("confirmed", "failed", "It will not be tried again by itself."),
@@ -71,7 +71,7 @@ class HookRow:
 
 
 @dataclass(frozen=True, slots=True)
-class TryLine:
+class AttemptLine:
     at: str
     clock: str
     text: str
@@ -83,13 +83,13 @@ class DeliveryRow:
     title: str
     event: str
     href: str
-    told_at: str
-    told: str
+    sent_at: str
+    sent: str
     where: str
     status: str
     word: str
     meaning: str
-    tries: tuple[TryLine, ...]
+    attempts: tuple[AttemptLine, ...]
     count: str
     last: str
     next_at: str
@@ -180,8 +180,8 @@ def _hook_facts(hook: Json) -> list[str]:
     if not hook["enabled"]:
         facts.append(f"Disabled: {hook['disabled_reason']}.")
     elif hook["failures"]:
-        tries = count_of(hook["failures"], "try")
-        facts.append(f"Nothing arrived in the last {tries}, since {_at(hook['failing_since'])}.")
+        attempts = count_of(hook["failures"], "attempt")
+        facts.append(f"Nothing arrived in the last {attempts}, since {_at(hook['failing_since'])}.")
     if hook["previous_until"]:
         facts.append(f"The secret before this one signs too until {_at(hook['previous_until'])}.")
     if hook["last_test"]:
@@ -209,24 +209,24 @@ def _delivery(item: Json, hook: Json) -> DeliveryRow:
         title=item["title"],
         event=item["event"],
         href=f"/runs/{quote(item['run'], safe='')}",
-        told_at=item["created_at"],
-        told=number_formats.clock(item["created_at"]),
+        sent_at=item["created_at"],
+        sent=number_formats.clock(item["created_at"]),
         where=label(hook),
         status=status,
         word=word,
         meaning=meaning,
-        tries=tuple(map(_try, reversed(item["history"]))),
-        count=count_of(item["tries"], "try"),
+        attempts=tuple(map(_try, reversed(item["history"]))),
+        count=count_of(item["attempts"], "attempt"),
         last=_last(item),
-        next_at=item["next_try_at"] or "",
-        next=number_formats.clock(item["next_try_at"]),
+        next_at=item["next_attempt_at"] or "",
+        next=number_formats.clock(item["next_attempt_at"]),
         can_redeliver=hook["enabled"] and not waiting,
     )
 
 
-def _try(made: Json) -> TryLine:
+def _try(made: Json) -> AttemptLine:
     waited = number_formats.seconds(made["wait_seconds"])
-    return TryLine(
+    return AttemptLine(
         made["started_at"],
         number_formats.clock(made["started_at"]),
         f"after a wait of {waited}: {_came(made)}",

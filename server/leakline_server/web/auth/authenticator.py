@@ -94,7 +94,7 @@ class Failures:
 
 
 def _key(host: str) -> str:
-    """Whoever has one address of IPv6 has the 2^64 beside it as well."""
+    """Whoever has one address of IPv6 has the 2^64 next to it as well."""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
@@ -104,7 +104,7 @@ def _key(host: str) -> str:
     return str(found)
 
 
-class Turnstile:
+class ConcurrencyLimiter:
     def __init__(self, at_once: int, most_waiting: int) -> None:
         self._free = asyncio.Semaphore(at_once)
         self._waiting, self._most_waiting = 0, most_waiting
@@ -207,9 +207,9 @@ class Callers:
         # Whether the last use of a token could not be written, which is in the log then.
         self._notes_no_use = False
         self.failures = Failures(MAX_WRONG_TOKENS, WRONG_TOKENS_SECONDS)
-        self._looks = Turnstile(MAX_LOOKS, MAX_LOOKS_WAITING)
+        self._looks = ConcurrencyLimiter(MAX_LOOKS, MAX_LOOKS_WAITING)
         self.sign_ins = Failures(MAX_WRONG_PASSWORDS, WRONG_PASSWORDS_SECONDS)
-        self.hashing = Turnstile(MAX_HASHING, MAX_HASHING_WAITING)
+        self.hashing = ConcurrencyLimiter(MAX_HASHING, MAX_HASHING_WAITING)
 
     def is_secure(self, scheme: str) -> bool:
         return self._secure or scheme == "https"
@@ -317,17 +317,17 @@ class Callers:
 
     def _tell_no_use(self, error: Exception) -> None:
         """Once: every look of every token comes upon it again, and the log may be on the same disk."""
-        if disk_space.is_told(self._engine, error):
+        if disk_space.is_logged(self._engine, error):
             return
         with self._lock:
-            told, self._notes_no_use = self._notes_no_use, True
-        if not told:
+            was_noted, self._notes_no_use = self._notes_no_use, True
+        if not was_noted:
             log.warning("when tokens were used last is not written: %s", without_content(error))
 
     def _tell_use_again(self) -> None:
         with self._lock:
-            told, self._notes_no_use = self._notes_no_use, False
-        if told:
+            was_noted, self._notes_no_use = self._notes_no_use, False
+        if was_noted:
             log.warning("when tokens were used last is written again")
 
 
@@ -339,7 +339,7 @@ def caller_of(token: Token | None, now: float) -> Caller | Unauthorized:
         )
     state = token.state_at(now)
     if state != "active":
-        return Unauthorized(f"token_{state}", f"the token {token.begins}… is {state}; make another")
+        return Unauthorized(f"token_{state}", f"the token {token.prefix}… is {state}; make another")
     until = float("inf") if token.expires_at is None else token.expires_at
     return Caller(cast(Scope, token.scope), token.project, token.browser, until=until)
 

@@ -130,7 +130,7 @@ _MISSING: Final[dict[Need, str]] = {
 }
 
 
-class Door:
+class AuthMiddleware:
     def __init__(
         self, app: ASGIApp, config: Config, callers: Callers, engine: Engine, page: ErrorPage
     ) -> None:
@@ -146,11 +146,11 @@ class Door:
         except RequestRefused as error:
             await self._refuse(error, scope, receive)(scope, receive, send)
             return
-        told = calling.set(caller)
+        context_token = calling.set(caller)
         try:
             await self._app(scope, self._while_allowed(scope, receive, caller), send)
         finally:
-            calling.reset(told)
+            calling.reset(context_token)
 
     async def admit(self, scope: Scope) -> Caller:
         """Whoever sends this request and may. Raises RequestRefused."""
@@ -225,7 +225,7 @@ class Door:
         return response
 
     def _while_allowed(self, scope: Scope, receive: Receive, caller: Caller) -> Receive:
-        """Who waits for the end of a stream is told of it when its reader may read no more."""
+        """Who waits for the end of a stream is informed of it when its reader may read no more."""
         if caller is ANYBODY or scope["method"] != "GET":
             return receive
 

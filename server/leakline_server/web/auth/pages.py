@@ -109,7 +109,7 @@ async def _let_in(use: Services, secret: str, host: str) -> str:
     try:
         session = await _session_of(use, secret)
     except Exception:
-        # It was told nothing of what it tried.
+        # It learned nothing from its attempt.
         tries.take_back(host)
         raise
     if session is None:

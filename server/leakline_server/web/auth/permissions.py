@@ -118,12 +118,12 @@ def refusal_of_process(found: OtherProcess | OtherIdentity, project: str | None)
 
 
 def reads_what_is_stored(project: str | None) -> bool:
-    """Who adds to one project alone is not told the values there either, by guessing at them."""
+    """A principal that may only add to one project cannot learn the values there by guessing at them."""
     return project is None
 
 
 def may_only_add(changes: RunChanges) -> None:
-    """It tells how a run goes on and ends, and adds notes. Raises Forbidden for what replaces something."""
+    """It says how a run goes on and ends, and adds notes. Raises Forbidden for what replaces something."""
     if calling.get().project is not None and (changes.name is not None or changes.tags is not None):
         raise Forbidden(
             "scope_too_small",
@@ -132,8 +132,8 @@ def may_only_add(changes: RunChanges) -> None:
         )
 
 
-def as_told(run: dict[str, Any]) -> dict[str, Any]:
-    """A run that was changed; who may not read it is told that it was."""
+def as_shown(run: dict[str, Any]) -> dict[str, Any]:
+    """A run that was changed; who may not read it learns only that it was."""
     if calling.get().project is None:
         return run
     return {"id": run["id"], "state": run["state"], "url": run["url"]}

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from leakline.analysis.assertions.expected_counts import stands_for
-from leakline.analysis.results import AssertionCheck, SteadyCount, to_json
+from leakline.analysis.results import AssertionCheck, StableCount, to_json
 from leakline.analysis.run_history import Expectation
 
 from ...errors import Conflict, InvalidField, NotFound, run_not_found, shorten
@@ -65,11 +65,11 @@ class Accepted(BaseModel):
 
 
 class Expectations(BaseModel):
-    """`items`: what is expected of the run, with what was seen. `steady`: what it kept to in its last generations and
+    """`items`: what is expected of the run, with what was seen. `stable`: what it kept to in its last generations and
     nobody expects yet. `accepted`: the accepted counts of its project."""
 
     items: list[AssertionCheck]
-    steady: list[SteadyCount]
+    stable: list[StableCount]
     accepted: list[Accepted]
     next: None = None
 
@@ -104,7 +104,7 @@ def get_expectations(run: RunId, use: Use) -> Response:
         | {"run": each.run, "created_at": iso(each.created_at)}
         for each in assertions.accepted_in(use.engine, project)
     ]
-    found = {"items": to_json(derived.counts), "steady": to_json(derived.steady)}
+    found = {"items": to_json(derived.counts), "stable": to_json(derived.stable)}
     return json_response(found | {"accepted": accepted, "next": None})
 
 

@@ -13,7 +13,7 @@ from leakline.analysis.assertions.declared_limits import (
     writer_of,
 )
 from leakline.analysis.assertions.expected_counts import expected_text, stands_for
-from leakline.analysis.results import BY_READING, SteadyCount
+from leakline.analysis.results import BY_READING, StableCount
 from leakline.text_format import count_of, format_bytes
 
 from ...store.alerts.assertions import AcceptedCount
@@ -58,7 +58,7 @@ def expectations(
 
 
 def count_forms(
-    run: Json, steady: Sequence[SteadyCount], accepted: Sequence[AcceptedCount]
+    run: Json, steady: Sequence[StableCount], accepted: Sequence[AcceptedCount]
 ) -> CountForms | None:
     """``accepted``: all that are accepted in the project of the run."""
     if not (steady or accepted):
@@ -74,7 +74,9 @@ def _status(check: Json) -> str:
     if check["origin"] in BY_READING and check["state"] == "broken":
         return "watch"
     return (
-        "watch" if check["state"] == "undecided" and check["outside"] else _STATUSES[check["state"]]
+        "watch"
+        if check["state"] == "undecided" and check["violations"]
+        else _STATUSES[check["state"]]
     )
 
 
@@ -91,10 +93,12 @@ def _rows(check: Json, unit: str) -> list[list[Field]]:
     ]]  # fmt: skip
     deviations = check["deviations"][:_MAX_DEVIATIONS] if check["origin"] in BY_READING else ()
     for each in deviations:
-        where = "below" if each["off_by"] < 0 else "above"
+        where = "below" if each["difference"] < 0 else "above"
         place = f"– {unit} {each['generation']:,}"
-        rows.append([place, "", where, write(each["measured"]), _signed(check, each["off_by"]), ""])
-    left = check["outside"] - len(deviations) if deviations else 0
+        rows.append(
+            [place, "", where, write(each["measured"]), _signed(check, each["difference"]), ""]
+        )
+    left = check["violations"] - len(deviations) if deviations else 0
     if left > 0:
         rows.append([f"– {left:,} more", "", "", "", "", ""])
     return rows
@@ -138,13 +142,13 @@ def _folded(forms: Sequence[CountForm], number: int = 0) -> CountList:
     return CountList(shown, rest, more)
 
 
-def _steady_form(run: Json, each: SteadyCount) -> CountForm:
+def _steady_form(run: Json, each: StableCount) -> CountForm:
     seen = count_of(each.generations, run["unit"])
     count = number_formats.count(each.count)
     where = f"at every reading of the last {seen}"
     if each.after is not None:
         where = f"after {each.after} in each of the last {seen}"
-    instead = f"; accepted until now: {each.instead_of}" if each.instead_of else ""
+    instead = f"; accepted until now: {each.replaces}" if each.replaces else ""
     return CountForm(
         type=each.type,
         text=f"was {count} {where}{instead}",

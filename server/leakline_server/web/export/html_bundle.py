@@ -38,7 +38,7 @@ _SYMBOL: Final = re.compile(r'<symbol id="([\w-]+)"')
 
 @dataclass(frozen=True, slots=True)
 class ReportFrame:
-    """What the frame shows beside the page: when it was made, by which version, from which server."""
+    """What the frame shows next to the page: when it was made, by which version, from which server."""
 
     made_at: str
     made: str

@@ -14,13 +14,13 @@ from leakline import __version__
 from leakline.analysis.findings.growth_tables import with_verdict
 from leakline.analysis.results import to_json
 from leakline.report.comparison_markdown import (
-    ComparisonTold,
-    SideTold,
+    ComparedRun,
+    ComparisonReport,
     comparison_csv,
     comparison_issue_text,
     comparison_markdown,
 )
-from leakline.report.document import Origin, RunTold, issue_text, run_markdown
+from leakline.report.document import Origin, RunReport, issue_text, run_markdown
 from leakline.transport.oom_inference import ended_as
 
 from ...store import findings, snapshot_rows
@@ -37,11 +37,11 @@ from .html_bundle import Made, stand_alone
 Json = Mapping[str, Any]
 
 
-def run_told(
+def run_report(
     run: Json, verdict: Json | None, derived: Derived, snapshot: str, origin: Origin
-) -> RunTold:
+) -> RunReport:
     """``run`` and ``verdict`` as the API gives them; ``snapshot`` is the label of the newest."""
-    return RunTold(
+    return RunReport(
         project=run["project"],
         name=run["name"],
         id=run["id"],
@@ -49,7 +49,7 @@ def run_told(
         progress=progress(run),
         started=number_formats.clock(run["started_at"]),
         verdict=verdict,
-        books=to_json(in_phase_order(run, derived.books)),
+        phase_accounts=to_json(in_phase_order(run, derived.phase_accounts)),
         types=to_json(with_verdict(derived.types, verdict)),
         environment=run["environment"],
         origin=origin,
@@ -58,12 +58,14 @@ def run_told(
     )
 
 
-def comparison_told(before: Json, after: Json, comparison: Json, origin: Origin) -> ComparisonTold:
-    return ComparisonTold(comparison, _side(before), _side(after), origin, before["unit"])
+def comparison_report(
+    before: Json, after: Json, comparison: Json, origin: Origin
+) -> ComparisonReport:
+    return ComparisonReport(comparison, _side(before), _side(after), origin, before["unit"])
 
 
-def _side(run: Json) -> SideTold:
-    return SideTold(run["project"], run["name"], run["id"], progress(run))
+def _side(run: Json) -> ComparedRun:
+    return ComparedRun(run["project"], run["name"], run["id"], progress(run))
 
 
 router = APIRouter(include_in_schema=False)
@@ -84,13 +86,13 @@ def run_as_file(run: str, request: Request, use: Use, process: str = "") -> Resp
 
 @router.get("/runs/{run}/report.md")
 def run_as_markdown(run: str, request: Request, use: Use) -> Response:
-    told = _run_told(run, request, use)
-    return _answer(run_markdown(told), MARKDOWN, file_name((told.project, told.name), "md"))
+    report = _run_report(run, request, use)
+    return _answer(run_markdown(report), MARKDOWN, file_name((report.project, report.name), "md"))
 
 
 @router.get("/runs/{run}/report.txt")
 def run_for_an_issue(run: str, request: Request, use: Use) -> Response:
-    return _answer(issue_text(_run_told(run, request, use)), PLAIN)
+    return _answer(issue_text(_run_report(run, request, use)), PLAIN)
 
 
 @router.get("/compare/report.html")
@@ -103,27 +105,27 @@ def comparison_as_file(before: str, after: str, request: Request, use: Use) -> R
 
 @router.get("/compare/report.md")
 def comparison_as_markdown(before: str, after: str, request: Request, use: Use) -> Response:
-    told = _comparison_told(before, after, request, use)
-    name = file_name((told.before.name, "to", told.after.name), "md")
-    return _answer(comparison_markdown(told), MARKDOWN, name)
+    report = _comparison_report(before, after, request, use)
+    name = file_name((report.before.name, "to", report.after.name), "md")
+    return _answer(comparison_markdown(report), MARKDOWN, name)
 
 
 @router.get("/compare/report.csv")
 def comparison_as_numbers(before: str, after: str, request: Request, use: Use) -> Response:
-    told = _comparison_told(before, after, request, use)
-    name = file_name((told.before.name, "to", told.after.name), "csv")
-    return _answer(comparison_csv(told.comparison, told.unit), CSV, name)
+    report = _comparison_report(before, after, request, use)
+    name = file_name((report.before.name, "to", report.after.name), "csv")
+    return _answer(comparison_csv(report.comparison, report.unit), CSV, name)
 
 
 @router.get("/compare/report.txt")
 def comparison_for_an_issue(before: str, after: str, request: Request, use: Use) -> Response:
-    return _answer(comparison_issue_text(_comparison_told(before, after, request, use)), PLAIN)
+    return _answer(comparison_issue_text(_comparison_report(before, after, request, use)), PLAIN)
 
 
-def _run_told(run_id: str, request: Request, use: Services) -> RunTold:
+def _run_report(run_id: str, request: Request, use: Services) -> RunReport:
     run = known_run(use, run_id)
     newest = snapshot_rows.list_snapshots(use.engine, run_id, (), 1, None)["items"]
-    return run_told(
+    return run_report(
         run,
         findings.current_verdict(use.engine, run_id),
         use.derived.of(run_id),
@@ -132,10 +134,12 @@ def _run_told(run_id: str, request: Request, use: Services) -> RunTold:
     )
 
 
-def _comparison_told(before: str, after: str, request: Request, use: Services) -> ComparisonTold:
+def _comparison_report(
+    before: str, after: str, request: Request, use: Services
+) -> ComparisonReport:
     sides = (known_run(use, before), known_run(use, after))
     made = _made(request, use, "/compare", {"before": before, "after": after})
-    return comparison_told(*sides, to_json(use.derived.compare(before, after)), _origin(made))
+    return comparison_report(*sides, to_json(use.derived.compare(before, after)), _origin(made))
 
 
 def _run_path(run_id: str) -> str:

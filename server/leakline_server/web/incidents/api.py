@@ -67,7 +67,7 @@ Asked = Annotated[str | None, Field(max_length=MAX_QUERY_LENGTH)]
 
 
 class Closing(Strict):
-    """`reason` is the note that is told when the leak comes back in a later run."""
+    """`reason` is the note that is shown when the leak comes back in a later run."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -82,7 +82,7 @@ class Acknowledging(Closing):
     expires_at: UnixSeconds | None = None
 
 
-class Said(BaseModel):
+class Acknowledged(BaseModel):
     """What people said of the leak and what holds now."""
 
     kind: Kind
@@ -91,8 +91,8 @@ class Said(BaseModel):
     expires_at: str | None
 
 
-class SeenIn(BaseModel):
-    """`back`: this run began after the leak was closed."""
+class IncidentRun(BaseModel):
+    """`reopened`: this run began after the leak was closed."""
 
     run: str
     name: str
@@ -102,7 +102,7 @@ class SeenIn(BaseModel):
     summary: str
     first_seen_at: str
     changed_at: str
-    back: bool
+    reopened: bool
 
 
 class Leak(BaseModel):
@@ -119,8 +119,8 @@ class Leak(BaseModel):
     first_seen_at: str
     changed_at: str
     runs_total: int
-    runs: list[SeenIn]
-    said: list[Said]
+    runs: list[IncidentRun]
+    acknowledgements: list[Acknowledged]
     finding: dict[str, Any]
 
 
@@ -171,7 +171,7 @@ _ACTIONS: Final[dict[str, tuple[Kind, type[Closing], str, str, str]]] = {
     ),
     "ignore": ("ignored", Acknowledging, "Never tell of a leak", "take_back_ignoring", "Ignore no more"),
     "close": (
-        "closed", Closing, "Close a leak with a note, which is told when it comes back",
+        "closed", Closing, "Close a leak with a note, which is shown when it comes back",
         "take_back_closing", "Open a leak again",
     ),
 }  # fmt: skip

@@ -19,10 +19,10 @@ Json = Mapping[str, Any]
 # State of a leak -> (the status whose colour and shape it wears, word, meaning).
 STATES: Final = {
     "open": ("confirmed", "Open", "It leaks in a run, or leaked until the run ended."),
-    "acknowledged": ("watch", "Acknowledged", "Somebody knows of it; told again when that expires or it gets worse."),
+    "acknowledged": ("watch", "Acknowledged", "Somebody knows of it; sent again when that expires or it gets worse."),
     "closed": ("recovered", "Closed", "Somebody closed it with a note, and no run that began later has it."),
     "over": ("ok", "Over", "It leaked, and does in no run any more."),
-    "ignored": ("learning", "Ignored", "It is never told."),
+    "ignored": ("learning", "Ignored", "No alert is sent on it."),
     "watched": ("filling", "Watched", "Growth that was never called a leak."),
 }  # fmt: skip
 # (seconds, label) of the choices for how long an acknowledgement holds; without seconds, until it is taken back.
@@ -106,17 +106,17 @@ def with_sentence(group: Json) -> dict[str, Any]:
 def story(group: Json) -> str:
     """``Seen in A and C, closed by note X, back in F``."""
     leaked = [seen for seen in group["runs"] if seen["status"] in _LEAKED] or group["runs"]
-    before = [seen["name"] for seen in leaked if not seen["back"]]
-    after = [seen["name"] for seen in leaked if seen["back"]]
+    before = [seen["name"] for seen in leaked if not seen["reopened"]]
+    after = [seen["name"] for seen in leaked if seen["reopened"]]
     left_out = group["runs_total"] - len(group["runs"])
     parts = []
     if before or left_out:
         parts.append(f"seen in {_names(before, left_out)}")
-    parts += [_said_in_words(said) for said in group["said"]]
+    parts += [_said_in_words(said) for said in group["acknowledgements"]]
     if after:
         parts.append(f"back in {_names(after, 0)}")
-    told = ", ".join(parts)
-    return told[:1].upper() + told[1:]
+    sentence = ", ".join(parts)
+    return sentence[:1].upper() + sentence[1:]
 
 
 def incidents_page(
@@ -172,7 +172,7 @@ def _leak(id_: str, group: Json) -> LeakView:
         changed_at=group["changed_at"],
         changed=number_formats.clock(group["changed_at"]),
         advice=tuple(group["finding"].get("advice", ())),
-        said=tuple(said_view(each) for each in group["said"]),
+        said=tuple(said_view(each) for each in group["acknowledgements"]),
         runs=_runs(group["runs"]),
         runs_label=count_of(total, "run"),
         action=f"/incidents/{quote(fingerprint, safe='')}",
@@ -208,7 +208,7 @@ def _runs(seen: Sequence[Json]) -> Table:
         Row(
             (
                 Cell(each["name"], href=each["url"]),
-                _status_cell(each["status"], back=each["back"]),
+                _status_cell(each["status"], reopened=each["reopened"]),
                 Cell(each["summary"]),
                 Cell(number_formats.clock(each["first_seen_at"])),
                 Cell(number_formats.clock(each["changed_at"])),
@@ -220,9 +220,9 @@ def _runs(seen: Sequence[Json]) -> Table:
     return Table(tuple(map(Column, columns)), rows, "Runs it was seen in, newest first", tall=True)
 
 
-def _status_cell(name: str, *, back: bool) -> Cell:
+def _status_cell(name: str, *, reopened: bool) -> Cell:
     status = status_of(name) if name in STATUSES else _RESOLVED
-    word = f"{status.word}, back" if back else status.word
+    word = f"{status.word}, back" if reopened else status.word
     return Cell(word, status=status.status, title=status.meaning)
 
 
@@ -240,7 +240,7 @@ def _names(names: Sequence[str], more: int) -> str:
         total = len(names) + more
         runs = count_of(total, "run")
         return f"{runs}, last in {names[-1]}" if names else runs
-    told = [
+    listed = [
         f"{name} ({number} runs)" if number > 1 else name for name, number in Counter(names).items()
     ]
-    return join_words(told)
+    return join_words(listed)

@@ -40,7 +40,7 @@ from ...store.ingest.incoming_batch import (
 )
 from ...store.ingest.wire_types import Batch
 from ..auth.authenticator import ANYBODY, Caller, calling
-from ..auth.middleware import Door, Guard
+from ..auth.middleware import AuthMiddleware, Guard
 from ..auth.permissions import reads_what_is_stored, refusal_of_process
 from ..errors import bug_response, refusal_response
 from ..metrics import Metrics
@@ -81,8 +81,15 @@ class Hot:
     Whatever is not plainly one goes on to the application: another path or method, an unknown host, a page's origin.
     """
 
-    def __init__(self, services: Services, metrics: Metrics, guard: Guard, door: Door) -> None:
-        self._services, self._metrics, self._guard, self._door = services, metrics, guard, door
+    def __init__(
+        self, services: Services, metrics: Metrics, guard: Guard, authentication: AuthMiddleware
+    ) -> None:
+        self._services, self._metrics, self._guard, self._authentication = (
+            services,
+            metrics,
+            guard,
+            authentication,
+        )
         self._asked = services.callers.asked
         self._hosts: set[bytes] = set()
 
@@ -100,7 +107,7 @@ class Hot:
 
     async def take(self, run_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            caller = await self._door.admit(scope) if self._asked else ANYBODY
+            caller = await self._authentication.admit(scope) if self._asked else ANYBODY
             answer = await _answer(self._services, run_id, scope, receive, caller)
         except ClientDisconnect:
             return
@@ -246,7 +253,7 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
             "accepted": {"type": "integer", "description": "snapshots that were new"},
             "requests": {
                 "type": "array",
-                "description": "what this process is asked for, until an event of kind mark tells the outcome "
+                "description": "what this process is asked for, until an event of kind mark reports the outcome "
                 'with {"request": id} as its data; a client may ignore it',
                 "items": {
                     "type": "object",

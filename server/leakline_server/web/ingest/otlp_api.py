@@ -57,9 +57,7 @@ PATH: Final = "/v1/metrics"
 # Another server on the same database may have numbered in the meantime.
 TRIES: Final = 3
 NOT_INSTALLED: Final = 501
-MESSAGE: Final = (
-    "this server takes no OTLP; install the extra beside it: pip install 'leakline[otlp]'"
-)
+MESSAGE: Final = "this server takes no OTLP; install the extra: pip install 'leakline[otlp]'"
 
 router = APIRouter(tags=["runs"])
 
@@ -89,14 +87,14 @@ def _error(text: str) -> dict[str, Any]:
         409: _error("the run is of another project, or other values are stored"),
         413: _error("more than 256 KiB compressed or 2 MiB inflated, or too many points"),
         415: _error("a content type or encoding that is not read"),
-        422: _error("a resource that cannot be told from others, or a value that cannot be: named in details"),
+        422: _error("a resource that cannot be distinguished from others, or an impossible value: named in details"),
         429: _error("too many batches wait; see Retry-After"),
-        501: _error("the extra leakline[otlp] is not installed beside this server"),
+        501: _error("the extra leakline[otlp] is not installed with this server"),
         503: _error("the database does not take writes; see Retry-After"),
     },
 )  # fmt: skip
 async def add_metrics(request: Request, use: Use) -> Response:
-    """A run for each `service.instance.id`, with what tells memory of it; docs/otlp.md has the names."""
+    """A run for each `service.instance.id`, with its memory metrics; docs/otlp.md has the names."""
     # The first time it is imported, which takes a while.
     if not await run_in_threadpool(otlp_metrics.is_installed):
         return error_response(NOT_INSTALLED, "otlp_not_installed", MESSAGE)
@@ -104,11 +102,11 @@ async def add_metrics(request: Request, use: Use) -> Response:
     try:
         body = await _body(request, use)
         resources = [
-            _of_project(told)
-            for told in await run_in_threadpool(otlp_metrics.read_request, body, kind)
+            _of_project(resource)
+            for resource in await run_in_threadpool(otlp_metrics.read_request, body, kind)
         ]
-        for told in resources:
-            may_add_to(told.header.project)
+        for resource in resources:
+            may_add_to(resource.header.project)
         late = await _store_each(request.app.state.otlp, use, resources)
     except ClientDisconnect:
         return Response(status_code=400)
@@ -116,15 +114,15 @@ async def add_metrics(request: Request, use: Use) -> Response:
         request.app.state.metrics.refused(error.code)
         raise
     form = kind.partition(";")[0].strip().lower()
-    nothing = bool(resources) and not any(told.snapshots for told in resources)
+    nothing = bool(resources) and not any(resource.snapshots for resource in resources)
     return Response(otlp_metrics.answer(form, nothing, late), media_type=form)
 
 
-def _of_project(told: otlp_metrics.Told) -> otlp_metrics.Told:
-    if told.names_project:
-        return told
-    project = project_of(None, otherwise=told.header.project)
-    return told.of_project(project)
+def _of_project(resource: otlp_metrics.ResourceSnapshots) -> otlp_metrics.ResourceSnapshots:
+    if resource.names_project:
+        return resource
+    project = project_of(None, otherwise=resource.header.project)
+    return resource.of_project(project)
 
 
 async def _body(request: Request, use: Services) -> bytes:
@@ -149,13 +147,13 @@ def _too_large(limit_bytes: int, what: str) -> TooLarge:
 
 
 async def _store_each(
-    streams: Streams, use: Services, resources: Sequence[otlp_metrics.Told]
+    streams: Streams, use: Services, resources: Sequence[otlp_metrics.ResourceSnapshots]
 ) -> int:
     """How many points came too late. One that is refused keeps no other from being stored."""
     late, refusals = 0, []
-    for told in resources:
+    for resource in resources:
         try:
-            late += await _store(streams, use, told) if told.snapshots else 0
+            late += await _store(streams, use, resource) if resource.snapshots else 0
         except (TooBusy, Unavailable):
             # The whole is sent again.
             raise
@@ -166,34 +164,34 @@ async def _store_each(
     return late
 
 
-async def _store(streams: Streams, use: Services, told: otlp_metrics.Told) -> int:
-    stream = streams.of(told.header.project, told.header.id)
+async def _store(streams: Streams, use: Services, resource: otlp_metrics.ResourceSnapshots) -> int:
+    stream = streams.of(resource.header.project, resource.header.id)
     async with stream.lock:
         for tries in range(1, TRIES + 1):
             if not stream.joined:
                 # A run that would begin with what is refused does not begin.
-                await run_in_threadpool(_checked, told, told.snapshots, 0)
-                async with use.adding.turn(Sender(told.header.project, told.header.id), 1):
-                    await run_in_threadpool(_join, use, told, stream)
-            stream.follow_clock(told.snapshots[0].time, time.time())
-            newer, late = stream.news(told.snapshots)
-            if await _stored(use, told, stream, newer, last=tries == TRIES):
+                await run_in_threadpool(_checked, resource, resource.snapshots, 0)
+                async with use.adding.turn(Sender(resource.header.project, resource.header.id), 1):
+                    await run_in_threadpool(_join, use, resource, stream)
+            stream.follow_clock(resource.snapshots[0].time, time.time())
+            newer, late = stream.news(resource.snapshots)
+            if await _stored(use, resource, stream, newer, last=tries == TRIES):
                 return late
     return 0
 
 
-def _join(use: Services, told: otlp_metrics.Told, stream: Stream) -> None:
+def _join(use: Services, resource: otlp_metrics.ResourceSnapshots, stream: Stream) -> None:
     """Create the run or join it, and see what is stored of it."""
     try:
-        join(use, told.header, time.time(), told.process)
+        join(use, resource.header, time.time(), resource.process)
     except run_registration.OtherProject as error:
         raise refusal_to_join(
-            told.header.id,
+            resource.header.id,
             error.project,
-            f"{told.header.name} belongs to project {error.project!r}, not to {told.header.project!r}; "
+            f"{resource.header.name} belongs to project {error.project!r}, not to {resource.header.project!r}; "
             "give it another service.instance.id",
         ) from error
-    found = snapshot_rows.list_snapshots(use.engine, told.header.id, ("*",), REMEMBERED, None)[
+    found = snapshot_rows.list_snapshots(use.engine, resource.header.id, ("*",), REMEMBERED, None)[
         "items"
     ]
     stream.forget()
@@ -205,11 +203,16 @@ def _join(use: Services, told: otlp_metrics.Told, stream: Stream) -> None:
 
 
 async def _stored(
-    use: Services, told: otlp_metrics.Told, stream: Stream, newer: Sequence[Snapshot], *, last: bool
+    use: Services,
+    resource: otlp_metrics.ResourceSnapshots,
+    stream: Stream,
+    newer: Sequence[Snapshot],
+    *,
+    last: bool,
 ) -> bool:
     """False: what was remembered of the run is not true any more. Raises RequestRefused."""
     # All of them before the first is stored: what is refused is refused as a whole.
-    for few, batch in await run_in_threadpool(_checked, told, newer, stream.sequence):
+    for few, batch in await run_in_threadpool(_checked, resource, newer, stream.sequence):
         outcome = await use.writer.store(batch)
         if isinstance(outcome, Accepted) and outcome.count == len(few):
             for s in few:
@@ -219,34 +222,32 @@ async def _stored(
         stream.joined = False
         if not last:
             return False
-        raise _refusal(told, outcome)
+        raise _refusal(resource, outcome)
     return True
 
 
 def _checked(
-    told: otlp_metrics.Told, snapshots: Sequence[Snapshot], after: int
+    resource: otlp_metrics.ResourceSnapshots, snapshots: Sequence[Snapshot], after: int
 ) -> list[tuple[tuple[Snapshot, ...], Incoming]]:
     """Return the snapshots, numbered from behind ``after`` on, with the batches to store. Raises RequestRefused."""
     numbered = (replace(s, sequence=after + i) for i, s in enumerate(snapshots, 1))
     checked = []
     for part in within(numbered):
         for few in consecutive(part):
-            wire = batch_to_wire(Batch(told.process, few))
-            batch = decode.check(told.header.id, msgspec.json.encode(wire), time.time())
-            # The run may have been removed, and begun anew in another project.
-            batch = replace(batch, project=told.header.project, browser=calling.get().browser)
+            wire = batch_to_wire(Batch(resource.process, few))
+            batch = decode.check(resource.header.id, msgspec.json.encode(wire), time.time())
+            # The run may have been removed, and begun again in another project.
+            batch = replace(batch, project=resource.header.project, browser=calling.get().browser)
             checked.append((few, batch))
     return checked
 
 
-def _refusal(told: otlp_metrics.Told, outcome: Any) -> RequestRefused:
+def _refusal(resource: otlp_metrics.ResourceSnapshots, outcome: Any) -> RequestRefused:
     if isinstance(outcome, OtherIdentity):
         return refusal_of_process(outcome, calling.get().project)
     if isinstance(outcome, TooManyBytes):
         return too_many_bytes(outcome.project, outcome.limit, outcome.wait_seconds, outcome.browser)
     if isinstance(outcome, (Accepted, Contradiction)):
-        message = (
-            f"several servers number the snapshots of {told.header.name}; send it to one of them"
-        )
-        return Conflict("sequence_contradiction", message, {"run": told.header.id})
-    return run_not_found(told.header.id)
+        message = f"several servers number the snapshots of {resource.header.name}; send it to one of them"
+        return Conflict("sequence_contradiction", message, {"run": resource.header.id})
+    return run_not_found(resource.header.id)

@@ -1,7 +1,7 @@
 """What is remembered of the runs that come as OTLP: which of their points are stored already.
 
 Points have times and no numbers. What was stored is known by its moment, its generation, its phase and its series:
-one collection may come in several requests, each with other series, and any request may come twice. An SDK tells the
+one collection may come in several requests, each with other series, and any request may come twice. An SDK reports the
 end of a phase in each export until the next: that is one end.
 """
 
@@ -42,7 +42,7 @@ class Stream:
     # Of the newest moment: point -> when. Some of before may be among them, up to so many.
     points: dict[_Point, float] = field(default_factory=dict)
     most_points: int = FEW_POINTS
-    # Phase -> what its newest end told.
+    # Phase -> what its newest end reported.
     phases: dict[str, tuple[int | None, dict[str, int | float]]] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -50,9 +50,9 @@ class Stream:
         self.sequence, self.time = 0, -1.0
         self.times, self.points = [], {}
 
-    def follow_clock(self, told: float, now: float) -> None:
+    def follow_clock(self, sent: float, now: float) -> None:
         """Where a clock was far ahead and has been set right, nothing is late: else it would be so for as long."""
-        if self.time > now + FAR_AHEAD_SECONDS >= told:
+        if self.time > now + FAR_AHEAD_SECONDS >= sent:
             self.time, self.times, self.points = -1.0, [], {}
 
     def remember(
@@ -82,11 +82,11 @@ class Stream:
         self.points = {point: at for point, at in self.points.items() if at >= begins}
         self.most_points = max(FEW_POINTS, 2 * len(self.points))
 
-    def news(self, told: Iterable[Snapshot]) -> tuple[list[Snapshot], int]:
+    def news(self, sent: Iterable[Snapshot]) -> tuple[list[Snapshot], int]:
         """What is not stored yet, and how many points cannot be, because newer ones are."""
         phases: dict[str, tuple[int | None, _Samples]] = dict(self.phases)
         newer, late = [], 0
-        for snapshot in told:
+        for snapshot in sent:
             new = self._new_of(snapshot)
             if new is None:
                 late += len(snapshot.samples) if self._is_unknown(snapshot.time) else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from leakline.analysis.results import BookLine, Books, StoreFill
+from leakline.analysis.results import ContainerFill, PhaseAccount, PhaseAccounts
 from leakline.text_format import format_times, join_words
 
 from ...charts.chart_parts import Chart
@@ -19,7 +19,7 @@ from .table_cells import Field, code, rated, shown, table
 
 # Rows of a table in the page; the API has them all.
 MAX_ROWS: Final = 100
-# Of a run so long the share that measuring takes is one to go by: the first looks are the dearest.
+# Of a run so long the share that measuring takes is one to go by: the first looks are the most expensive.
 SHARE_KNOWN_SECONDS: Final = 60.0
 # Kind of a mark -> what it is called, as in static/js/marks.js: the first of those at one place gives the sign.
 SIGNS: Final = {
@@ -79,7 +79,7 @@ def line_table(chart: Chart, unit: str) -> Table | None:
     return table(heads, rows, caption=shown(len(rows), len(xs), what))
 
 
-def books(chart: Chart | None, found: Books, unit: str) -> Section:
+def phase_accounts(chart: Chart | None, found: PhaseAccounts, unit: str) -> Section:
     how = (
         f"Every byte by which private memory changed between two {unit} ends is booked to the phase that was open; "
         "the rest is on “between”, or on “other_threads” while only another thread had a phase open. Bars above zero "
@@ -87,21 +87,25 @@ def books(chart: Chart | None, found: Books, unit: str) -> Section:
     )
     if chart is None or not found.generations:
         return Section(
-            "books", "The books", how, empty=f"The books need two whole {unit}s.", short="Books"
+            "phases",
+            "Memory by phase",
+            how,
+            empty=f"Memory by phase needs two whole {unit}s.",
+            short="Phases",
         )
     figure = Figure(chart, f"Growth per {unit}, stacked by phase.")
     return Section(
-        "books",
-        "The books",
+        "phases",
+        "Memory by phase",
         how,
         figure,
-        _books_table(found, unit),
+        _phases_table(found, unit),
         note=_outside(found, unit),
-        short="Books",
+        short="Phases",
     )
 
 
-def _books_table(found: Books, unit: str) -> Table:
+def _phases_table(found: PhaseAccounts, unit: str) -> Table:
     whole, generations = sum(found.total), found.count()
     heads = (
         "phase",
@@ -115,11 +119,11 @@ def _books_table(found: Books, unit: str) -> Table:
     sums = ("sum", number_formats.change(whole / generations), number_formats.change(whole),
     "100 %" if whole > 0 else "–",
             number_formats.change(found.total[-1]), "", "")  # fmt: skip
-    rows = [_book_row(line, whole, generations) for line in found.lines]
+    rows = [_phase_row(line, whole, generations) for line in found.lines]
     return table(heads, rows, tall=False, sums=sums)
 
 
-def _book_row(line: BookLine, whole: float, generations: int) -> list[Field]:
+def _phase_row(line: PhaseAccount, whole: float, generations: int) -> list[Field]:
     kept = sum(line.bytes)
     seconds = [each for each in line.seconds if each is not None]
     return [
@@ -129,7 +133,7 @@ def _book_row(line: BookLine, whole: float, generations: int) -> list[Field]:
     ]  # fmt: skip
 
 
-def _outside(found: Books, unit: str) -> str:
+def _outside(found: PhaseAccounts, unit: str) -> str:
     between = next((line for line in found.lines if line.name == "between"), None)
     whole = sum(found.total)
     if between is None or whole <= 0 or sum(between.bytes) <= 0.05 * whole:
@@ -192,12 +196,12 @@ def _failures(last: Mapping[str, float | None]) -> str:
         sum(v or 0 for name, v in last.items() if name.startswith("cuda.") and name.endswith(what))
         for what in (".retries", ".ooms")
     )
-    told = []
+    sentences = []
     if retries:
-        told.append(f"emptied its cache and tried again {format_times(retries)}")
+        sentences.append(f"emptied its cache and tried again {format_times(retries)}")
     if ooms:
-        told.append(f"ran out of memory {format_times(ooms)}")
-    return f"torch {join_words(told)}." if told else ""
+        sentences.append(f"ran out of memory {format_times(ooms)}")
+    return f"torch {join_words(sentences)}." if sentences else ""
 
 
 def tensors(chart: Chart | None, unit: str) -> Section | None:
@@ -209,7 +213,7 @@ def tensors(chart: Chart | None, unit: str) -> Section | None:
     return _plain("tensors", "Tensors and arrays", how, chart, unit, short="Tensors")
 
 
-def containers(chart: Chart | None, stores: Sequence[StoreFill], unit: str) -> Section | None:
+def containers(chart: Chart | None, stores: Sequence[ContainerFill], unit: str) -> Section | None:
     if not stores:
         return None
     how = (
@@ -244,7 +248,7 @@ def containers(chart: Chart | None, stores: Sequence[StoreFill], unit: str) -> S
     return Section("containers", "Tracked containers", how, figure, found, short="Containers")
 
 
-def _container_row(each: StoreFill) -> list[Field]:
+def _container_row(each: ContainerFill) -> list[Field]:
     bounded = each.capacity is not None and each.capacity > 0
     return [
         code(each.name), number_formats.count(each.length),
@@ -272,7 +276,7 @@ def seconds(chart: Chart | None, unit: str) -> Section | None:
 def _share(spent: float, wall_seconds: float | None) -> str:
     """Of a short run the looks at its start are nearly all there is, whatever share they come to later."""
     if wall_seconds is None or wall_seconds < SHARE_KNOWN_SECONDS:
-        return f"not known yet: told from {number_formats.seconds(SHARE_KNOWN_SECONDS)} on"
+        return f"not known yet: shown from {number_formats.seconds(SHARE_KNOWN_SECONDS)} on"
     return number_formats.percent(spent / wall_seconds, 3)
 
 
@@ -283,11 +287,11 @@ def cost(
     spent = last.get("client.seconds")
     if spent is None:
         return None
-    beside = last.get("client.background_seconds")
-    in_all = spent + (beside or 0.0)
+    alongside = last.get("client.background_seconds")
+    in_all = spent + (alongside or 0.0)
     rows = (
         ("time of measuring", number_formats.seconds(spent)),
-        ("time of recording and sending, on other threads", number_formats.seconds(beside)),
+        ("time of recording and sending, on other threads", number_formats.seconds(alongside)),
         (
             "share of the run's time",
             _share(in_all, wall_seconds),

@@ -58,7 +58,7 @@ def file_name(words: tuple[str, ...], ending: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Of a verdict: never told by colour alone, but by shape (named like the status) and word as well."""
+    """A verdict's mark: never shown by colour alone, but by shape (named like the status) and word as well."""
 
     status: str
     word: str
@@ -371,7 +371,7 @@ class RunHead:
     project_href: str
     state: str
     reason: str
-    presumed: bool
+    end_inferred: bool
     ending: str
     listens: bool  # a process may be there to ask
     unit: str

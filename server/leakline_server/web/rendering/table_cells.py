@@ -72,7 +72,7 @@ _ADDRESS: Final = re.compile(r"""(https?://[^\s<>"'“”`]{1,1999}[^\s<>"'“�
 
 
 def with_links(text: str) -> tuple[Cell, ...]:
-    """What people wrote, piece by piece: what leads into the web as a link told in full, the rest as it is."""
+    """What people wrote, piece by piece: web addresses as links in full, the rest as it is."""
     # What was caught stands at the odd places.
     pieces = enumerate(_ADDRESS.split(text))
     return tuple(_piece(piece, is_address=at % 2 == 1) for at, piece in pieces if piece)
@@ -85,7 +85,7 @@ def _piece(text: str, *, is_address: bool) -> Cell:
 
 
 def web_link(link: object) -> Cell | None:
-    """A link of the training, told by its host; None for anything that leads elsewhere than into the web."""
+    """A link of the training, shown by its host; None for anything that leads elsewhere than into the web."""
     if not isinstance(link, str) or len(link) > MAX_LINK or re.search(r"[\s\x00-\x1f\\]", link):
         return None
     try:

@@ -124,7 +124,7 @@ def breakable(text: str) -> Markup:
 
 
 def zoned(text: str) -> Markup:
-    """Times in a sentence are shown in the viewer's zone, as those beside it."""
+    """Times in a sentence are shown in the viewer's zone, as those next to it."""
     return _with_times(text, escape)
 
 

@@ -38,7 +38,7 @@ class Note:
 
 def notes_of(run: Json, events: Sequence[Json]) -> list[Note]:
     """Newest first."""
-    told = [
+    from_run = [
         Note(e["time"], e["generation"], "the program", str(e["data"].get("text") or ""), e["data"].get("link"))
         for e in events
         if e["kind"] == "note"
@@ -53,7 +53,9 @@ def notes_of(run: Json, events: Sequence[Json]) -> list[Note]:
         )
         for n in run["notes"]
     ]
-    return sorted((n for n in (*told, *people) if n.text or n.link), key=lambda n: -(n.time or 0.0))
+    return sorted(
+        (n for n in (*from_run, *people) if n.text or n.link), key=lambda n: -(n.time or 0.0)
+    )
 
 
 def notes(found: Sequence[Note], unit: str) -> Section | None:
@@ -90,7 +92,7 @@ MAX_CACHES: Final = 60
 MAX_TEXT: Final = 160
 MAX_LINES: Final = 6
 # The alerts that have a sign of their own: an incident, and the end of a run, are seen without.
-TOLD: Final = (FIRED, OOM_RISK)
+SHOWN_ALERTS: Final = (FIRED, OOM_RISK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ def marks(
         x = place(min(unix(incident["first_seen_at"]), heard), None)
         rare.append((x, "incident", "incident", worded(incident["status"], incident["summary"])))
     for alert in alerts:
-        if alert["event"] not in TOLD:
+        if alert["event"] not in SHOWN_ALERTS:
             continue
         x = place(min(alert["created_at"], heard), alert["payload"]["when"].get("generation"))
         rare.append((x, "alert", "alert", alert_words(alert["payload"])))
@@ -191,7 +193,7 @@ def fix_effects(
 ) -> Effects:
     """Of each fix that is an event, for its mark and for those who cannot point at one.
 
-    ``effects`` as `told_effects` gives them.
+    ``effects`` as `effects_shown` gives them.
     """
     return {
         (event["name"], event["time"]): _effect(event, verdict, effects, unit)
@@ -214,7 +216,7 @@ def _newest(
 
 
 def _effect(event: Json, verdict: Json | None, effects: Sequence[Json], unit: str) -> list[str]:
-    """What a fix has done, and what it promised beside what the analysis has measured since."""
+    """What a fix has done, and what it promised next to what the analysis has measured since."""
     name = event["name"]
     # In another form than the one that is judged, it was another fix.
     lines = [

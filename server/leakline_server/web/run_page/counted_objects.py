@@ -20,7 +20,7 @@ from ..rendering.table_cells import Field, code, rated, sparkline, table
 from .verdict_view import short_name
 
 Json = Mapping[str, Any]
-# Read at each look at the heap or beside it.
+# Read at each look at the heap or next to it.
 SOURCES: Final = (
     "arrays.bytes", "tensors.bytes", "tensors.device_bytes", "tensors.graph_bytes", "allocator.kept_bytes",
 )  # fmt: skip
@@ -33,8 +33,9 @@ _COUNTED_APART: Final = ("numpy.", "torch.")
 
 
 def accounted(private: float | None, last: Mapping[str, float | None], census: Json | None) -> str:
-    """A sentence with the share; nothing where private memory is not known or no source has told. ``last``: the newest
-    value of each of SOURCES. What was not measured is named and never counted as zero."""
+    """A sentence with the share; nothing where private memory is not known or no source has reported. ``last``: the
+    newest value of each of SOURCES. What was not measured is named and never counted as zero.
+    """
     if not private or private <= 0:
         return ""
     found = _parts(last, census)
@@ -42,15 +43,15 @@ def accounted(private: float | None, last: Mapping[str, float | None], census: J
     missing = [name for name, size in found.items() if size is None]
     if not parts:
         return ""
-    told = ", ".join(
+    listed = ", ".join(
         f"{name} {number_formats.size(size)}"
         for name, size in sorted(parts.items(), key=lambda p: -p[1])
     )
     share, whole = sum(parts.values()) / private, f"{number_formats.size(private)} private memory"
     if share > 1:
-        said = f"What was counted is more than the {whole}, as some of it is shared, swapped or gone since: {told}."
+        said = f"What was counted is more than the {whole}, as some of it is shared, swapped or gone since: {listed}."
     else:
-        said = f"{number_formats.percent(share)} of {whole} is accounted for: {told}."
+        said = f"{number_formats.percent(share)} of {whole} is accounted for: {listed}."
     unknown = f" Not measured: {', '.join(missing)}." if missing else ""
     return f"{said}{unknown} {_UNSEEN}"
 
@@ -120,7 +121,7 @@ def types(
     # Behind what every run has, so that who holds it stays in sight.
     if any(each.created_at_least is not None for each in ranked):
         heads += ["#created, at least", "#freed, at least"]
-        how += " Of watched classes it tells how many were created and freed: at least so many; last are alive."
+        how += " Of watched classes it shows how many were created and freed: at least so many; last are alive."
         for row, each in zip(rows, ranked, strict=True):
             row += [_least(each.created_at_least), _least(each.freed_at_least)]
     if any(_is_older(each, newest) for each in ranked):
@@ -164,7 +165,7 @@ def _least(count: int | None) -> str:
 
 
 def _rating_status(each: TypeGrowth) -> str:
-    """A broken promise is worse than a growth that its finding tells of."""
+    """A broken promise is worse than a growth that its finding reports."""
     if each.change_rating == "problem":
         return "confirmed" if each.rating == "problem" else "watch"
     return "learning" if each.change_rating == "unknown" else "ok"

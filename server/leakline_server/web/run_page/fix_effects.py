@@ -1,7 +1,7 @@
 """What each fix has done, as a section of a run's page and of a comparison's, and at its mark;
 and the checklist of a verdict. Pure.
 
-Told by the run itself where generations ran before the fix; else by a comparison with a run without it.
+Reported by the run itself where generations ran before the fix; else by a comparison with a run without it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _STATUSES: Final = {"helped": "ok", "no_effect": "watch", "worse": "confirmed", 
 MAX_ROWS: Final = 60
 
 
-def told_effects(
+def effects_shown(
     within: Sequence[Json], compared: Sequence[Json], baseline: Json | None
 ) -> list[dict[str, Any]]:
-    """Each effect with ``against``, the run that it was compared with; None where the run itself tells it.
+    """Each effect with ``against``, the run that it was compared with; None where the run itself reports it.
 
     ``compared``: of the comparison with ``baseline``, which answers only for fixes that the run itself cannot tell.
     """
@@ -59,7 +59,7 @@ def effects(found: Sequence[Json], unit: str, environment: Json) -> Section | No
     heads = ["fix", "effect", "of", "#before", "#after", "#difference", "in words"]
     rows = [_row(each, environment) for each in found[:MAX_ROWS]]
     if any(each.get("against") for each in found):
-        heads.append("told by")
+        heads.append("measured by")
         rows = [[*row, _against(each)] for row, each in zip(rows, found, strict=False)]
     if any(each["rejected"] for each in found):
         heads.append("rejected instead")
@@ -93,11 +93,11 @@ def effect_line(effect: Json, unit: str) -> str:
     word = EFFECT_WORDS[effect["outcome"]]
     before, after, difference = effect_figures(effect)
     against = effect.get("against")
-    told = f"against {against['name']}: " if against else ""
+    prefix = f"against {against['name']}: " if against else ""
     if not (before and after):
-        return f"{told}{word}: {effect['sentence']}"
+        return f"{prefix}{word}: {effect['sentence']}"
     of = "growth" if effect["subject"] is None else effect_title(effect)
-    return f"{told}{of} per {unit}: before {before}, after {after}: {word}, {difference}"
+    return f"{prefix}{of} per {unit}: before {before}, after {after}: {word}, {difference}"
 
 
 # Outcome -> (the status whose colour it wears, the shape).

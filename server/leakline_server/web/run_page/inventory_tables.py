@@ -29,7 +29,7 @@ _CLOCKS_SHOWN: Final = 3
 
 
 def large_objects(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
-    """``whose``: instance -> what its process is called, told where there are several."""
+    """``whose``: instance -> what its process is called, shown where there are several."""
     if not found:
         return None
     how = "The largest single objects at the last look at the heap; each buffer counts once, whoever points to it."
@@ -87,16 +87,16 @@ def events(
 
     ``whose`` as for the large objects.
     """
-    told = [each for each in found if each["kind"] in _SHOWN_EVENTS]
-    if not told:
+    listed = [each for each in found if each["kind"] in _SHOWN_EVENTS]
+    if not listed:
         return None
-    newest = told[: -MAX_ROWS - 1 : -1]
+    newest = listed[: -MAX_ROWS - 1 : -1]
     heads = (f"#{unit}", "time", "kind", "name", "phase", "what happened")
     made = _by_process(
         heads, newest, lambda each: _event_row(each, environment or {}, effects or {}), whose or {}
     )
     how = "A cleanup that frees nothing is marked: it costs time and hides nothing."
-    caption = shown(len(newest), len(told), "event")
+    caption = shown(len(newest), len(listed), "event")
     return Section(
         "events", "Events and cleanups", how, table=replace(made, caption=caption), short="Events"
     )
@@ -117,21 +117,21 @@ def _event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
     ]
 
 
-def _fix(event: Json, told: Cell, environment: Json, effects: Effects) -> Cell:
+def _fix(event: Json, cell: Cell, environment: Json, effects: Effects) -> Cell:
     """Its effect behind what it says itself, which leads to its code where that is known."""
     code_at = code_link(environment, event["data"].get("location"))
     effect = effects.get((event["name"], event["time"]), ())
-    text = "; ".join(filter(None, (told.text if told.text != "–" else "", *effect)))
-    return replace(told, text=text or "–", href=code_at, outside=code_at is not None)
+    text = "; ".join(filter(None, (cell.text if cell.text != "–" else "", *effect)))
+    return replace(cell, text=text or "–", href=code_at, outside=code_at is not None)
 
 
 def _other_event(data: Json) -> Cell:
-    told = [
+    parts = [
         str(data[key])
         for key in ("text", "link", "outcome", "type", "phase", "location")
         if data.get(key)
     ]
-    return Cell(" ".join(told) or "–")
+    return Cell(" ".join(parts) or "–")
 
 
 def _collection(data: Json) -> Cell:
@@ -163,12 +163,12 @@ def _cleanup(data: Json) -> Cell:
     if not freed.known:
         return Cell(number_formats.NOT_MEASURED, absent=True)
     took = f" in {number_formats.seconds(seconds)}" if seconds is not None else ""
-    told = f"freed {freed.words}{took}{_counts(data)}"
+    sentence = f"freed {freed.words}{took}{_counts(data)}"
     if data.get("error"):
-        return rated(f"failed with {data['error']}; {told}", "watch")
+        return rated(f"failed with {data['error']}; {sentence}", "watch")
     if data.get("because"):
-        told += f"; it ran because {data['because']}"
-    return Cell(told) if freed.something else rated(told, "watch")
+        sentence += f"; it ran because {data['because']}"
+    return Cell(sentence) if freed.something else rated(sentence, "watch")
 
 
 def cleanup_words(data: Json) -> str:
@@ -180,12 +180,12 @@ def _counts(data: Json) -> str:
     """Types of which there are fewer now, those that lost most first."""
     pairs = (data.get("counts") or {}).items()
     fewer = sorted((after - before, name, before, after) for name, (before, after) in pairs)
-    told = [
+    parts = [
         f"{name} {number_formats.count(before)} → {number_formats.count(after)}"
         for change, name, before, after in fewer[:_COUNTS_SHOWN]
         if change < 0
     ]
-    return f"; {', '.join(told)}" if told else ""
+    return f"; {', '.join(parts)}" if parts else ""
 
 
 def _registered(data: Json) -> Cell:
@@ -215,9 +215,9 @@ def alerts(found: Sequence[Json], unit: str, any_webhook: bool = True) -> Sectio
     """``found``: {event, created_at in Unix seconds, payload}, the newest first."""
     if not found:
         return None
-    how = "What was told of this run, to every webhook there was, newest first. The page Alerts has the deliveries."
+    how = "Alerts on this run, to every webhook there was, newest first. The page Alerts has the deliveries."
     if not any_webhook:
-        how = "What would have been told; no webhook is set up: the page Alerts, /alerts, sets one up."
+        how = "Alerts that would have been sent; no webhook is set up: the page Alerts, /alerts, sets one up."
     rows: list[list[Field]] = [
         [
             place(each["payload"]["when"].get("generation")), at(each["created_at"]), each["event"],
@@ -291,12 +291,13 @@ def clock_words(found: Sequence[Json]) -> str:
     }
     if not lying:
         return ""
-    told = [
+    parts = [
         f"that of {host} was {number_formats.seconds(abs(skew))} {'behind' if skew > 0 else 'ahead of'} the server's"
         for host, skew in list(lying.items())[:_CLOCKS_SHOWN]
     ]
-    more = f", and {len(lying) - len(told):,} more" if len(lying) > len(told) else ""
-    return f"Clocks that lied at first: {', '.join(told)}{more}. Set them by NTP; times were put right by the server's."
+    more = f", and {len(lying) - len(parts):,} more" if len(lying) > len(parts) else ""
+    wrong = f"{', '.join(parts)}{more}"
+    return f"Clocks that lied at first: {wrong}. Set them by NTP; times were put right by the server's."
 
 
 def left_out_words(shown: int, left_out: int) -> str:

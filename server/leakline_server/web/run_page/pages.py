@@ -33,7 +33,7 @@ from ..runs.pages import deleted_run
 from ..services import Services, Use, address_of
 from .annotations import MAX_MARKS
 from .counted_objects import suspects_first
-from .fix_effects import told_effects
+from .fix_effects import effects_shown
 from .run_charts import zoomed_lines
 from .run_data import ReadSeries, RunData, first_shown, has_several, process_label, summed
 from .view import run_page
@@ -111,24 +111,24 @@ def _effects(
     """What each fix has done, where the run cannot tell it by the comparison with the baseline of its project."""
     within = (verdict or {}).get("effects") or ()
     if all(each["outcome"] != "undecided" for each in within):
-        return told_effects(within, (), None)
+        return effects_shown(within, (), None)
     before = runs.baseline_of(use.engine, run)
     if before is None:
-        return told_effects(within, (), None)
+        return effects_shown(within, (), None)
     live = run["state"] == "running"
     try:
         compared = to_json(use.derived.compare(before["id"], run["id"], at_once=live))
     except (NoSuchRun, CorruptChunk):
         # Another run that is gone or damaged takes no page from this one.
-        return told_effects(within, (), None)
-    return told_effects(within, compared["effects"], {**before, "after": run["id"]})
+        return effects_shown(within, (), None)
+    return effects_shown(within, compared["effects"], {**before, "after": run["id"]})
 
 
 def _chart_data(
     use: Services, run_id: str, process: str, stretch: Stretch | None = None
 ) -> RunData:
     """What lines are drawn from; tables, marks and texts need more."""
-    # The revision is read first: what arrives while the rest is read, the stream tells again.
+    # The revision is read first: what arrives while the rest is read, the stream sends again.
     run = runs.get_run(use.engine, run_id)
     if run is None:
         raise run_not_found(run_id)
@@ -144,11 +144,11 @@ def _chart_data(
         verdict=verdict,
         axis=axis,
         read=_reader(use, run, _instances(processes_of(use, run), shown), axis, stretch),
-        books=derived.books,
+        phase_accounts=derived.phase_accounts,
         types=suspects_first(with_verdict(derived.types, verdict), verdict),
-        stores=derived.stores,
+        containers=derived.containers,
         counts=derived.counts,
-        steady=derived.steady,
+        stable=derived.stable,
         process=shown,
         clock=derived.clock,
         chosen_process=chosen,
@@ -156,10 +156,10 @@ def _chart_data(
 
 
 def processes_of(use: Services, run: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """{instance, rank, role} of all of them, also where the run tells not every one: a line is of all attempts."""
+    """{instance, rank, role} of all of them, also where the run does not list every one: a line is of all attempts."""
     if not run["processes_left_out"]:
-        told: Sequence[Mapping[str, Any]] = run["processes"]
-        return told
+        listed: Sequence[Mapping[str, Any]] = run["processes"]
+        return listed
     return process_list.all_of(use.engine, run["id"])
 
 
@@ -242,7 +242,7 @@ def read_compare_page(use: Services, before: str, after: str) -> ComparePage:
         *sides,
         to_json(use.derived.compare(before, after)),
         [_ends(use, side, process) for side in sides],
-        [use.derived.of(side["id"]).books for side in sides],
+        [use.derived.of(side["id"]).phase_accounts for side in sides],
         process if any(map(has_several, sides)) else None,
     )
 
@@ -260,7 +260,7 @@ def show_compared_lines(use: Use, before: str, after: str, x: str) -> Response:
     lines = compared_lines(
         *sides,
         [_ends(use, side, _compared_process(sides), stretch) for side in sides],
-        [use.derived.of(side["id"]).books for side in sides],
+        [use.derived.of(side["id"]).phase_accounts for side in sides],
         stretch,
     )
     return json_response({"lines": lines, "x_seconds": axis_of(sides[0]).seconds})

@@ -33,7 +33,7 @@ def children(chart: Chart | None, unit: str, process: str | None = None) -> Sect
     how = (
         f"Memory that each child process{f' of {process}' if process else ''} has for itself, by the name that the "
         "program gave it or by what it is there for; a name that is free goes to the next child of the kind. The 16 "
-        "largest are told one by one, the rest together as “other”."
+        "largest are listed one by one, the rest together as “other”."
     )
     by_generation = chart.x_unit == "generation"
     ranked = sorted(chart.lines, key=lambda line: (-(_rate(line) or 0.0), line.name))
@@ -61,7 +61,7 @@ def _row(line: Line, by_generation: bool) -> list[Field]:
 
 
 def _rate(line: Line) -> float | None:
-    """Bytes for each step of the axis; None of one that was read too seldom to tell."""
+    """Bytes for each step of the axis; None of one that was read too rarely to say."""
     points = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y is not None]
     if len(points) < _FEW:
         return None
@@ -100,9 +100,9 @@ _REASONS: Final = {
 
 
 def is_over(run: Json) -> bool:
-    """Whether nothing more is to come: what is presumed from silence, a word of the process takes back."""
+    """Whether nothing more is to come: what is inferred from silence, a word of the process takes back."""
     return run["state"] in ("finished", "failed", "interrupted") or (
-        run["state"] == "killed" and not run["presumed"]
+        run["state"] == "killed" and not run["end_inferred"]
     )
 
 
@@ -128,7 +128,7 @@ def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
     )
     rows = [_last_row(process, row) for process, row in read]
     return Section(
-        "end", "How it ended", _how_known(run), note=_told(run, read),
+        "end", "How it ended", _how_known(run), note=_ending_sentence(run, read),
         table=table(heads, rows, tall=False) if rows else None, empty="No process has reported.", short="End",
     )  # fmt: skip
 
@@ -142,12 +142,12 @@ def ended_badly(run: Json, snapshots: Sequence[Json]) -> str:
 def _how_known(run: Json) -> str:
     if run["state"] == "silent":
         return "Nobody said that it ended, and the last readings do not tell why it fell silent."
-    if run["presumed"] and run["state"] == "killed":
+    if run["end_inferred"] and run["state"] == "killed":
         return "Concluded from its silence and its last readings; a process that is killed cannot say so itself."
-    return "As it was told, with the last readings before it."
+    return "As it was reported, with the last readings before it."
 
 
-def _told(run: Json, read: Sequence[tuple[Json, Json]]) -> str:
+def _ending_sentence(run: Json, read: Sequence[tuple[Json, Json]]) -> str:
     """The end in sentences: what happened, and the last readings of the process that ended worst."""
     said = [_sentence(ended_as(run["state"], run["reason"]))]
     if run["state"] == "silent":
@@ -169,18 +169,18 @@ def _last_reading(run: Json, process: Json, row: Json) -> str:
     samples = row["samples"]
     resident = samples.get("process.rss_bytes")
     limit = samples.get("cgroup.limit_bytes")
-    told = "nothing of memory" if resident is None else f"RSS {number_formats.size(resident)}"
+    reading = "nothing of memory" if resident is None else f"RSS {number_formats.size(resident)}"
     if limit:
-        told += f" of a limit of {number_formats.size(limit)}"
+        reading += f" of a limit of {number_formats.size(limit)}"
     where = row["label"] or row["kind"]
     if row["generation"] is not None and f"{run['unit']} {row['generation']}" not in where:
         where = f"{run['unit']} {row['generation']}, {where}"
-    return f"Last reading of rank {process['rank']}: {told} at {where}{_before(process, row)}."
+    return f"Last reading of rank {process['rank']}: {reading} at {where}{_before(process, row)}."
 
 
 def _before(process: Json, row: Json) -> str:
-    """Both times by the clock of the process; what is presumed is by that of the server."""
-    if process["ended_at"] is None or process["presumed"]:
+    """Both times by the clock of the process; what is inferred is by that of the server."""
+    if process["ended_at"] is None or process["end_inferred"]:
         return ""
     seconds = unix(process["ended_at"]) - row["time"]
     return f", {number_formats.seconds(seconds)} before" if seconds >= 0 else ""
@@ -201,7 +201,9 @@ def process_end(process: Json, newest: int) -> Cell:
     """How one process ended, or that it runs: in the ``newest`` attempt, as the others are over."""
     state = process["end_state"]
     if state is None:
-        return Cell("running") if process["attempt"] >= newest else rated("no end told", "watch")
+        return (
+            Cell("running") if process["attempt"] >= newest else rated("no end reported", "watch")
+        )
     text = ended_as(state, process["end_reason"])
     return rated(text, _STATUS[state]) if state in _STATUS else Cell(text)
 
@@ -235,12 +237,12 @@ def _delivery_row(process: Json) -> list[Field]:
     gone = sum(number for reason, number in lost.items() if reason in DROPPED | THINNED)
     # The newest number that came is all that is known here of how many were taken.
     missing = max(0, process["taken"] - process["stored"] - process["left_out"] - gone)
-    told = ", ".join(f"{_word(reason)} {number:,}" for reason, number in lost.items())
+    losses = ", ".join(f"{_word(reason)} {number:,}" for reason, number in lost.items())
     if process["left_out"]:
-        told = ", ".join(filter(None, (told, f"left out here since {process['left_out']:,}")))
+        losses = ", ".join(filter(None, (losses, f"left out here since {process['left_out']:,}")))
     return [
         f"{process['rank']}", process["role"], f"{process['attempt']}", f"{process['taken']:,}",
-        f"{process['stored']:,}", rated(f"{gone:,}", "watch") if gone else "0", f"{missing:,}", told or "–",
+        f"{process['stored']:,}", rated(f"{gone:,}", "watch") if gone else "0", f"{missing:,}", losses or "–",
     ]  # fmt: skip
 
 
@@ -255,7 +257,7 @@ def attempts(run: Json, verdict: Json | None = None) -> Section | None:
         return None
     rows = []
     before: Json = {}
-    # Of a server before this one the verdict tells of none.
+    # Of a server before this one the verdict reports none.
     grown = {each["attempt"]: each for each in (verdict or {}).get("attempts", ())}
     for attempt in found:
         packages = attempt["environment"].get("packages") or {}
@@ -290,11 +292,11 @@ def _attempt_row(
     newest = max((p["attempt"] for p in processes), default=0)
     goes_on = attempt["number"] == newest and any(p["end_state"] is None for p in own)
     worst = max(own, key=_badness, default=None)
-    told = [p["ended_at"] for p in own if p["ended_at"]]
+    ends = [p["ended_at"] for p in own if p["ended_at"]]
     environment = attempt["environment"]
     return [
         f"{attempt['number']}", at_iso(attempt["started_at"]),
-        at_iso(None if goes_on else max(told, default=None)),
+        at_iso(None if goes_on else max(ends, default=None)),
         Cell("–") if worst is None else Cell("running") if goes_on else process_end(worst, newest),
         _commit(environment), code(_line(environment.get("command_line"))), _packages(packages, before),
     ]  # fmt: skip
@@ -364,15 +366,19 @@ def lines(run: Json) -> Section | None:
     if not said:
         return None
     # What all have in common needs no column.
-    told = [(name, f"#{name}") for name in ("attempt", "rank") if len({p[name] for p in said}) > 1]
+    columns = [
+        (name, f"#{name}") for name in ("attempt", "rank") if len({p[name] for p in said}) > 1
+    ]
     rows: list[list[Field]] = [
-        [*(f"{p[name]}" for name, _ in told), code(line)] for p in said for line in p["log_lines"]
+        [*(f"{p[name]}" for name, _ in columns), code(line)]
+        for p in said
+        for line in p["log_lines"]
     ]
     how = (
         "What the process printed and logged last, as its owner allowed, the newest at the end. What looks like a "
         "secret is masked, as well as a pattern can."
     )
-    found = table((*(head for _, head in told), "line"), rows)
+    found = table((*(head for _, head in columns), "line"), rows)
     fold = run["state"] not in _SUDDEN
     left_out = sum(p["log_lines_left_out"] for p in run["processes"])
     note = (

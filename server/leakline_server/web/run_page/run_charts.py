@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from leakline.analysis.memory.memory_by_phase import NO_PHASE
 from leakline.analysis.memory.memory_kinds import CHILD_PREFIX, sizes_of_children
-from leakline.analysis.results import BookLine, Books
+from leakline.analysis.results import PhaseAccount, PhaseAccounts
 from leakline.report.verdict_facts import NOT_PRIVATE
 
 from ...charts import chart_builder
@@ -71,7 +71,7 @@ class RunCharts:
     """Those that share the axis of the page; None where there is nothing to draw."""
 
     trend: Chart
-    books: Chart | None
+    phase_accounts: Chart | None
     memory: Chart | None
     gpu: Chart | None
     types: Chart | None
@@ -88,7 +88,7 @@ class RunCharts:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The charts, and what was read or worked out for them that is told beside them as well."""
+    """The charts, and what was read or worked out for them that is reported next to them as well."""
 
     charts: RunCharts
     effects: Effects
@@ -101,7 +101,9 @@ def draw(data: RunData, palette: Palette) -> Drawn:
     axis, kind, by_phase = data.axis, data.kind, data.axis.unit == "generation"
     titles = type_lines(data.types)
     capacities = {
-        f"tracked.{store.name}.length": store.capacity for store in data.stores if store.capacity
+        f"tracked.{store.name}.length": store.capacity
+        for store in data.containers
+        if store.capacity
     }
     # The store decodes phases, kinds and generations once for each read, whatever the number of series.
     ends = data.read(
@@ -113,7 +115,7 @@ def draw(data: RunData, palette: Palette) -> Drawn:
     effects = fix_effects(data.events, data.verdict, data.effects, data.run["unit"])
     found = RunCharts(
         trend=_trend(data, palette, private, summed(lines, RSS), ends, effects),
-        books=_books(data, palette) if by_phase else None,
+        phase_accounts=_phase_accounts(data, palette) if by_phase else None,
         memory=chart_builder.memory_chart(axis, ends, kind),
         gpu=chart_builder.gpu_chart(axis, ends, kind),
         types=chart_builder.counts_chart("types", axis, ends, titles, kind),
@@ -121,35 +123,40 @@ def draw(data: RunData, palette: Palette) -> Drawn:
         fill=chart_builder.fill_chart(axis, ends, capacities),
         gauges=_gauges(data, ends),
         children=_children(data, ends),
-        seconds=chart_builder.seconds_chart(axis, palette, data.books) if by_phase else None,
+        seconds=chart_builder.seconds_chart(axis, palette, data.phase_accounts)
+        if by_phase
+        else None,
     )
     return Drawn(found, effects, ends, phases)
 
 
 def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]:
     """Chart -> its lines, where ``data`` reads that stretch alone."""
-    books = in_phase_order(data.run, data.books)
+    phase_accounts = in_phase_order(data.run, data.phase_accounts)
     first, last = math.floor(stretch.first), math.ceil(stretch.last)
-    data = replace(data, books=chart_builder.books_within(books, first, last))
-    return {chart.id: chart.lines for chart in draw(data, palette_of(data.run, data.books)).charts}
+    data = replace(data, phase_accounts=chart_builder.accounts_within(phase_accounts, first, last))
+    return {
+        chart.id: chart.lines
+        for chart in draw(data, palette_of(data.run, data.phase_accounts)).charts
+    }
 
 
-def in_phase_order(run: Json, books: Books) -> Books:
+def in_phase_order(run: Json, phase_accounts: PhaseAccounts) -> PhaseAccounts:
     """Lines as the phases run, nested ones after the phase they are in, and what lies outside of all last."""
     top = list(dict.fromkeys(name.split("/")[0] for name in [*run["phases"], *run["phases_seen"]]))
 
-    def order(line: BookLine) -> tuple[int, str]:
+    def order(line: PhaseAccount) -> tuple[int, str]:
         first = line.name.split("/")[0]
         if line.name in NO_PHASE:
             return len(top) + 1 + NO_PHASE.index(line.name), ""
         return top.index(first) if first in top else len(top), line.name
 
-    return replace(books, lines=tuple(sorted(books.lines, key=order)))
+    return replace(phase_accounts, lines=tuple(sorted(phase_accounts.lines, key=order)))
 
 
-def palette_of(run: Json, books: Books) -> Palette:
+def palette_of(run: Json, phase_accounts: PhaseAccounts) -> Palette:
     """Declared phases first: their colours do not depend on what happens to run."""
-    booked = (line.name for line in books.lines if line.name not in NO_PHASE)
+    booked = (line.name for line in phase_accounts.lines if line.name not in NO_PHASE)
     return Palette.of([*run["phases"], *run["phases_seen"], *booked])
 
 
@@ -183,9 +190,9 @@ def _named(ends: Sequence[Points], verdict: Json | None) -> tuple[Group, Sequenc
     return None
 
 
-def _books(data: RunData, palette: Palette) -> Chart | None:
-    levels = budget_levels(data.verdict, data.books)
-    return chart_builder.books_chart(data.axis, palette, data.books, levels=levels)
+def _phase_accounts(data: RunData, palette: Palette) -> Chart | None:
+    levels = budget_levels(data.verdict, data.phase_accounts)
+    return chart_builder.phases_chart(data.axis, palette, data.phase_accounts, levels=levels)
 
 
 def _gauges(data: RunData, ends: Sequence[Points]) -> Chart | None:

@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from leakline.analysis.results import AssertionCheck, Books, SteadyCount, StoreFill, TypeGrowth
+from leakline.analysis.results import (
+    AssertionCheck,
+    ContainerFill,
+    PhaseAccounts,
+    StableCount,
+    TypeGrowth,
+)
 
 from ...charts.chart_parts import Axis, Points, add_up
 from ...store.alerts.assertions import AcceptedCount
@@ -27,11 +33,11 @@ class RunData:
     verdict: Json | None
     axis: Axis
     read: ReadSeries
-    books: Books
+    phase_accounts: PhaseAccounts
     types: Sequence[TypeGrowth]
-    stores: Sequence[StoreFill]
+    containers: Sequence[ContainerFill]
     counts: Sequence[AssertionCheck] = ()
-    steady: Sequence[SteadyCount] = ()
+    stable: Sequence[StableCount] = ()
     # What stands in the project of the run.
     accepted: Sequence[AcceptedCount] = ()
     events: Sequence[Json] = ()
@@ -83,7 +89,7 @@ def _estimate(process: Json) -> float:
 
 
 def own_growth(run: Json, process: str | None) -> Json | None:
-    """Of the process that is shown; None where it cannot be told."""
+    """Of the process that is shown; None where it cannot be determined."""
     found = [
         each["growth_bytes_per_generation"]
         for each in run["processes"]

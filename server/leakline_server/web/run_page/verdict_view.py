@@ -186,7 +186,7 @@ def _quiet_tiles(verdict: Json | None, unit: str, over: bool) -> tuple[Tile, ...
         where = (when, short if over else "phases are being measured")
         what = (when, short if over else "types are being counted")
     return (
-        Tile("WHERE", *where, "#books"),
+        Tile("WHERE", *where, "#phases"),
         Tile("WHAT", *what, "#types"),
         Tile("HOW MUCH", rate, f"per {unit}", "#trend"),
         Tile("WHEN", when, "no start of growth found", "#trend"),
@@ -213,7 +213,7 @@ def _where(finding: Json, unit: str) -> Tile:
         )
     if finding.get("process"):
         detail = f"{detail} · {join_processes(finding['process'])}".lstrip(" ·")
-    return Tile("WHERE", value, detail, "#books", finding["status"])
+    return Tile("WHERE", value, detail, "#phases", finding["status"])
 
 
 def _spread(unit: str) -> str:
@@ -225,8 +225,8 @@ def _what(finding: Json, unit: str) -> Tile:
     kind = KINDS[finding["kind"]]
     if _is_from_outside(finding):
         return Tile("WHAT", "Unknown", "seen from outside alone", "#types", finding["status"])
-    if finding.get("unknown") == "seldom":
-        short = "objects were counted too seldom"
+    if finding.get("unknown") == "rarely_counted":
+        short = "objects were counted too rarely"
         return Tile("WHAT", _not_known(False), short, "#types", finding["status"])
     if not suspects:
         return Tile(
@@ -267,7 +267,7 @@ def _how_much(finding: Json, verdict: Json, unit: str) -> Tile:
     if others > 0 and verdict["growth_bytes_per_generation"]:
         detail += f" · all findings {number_formats.change(verdict['growth_bytes_per_generation']['estimate'])}"
     return Tile(
-        "HOW MUCH", number_formats.change(growth["estimate"]), detail, "#books", finding["status"]
+        "HOW MUCH", number_formats.change(growth["estimate"]), detail, "#phases", finding["status"]
     )
 
 
@@ -396,7 +396,9 @@ def said_view(said: Mapping[str, Any]) -> SaidView:
 
 
 def past_forecasts(score: Json | None, unit: str) -> Section | None:
-    """None where nothing was forecast, or no forecast's time has come; and of a verdict from before leads were told."""
+    """None where nothing was forecast, or no forecast's time has come; and of a verdict from before leads were
+    reported.
+    """
     leads = (score or {}).get("by_lead")
     if score is None or not leads:
         return None
@@ -414,12 +416,12 @@ def past_forecasts(score: Json | None, unit: str) -> Section | None:
 
 def _rows(lead: Json, unit: str) -> Iterator[list[Field]]:
     """The forecasts of a lead together, and beneath them each."""
-    first, last = lead["ahead_from"], lead["ahead_to"]
+    first, last = lead["lead_from"], lead["lead_to"]
     span = format_span(first, last)
     counted = f"{lead['within']:,} of {lead['forecasts']:,}"
     yield [span, format_share(lead["median_error"], 1), counted, "", ""]
     for each in lead["past"]:
-        foretold, came = each["forecast"], each["came"]
+        foretold, came = each["forecast"], each["actual"]
         inside = foretold["low"] <= came <= foretold["high"]
         yield [
             f"– {unit} {each['made_at']:,} for {each['generation']:,}",

@@ -45,7 +45,7 @@ _CLIENT: Final = (
 
 
 def run_page(data: RunData) -> RunPage:
-    data = replace(data, books=in_phase_order(data.run, data.books))
+    data = replace(data, phase_accounts=in_phase_order(data.run, data.phase_accounts))
     run, unit = data.run, data.run["unit"]
     return RunPage(
         title=run["name"],
@@ -83,7 +83,7 @@ def planned_total(run: Json, verdict: Json | None = None) -> int | None:
         for each in assertions
         if each["origin"] == "fix" and each["metric"] == GENERATIONS
     ]
-    # The first generation of a plan is 0 or 1, as the program counts; its last is told as it is.
+    # The first generation of a plan is 0 or 1, as the program counts; its last is shown as it is.
     planned_for = [each["last"] for each in assertions if each["last"] is not None]
     if run["total"]:
         return int(run["total"])
@@ -113,7 +113,7 @@ def _head(data: RunData) -> RunHead:
         project_href=search_for(run["project"], "project"),
         state=run["state"],
         reason=run["reason"],
-        presumed=run["presumed"],
+        end_inferred=run["end_inferred"],
         ending=ended_as(run["state"], run["reason"]),
         listens=run["state"] in LISTENING,
         unit=run["unit"],
@@ -154,7 +154,7 @@ def _process_choices(data: RunData) -> tuple[ProcessChoice, ...]:
 
 def _sections(data: RunData) -> list[Section | None]:
     run, unit = data.run, data.run["unit"]
-    palette = palette_of(run, data.books)
+    palette = palette_of(run, data.phase_accounts)
     by_phase = data.axis.unit == "generation"
     drawn = draw(data, palette)
     found = drawn.charts
@@ -167,9 +167,11 @@ def _sections(data: RunData) -> list[Section | None]:
         evidence_sections.trend(found.trend, unit, trend_note(data)),
         process_sections.end(run, data.snapshots),
         effects(data.effects, unit, run["environment"]),
-        expectations(_checks(data), unit, count_forms(run, data.steady, data.accepted)),
+        expectations(_checks(data), unit, count_forms(run, data.stable, data.accepted)),
         past_forecasts((data.verdict or {}).get("forecast_score"), unit),
-        evidence_sections.books(found.books, data.books, unit) if by_phase else None,
+        evidence_sections.phase_accounts(found.phase_accounts, data.phase_accounts, unit)
+        if by_phase
+        else None,
         evidence_sections.memory(
             found.memory,
             unit,
@@ -184,12 +186,12 @@ def _sections(data: RunData) -> list[Section | None]:
             data.types,
             unit,
             data.process if len(set(whose.values())) > 1 else None,
-            next(iter(data.books.generations[-1:]), None),
+            next(iter(data.phase_accounts.generations[-1:]), None),
             graph_rates(data.verdict),
         ),
         inventory_tables.holders(data.holders, whose),
         evidence_sections.tensors(found.tensors, unit),
-        evidence_sections.containers(found.fill, data.stores, unit),
+        evidence_sections.containers(found.fill, data.containers, unit),
         inventory_tables.large_objects(data.large_objects, whose),
         evidence_sections.gauges(found.gauges, unit),
         notes(notes_of(run, data.events), unit),
@@ -231,13 +233,13 @@ def _phase_peaks(phases: Sequence[Points]) -> dict[str, float]:
 
 def _accounted(data: RunData, ends: Sequence[Points], last: Mapping[str, float | None]) -> str:
     private = summed(ends, PRIVATE)
-    newest = next(iter(data.books.generations[-1:]), None)
+    newest = next(iter(data.phase_accounts.generations[-1:]), None)
     at = (data.census or {}).get("generation")
     older = at if at is not None and newest is not None and at < newest else None
-    told = accounted(last_of(private[0]) if private else None, last, data.census)
-    if not told or older is None:
-        return told
-    return f"{told} Other objects are those of the census at {data.run['unit']} {older:,}."
+    coverage = accounted(last_of(private[0]) if private else None, last, data.census)
+    if not coverage or older is None:
+        return coverage
+    return f"{coverage} Other objects are those of the census at {data.run['unit']} {older:,}."
 
 
 def trend_note(data: RunData) -> str:
@@ -247,8 +249,8 @@ def trend_note(data: RunData) -> str:
         return ""
     unit = data.run["unit"]
     memory = "Memory of tensors" if "tfjs_backend" in data.run["environment"] else "Private memory"
-    told = f"{number_formats.interval(growth, number_formats.change)} per {unit}"
-    rate = f"{memory} changes by {told}."
+    text = f"{number_formats.interval(growth, number_formats.change)} per {unit}"
+    rate = f"{memory} changes by {text}."
     if has_several(data.run):
         own = own_growth(data.run, data.process)
         known = (
@@ -256,7 +258,7 @@ def trend_note(data: RunData) -> str:
             if own is None
             else f"by {number_formats.interval(own, number_formats.change)}"
         )
-        rate = f"{memory} of all processes together changes by {told}; that of {data.process}, which is shown, {known}."
+        rate = f"{memory} of all processes together changes by {text}; that of {data.process}, which is shown, {known}."
     return f"{_of_finding(data.verdict)}{rate} {' '.join(course_lines(data.verdict or {}, unit))}".strip()
 
 
@@ -266,5 +268,5 @@ def _of_finding(verdict: Json | None) -> str:
     memory = NOT_PRIVATE.get(finding["kind"]) if finding is not None else None
     if verdict is None or finding is None or memory is None:
         return ""
-    told = number_formats.interval(finding["growth_bytes_per_generation"], number_formats.change)
-    return f"{memory}: {told} per {verdict['unit']}. "
+    text = number_formats.interval(finding["growth_bytes_per_generation"], number_formats.change)
+    return f"{memory}: {text} per {verdict['unit']}. "

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from leakline.analysis.comparison.comparison_results import Comparison
 from leakline.analysis.findings.growth_tables import with_verdict
-from leakline.analysis.results import Books, Verdict, to_json
+from leakline.analysis.results import PhaseAccounts, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
 
 from ...errors import (
@@ -31,12 +32,13 @@ from ...ingest.fair_queue import Sender
 from ...limits import MAX_INTEGER, MAX_NAME_LENGTH, MAX_NAMES_ASKED, MAX_PAGE, MAX_QUERY_LENGTH
 from ...store import details, engine, findings, snapshot_rows
 from ...store.ingest.project_quota import TooMuchStored, patience_seconds
+from ...store.maintenance import run_deletion, storage_sizes
 from ...store.request_rows import Wanted
 from ...store.runs import run_history, run_order, run_registration, runs
 from .. import api_schemas
 from ..api_schemas import RunId
 from ..auth.authenticator import calling
-from ..auth.permissions import as_told, may_add_to, may_only_add, project_of, refusal_to_join
+from ..auth.permissions import as_shown, may_add_to, may_only_add, project_of, refusal_to_join
 from ..derived_analysis import Derived
 from ..request_bodies import described, json_body
 from ..responses import json_response
@@ -157,9 +159,9 @@ def _change_run(run: str, body: api_schemas.RunChanges, use: Services) -> Respon
         raise run_not_found(run)
     use.live.wake(run)
     use.examine(run, changes.state is not None and changed["state"] in runs.ENDED)
-    told = as_told(changed)
+    shown = as_shown(changed)
     # The whole run is read for those alone who may read it.
-    return get_run(run, use) if told is changed else json_response(told)
+    return get_run(run, use) if shown is changed else json_response(shown)
 
 
 @router.post(
@@ -238,10 +240,13 @@ def get_incidents(run: RunId, use: Use) -> Response:
 
 
 @router.get(
-    "/runs/{run}/books", tags=["findings"], summary="Bytes booked to phases", **_answer(Books)
+    "/runs/{run}/phases",
+    tags=["findings"],
+    summary="Bytes booked to phases",
+    **_answer(PhaseAccounts),
 )
-def get_books(run: RunId, use: Use) -> Response:
-    return json_response(to_json(_derived(run, use).books))
+def get_phases(run: RunId, use: Use) -> Response:
+    return json_response(to_json(_derived(run, use).phase_accounts))
 
 
 @router.get(
@@ -256,13 +261,13 @@ def get_types(run: RunId, use: Use) -> Response:
 
 
 @router.get(
-    "/runs/{run}/stores",
+    "/runs/{run}/containers",
     tags=["findings"],
     summary="Tracked containers and their capacity",
-    **_answer(api_schemas.Stores),
+    **_answer(api_schemas.Containers),
 )
-def get_stores(run: RunId, use: Use) -> Response:
-    return _list(to_json(_derived(run, use).stores))
+def get_containers(run: RunId, use: Use) -> Response:
+    return _list(to_json(_derived(run, use).containers))
 
 
 @router.get(
@@ -406,3 +411,61 @@ def _list(items: Any) -> Response:
 
 def _bad_cursor(cursor: str | None) -> InvalidField:
     return InvalidField("cursor", cursor, "must be the value of next from an earlier answer")
+
+
+class Project(BaseModel):
+    """`bytes` is what is packed for its runs, counted within a minute of their last news."""
+
+    name: str
+    runs: int
+    bytes: int
+
+
+class Projects(BaseModel):
+    items: list[Project]
+    next: str | None
+
+
+_REMOVAL_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    204: {"description": "it is gone"},
+    404: {"model": api_schemas.Error, "description": "no such run"},
+    409: {"model": api_schemas.Error, "description": "the run is live"},
+}
+
+
+@router.get(
+    "/projects",
+    tags=["runs"],
+    summary="Projects, and how large they are",
+    response_model=None,
+    responses={200: {"model": Projects}},
+)
+def get_projects(use: Use) -> Response:
+    return json_response(
+        {"items": [asdict(p) for p in storage_sizes.projects(use.engine)], "next": None}
+    )
+
+
+@router.delete(
+    "/runs/{run}",
+    tags=["runs"],
+    summary="Remove a run",
+    response_class=Response,
+    status_code=204,
+    responses=_REMOVAL_ERRORS,
+)
+def delete_run(run: RunId, use: Use) -> Response:
+    """It is gone at once, for everybody; the space of its rows is freed in the next seconds to minutes. A live run is
+    refused: its next batch would begin it again."""
+    removed = run_deletion.remove(use.engine, run, time.time())
+    if removed == "unknown":
+        raise run_not_found(run)
+    if removed == "live":
+        raise Conflict(
+            "run_is_live",
+            f"run {run} is running: its next batch would start it again; end it first, or PATCH its state",
+            {"run": run},
+        )
+    use.live.wake(run)
+    use.retain()
+    return Response(status_code=204)

@@ -60,6 +60,6 @@ def join(
     except TooManyProjects as error:
         raise too_many_projects(PROJECTS_PER_DAY, patience_seconds(now)) from error
     if joined.created:
-        disk_space.over(use.engine)
+        disk_space.mark_recovered(use.engine)
     use.live.wake(header.id)
     return joined

@@ -1,5 +1,5 @@
 // Buttons that ask the training to look or to clean up: `data-ask` is the kind, `data-type` the class. What came of it is an event.
-// The words about it stand beside the button and are read out; the button is drawn anew whenever its part is.
+// The words about it are next to the button and are read out; the button is drawn again whenever its part is.
 
 const DRAWN_ANEW = '[data-part="head"], [data-part="findings"]';
 
@@ -41,11 +41,11 @@ class Asking {
         headers: { "content-type": "application/json" },
         body: JSON.stringify(type ? { kind, type } : { kind }),
       });
-      const told = await answer.json().catch(() => null); // whatever stands before the server may answer in HTML
-      if (answer.ok && told) {
-        this.waiting.set(key, told.id);
+      const sent = await answer.json().catch(() => null); // whatever stands before the server may answer in HTML
+      if (answer.ok && sent) {
+        this.waiting.set(key, sent.id);
         this.say(key, "Waiting for the training, until its next phase end.");
-      } else this.say(key, `Not asked: ${told?.error?.message ?? `the server answered ${answer.status}`}.`);
+      } else this.say(key, `Not asked: ${sent?.error?.message ?? `the server answered ${answer.status}`}.`);
     } catch (error) {
       if (!(error instanceof TypeError)) throw error;
       this.say(key, "Not asked: the server does not answer.");
@@ -60,7 +60,7 @@ class Asking {
     if (this.waiting.size) this.look();
   }
 
-  /** Whether the training has told what came of what waits. */
+  /** Whether the training has reported the outcome of what waits. */
   async look() {
     try {
       const answer = await fetch(new URL("events", new URL(this.page.dataset.requests, location.href)));
