@@ -42,6 +42,8 @@ _CONFIRM_BROKEN_CONTRACT: Final = 8
 # Quiet moments before a leak counts as recovered: exact witnesses need fewer than memory alone.
 _HOLD_COUNTS: Final = 4
 _HOLD_MEMORY: Final = 8
+# Generations in a row without a reading, after which evidence begins again.
+_SILENCE: Final = 16
 # A count that is no longer read stands while memory gains at least this share of its bytes.
 _STILL_GROWS: Final = 0.25
 # Moments looked at one by one; older ones on a grid that grows coarser.
@@ -193,11 +195,28 @@ def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int)
     counts = study.counts_between(a.cause, active, end) if "counts" in a.witnesses else []
     # A count that rises on shows no end, whatever memory does.
     counted = len(counts) >= _HOLD_COUNTS and counts[-1] <= max(counts[: len(counts) // 2])
-    if counted or memory >= _HOLD_MEMORY or _has_ended_unread(study, a, end):
+    if counted or _has_ended_unread(study, a, end):
+        return True
+    resumed = _readings_since_silence(read, end) if a.channel == PRIVATE else ()
+    if resumed:
+        return len(resumed) >= _HOLD_MEMORY and _has_stopped_in(study, a, resumed, end)
+    if memory >= _HOLD_MEMORY:
         return True
     return (
         a.channel == PRIVATE and "counts" not in a.witnesses and _was_level(study, a, active, end)
     )
+
+
+def _readings_since_silence(read: Sequence[int], end: int) -> Sequence[int]:
+    """Return the readings after the newest long silence, if they are still too few to confirm a growth again.
+
+    A growth that is not proven by so few readings has not ended by that.
+    """
+    newest = read[: bisect_left(read, end)][-CONFIRMING - 1 :]
+    for at in range(len(newest) - 1, 0, -1):
+        if newest[at] - newest[at - 1] > _SILENCE:
+            return newest[at:]
+    return ()
 
 
 def _was_level(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> bool:
