@@ -21,7 +21,9 @@ _COLUMNS = (
     ("deliveries", "tries", "attempts"),
     ("tokens", "begins", "prefix"),
 )
-_RUNS = sa.table("runs", sa.column("id", sa.Text), sa.column("verdict", sa.Text))
+# The JSON of verdicts and of findings, which is read with today's names.
+_VERDICTS = ("runs", "verdict")
+_FINDINGS = ("incidents", "finding")
 _ASSERTION = {"outside": "violations", "judged": "checked"}
 _DEVIATION = {"off_by": "difference"}
 _LEAD = {"ahead_from": "lead_from", "ahead_to": "lead_to"}
@@ -38,11 +40,13 @@ def upgrade() -> None:
     op.drop_index("ix_tries_delivery_id", "tries")
     op.rename_table("tries", "delivery_attempts")
     op.create_index("ix_delivery_attempts_delivery_id", "delivery_attempts", ["delivery_id"])
-    _rewrite_verdicts(with_new_names)
+    _rewrite(_VERDICTS, verdict_with_new_names)
+    _rewrite(_FINDINGS, finding_with_new_names)
 
 
 def downgrade() -> None:
-    _rewrite_verdicts(with_old_names)
+    _rewrite(_FINDINGS, finding_with_old_names)
+    _rewrite(_VERDICTS, verdict_with_old_names)
     op.drop_index("ix_delivery_attempts_delivery_id", "delivery_attempts")
     op.rename_table("delivery_attempts", "tries")
     op.create_index("ix_tries_delivery_id", "tries", ["delivery_id"])
@@ -52,58 +56,80 @@ def downgrade() -> None:
     op.create_index("ix_runs_runs_out_at", "runs", ["runs_out_at", "id"])
 
 
-def _rewrite_verdicts(rewrite) -> None:
+def _rewrite(where, rewrite) -> None:
+    name, column = where
     connection = op.get_bind()
     if connection.dialect.name == "sqlite":
         # In the database, because damaged text cannot be read here.
         driver = connection.connection.driver_connection
         assert driver is not None
         driver.create_function(rewrite.__name__, 1, rewrite)
-        found = f"{rewrite.__name__}(CAST(verdict AS BLOB))"
+        found = f"{rewrite.__name__}(CAST({column} AS BLOB))"
         op.execute(
-            f"UPDATE runs SET verdict = coalesce({found}, verdict) WHERE verdict IS NOT NULL"
+            f"UPDATE {name} SET {column} = {found} WHERE {column} IS NOT NULL AND {found} IS NOT NULL"
         )
         return
-    ids = connection.scalars(sa.select(_RUNS.c.id).where(_RUNS.c.verdict.is_not(None))).all()
+    table = sa.table(name, sa.column("id", sa.Text), sa.column(column, sa.Text))
+    stored = table.c[column]
+    ids = connection.scalars(sa.select(table.c.id).where(stored.is_not(None))).all()
     for each in ids:
-        one = _RUNS.c.id == each
-        found = rewrite(connection.scalar(sa.select(_RUNS.c.verdict).where(one)))
+        one = table.c.id == each
+        found = rewrite(connection.scalar(sa.select(stored).where(one)))
         if found is not None:
-            connection.execute(_RUNS.update().where(one).values(verdict=found))
+            connection.execute(table.update().where(one).values({column: found}))
 
 
-def with_new_names(stored: bytes | str) -> str | None:
-    """Return the JSON of a verdict with the new names of fields; None where the verdict is damaged."""
-    return _renamed(stored, lambda names: names)
+def verdict_with_new_names(stored: bytes | str) -> str | None:
+    """Return the JSON of a verdict with the new names; None where nothing changes or it is damaged."""
+    return _renamed(stored, _rename_in_verdict, lambda names: names)
 
 
-def with_old_names(stored: bytes | str) -> str | None:
-    """Return the JSON of a verdict with the old names of fields; None where the verdict is damaged."""
-    return _renamed(stored, lambda names: {after: before for before, after in names.items()})
+def verdict_with_old_names(stored: bytes | str) -> str | None:
+    """Return the JSON of a verdict with the old names; None where nothing changes or it is damaged."""
+    return _renamed(stored, _rename_in_verdict, _reversed)
 
 
-def _renamed(stored, direction) -> str | None:
+def finding_with_new_names(stored: bytes | str) -> str | None:
+    """Return the JSON of a finding with the new names; None where nothing changes or it is damaged."""
+    return _renamed(stored, _rename_in_finding, lambda names: names)
+
+
+def finding_with_old_names(stored: bytes | str) -> str | None:
+    """Return the JSON of a finding with the old names; None where nothing changes or it is damaged."""
+    return _renamed(stored, _rename_in_finding, _reversed)
+
+
+def _reversed(names):
+    return {after: before for before, after in names.items()}
+
+
+def _renamed(stored, rename_in, direction) -> str | None:
     try:
-        verdict = json.loads(stored)
-        unknown = direction(_UNKNOWN)
-        for finding in verdict.get("findings") or ():
-            if finding.get("unknown") in unknown:
-                finding["unknown"] = unknown[finding["unknown"]]
-        for check in verdict.get("assertions") or ():
-            _rename(check, direction(_ASSERTION))
-            for deviation in check["deviations"]:
-                _rename(deviation, direction(_DEVIATION))
-        for score in (verdict.get("forecast_score") or {}, *_leads(verdict)):
-            _rename(score, direction(_LEAD))
-            for past in score.get("past", ()):
-                _rename(past, direction(_PAST))
+        value, before = json.loads(stored), json.loads(stored)
+        rename_in(value, direction)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    return json.dumps(verdict)
+    return None if value == before else json.dumps(value)
 
 
-def _leads(verdict):
-    return (verdict.get("forecast_score") or {}).get("by_lead") or ()
+def _rename_in_verdict(verdict, direction) -> None:
+    for finding in verdict.get("findings") or ():
+        _rename_in_finding(finding, direction)
+    for check in verdict.get("assertions") or ():
+        _rename(check, direction(_ASSERTION))
+        for deviation in check["deviations"]:
+            _rename(deviation, direction(_DEVIATION))
+    score = verdict.get("forecast_score") or {}
+    for each in (score, *(score.get("by_lead") or ())):
+        _rename(each, direction(_LEAD))
+        for past in each.get("past", ()):
+            _rename(past, direction(_PAST))
+
+
+def _rename_in_finding(finding, direction) -> None:
+    unknown = direction(_UNKNOWN)
+    if finding.get("unknown") in unknown:
+        finding["unknown"] = unknown[finding["unknown"]]
 
 
 def _rename(fields, names) -> None:

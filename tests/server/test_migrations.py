@@ -29,7 +29,7 @@ from starlette.testclient import TestClient
 from tests.server.stored import damage_all_of, engine_of, put_run, serving
 
 from leakline.analysis.assertions.declared_limits import assertion_title
-from leakline.analysis.results import AssertionCheck
+from leakline.analysis.results import AssertionCheck, Finding
 from leakline.analysis.run_history import Expectation
 from leakline_server.limits import MAX_SKEW_SECONDS
 from leakline_server.paths import MIGRATIONS
@@ -47,6 +47,8 @@ from leakline_server.store.schema import (
     webhooks,
 )
 from leakline_server.store.schema import assertions as assertions_table
+from leakline_server.store.schema import incidents as incidents_table
+from leakline_server.store.schema import runs as runs_table
 
 
 def steps() -> list[str]:
@@ -472,6 +474,59 @@ def test_checks_of_an_old_verdict_become_assertions(
     # As the analysis writes it today.
     check = msgspec.convert(rows, list[AssertionCheck])[2]
     assert (check.leak, check.worst, check.worst_generation) == (9.0, 3.0, 7)
+    engine.dispose()
+
+
+NAMED_BEFORE = {
+    "findings": [{"fingerprint": "f", "status": "suspected", "kind": "native", "phase": None, "phase_share": None,
+                  "suspects": [], "growth_bytes_per_generation": {"estimate": 1.0, "low": 0.0, "high": 2.0},
+                  "started_at_generation": None, "confidence": 0.5, "unknown": "seldom"}],
+    "assertions": [{"origin": "band", "outside": 2, "judged": 5,
+                    "deviations": [{"generation": 4, "measured": 43.0, "off_by": 3.0}]}],
+    "forecast_score": {"forecasts": 1, "past": [{"generation": 9, "came": 7.0}], "by_lead": [
+        {"ahead_from": 1, "ahead_to": 3, "past": [{"generation": 9, "came": 7.0}]}]},
+}  # fmt: skip
+
+
+def test_stored_verdicts_and_findings_have_the_plain_names(empty_database_url: str) -> None:
+    engine = open_engine(empty_database_url)
+    upgrade(engine, MIGRATIONS, "0019_assertions_of_verdicts")
+    (finding,) = NAMED_BEFORE["findings"]
+    incident = {"run_id": "r1", "status": "suspected", "kind": "native", "summary": "s"}
+    incident |= dict.fromkeys(("first_seen_at", "changed_at"), 1.0)
+    with writing(engine) as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO runs (id, project, name, unit, state, started_at, created_at, last_seen_at, presumed) "
+            "VALUES ('r1', 'p', 'n', 'generation', 'killed', 1, 1, 1, true)"
+        )
+        connection.execute(runs_table.update().values(verdict=json.dumps(NAMED_BEFORE)))
+        for each in ("f", "g"):
+            text = json.dumps({**finding, "fingerprint": each})
+            # Two of one run: each row is read and written by itself.
+            row = {**incident, "id": each, "fingerprint": each, "finding": text}
+            connection.execute(insert(incidents_table), row)
+    upgrade(engine, MIGRATIONS)
+
+    with engine.connect() as connection:
+        assert connection.scalar(select(runs_table.c.end_inferred)) is True
+        found = json.loads(connection.scalar(select(runs_table.c.verdict)) or "")
+        findings = connection.scalars(select(incidents_table.c.finding)).all()
+    assert [json.loads(each)["unknown"] for each in findings] == ["rarely_counted"] * 2
+    for each in findings:
+        msgspec.json.decode(each, type=Finding)
+    assert found["findings"][0]["unknown"] == "rarely_counted"
+    (check,) = found["assertions"]
+    assert (check["violations"], check["checked"]) == (2, 5)
+    assert check["deviations"][0]["difference"] == 3.0
+    score = found["forecast_score"]
+    assert (score["past"][0]["actual"], score["by_lead"][0]["past"][0]["actual"]) == (7.0, 7.0)
+    assert (score["by_lead"][0]["lead_from"], score["by_lead"][0]["lead_to"]) == (1, 3)
+
+    downgrade(engine, MIGRATIONS, "0019_assertions_of_verdicts")
+    with engine.connect() as connection:
+        assert json.loads(connection.scalar(select(runs_table.c.verdict)) or "") == NAMED_BEFORE
+        before = connection.scalars(select(incidents_table.c.finding)).all()
+    assert {json.loads(each)["unknown"] for each in before} == {"seldom"}
     engine.dispose()
 
 
