@@ -52,7 +52,7 @@ class ServerUnreachable(LeaklineError):
 
 
 class ServerBusy(ServerUnreachable):
-    """It is there: who is asked to start one looks in the wrong place."""
+    """It is there: a message to start one would mislead."""
 
     _wrong, _to_do = "{} refuses for now ({})", "try again later, what is recorded is kept"
 

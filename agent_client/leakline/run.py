@@ -500,7 +500,7 @@ class Run:
             self._chain.close(end)
         with self._guard:
             self._chain.forget()
-        # Reported to end by now, it is in a hurry.
+        # If it was asked to end by now, it is in a hurry.
         if shutdown.KILLED not in (end, self._end):
             with self._guard:
                 self._chain.say_goodbye()

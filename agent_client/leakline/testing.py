@@ -1,6 +1,6 @@
 """Is something kept from call to call? A function is called again and again, each call a generation, and judged.
 
-What a training measures next to its loop, without a spool, a thread or a server: for the pytest plugin.
+What a training measures besides its loop, without a spool, a thread or a server: for the pytest plugin.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Requests:
         has_answers: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine, self._clock, self._has_answers = engine, clock, has_answers
-        # Between the table and what is informed of it. Never held where a batch waits.
+        # Between the table and what is sent on it. Never held where a batch waits.
         self._lock = threading.Lock()
         # Run -> what waits for it; replaced as a whole.
         self._waiting: Mapping[str, Sequence[Request]] = {}

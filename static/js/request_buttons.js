@@ -41,11 +41,11 @@ class Asking {
         headers: { "content-type": "application/json" },
         body: JSON.stringify(type ? { kind, type } : { kind }),
       });
-      const sent = await answer.json().catch(() => null); // whatever stands before the server may answer in HTML
-      if (answer.ok && sent) {
-        this.waiting.set(key, sent.id);
+      const body = await answer.json().catch(() => null); // whatever stands before the server may answer in HTML
+      if (answer.ok && body) {
+        this.waiting.set(key, body.id);
         this.say(key, "Waiting for the training, until its next phase end.");
-      } else this.say(key, `Not asked: ${sent?.error?.message ?? `the server answered ${answer.status}`}.`);
+      } else this.say(key, `Not asked: ${body?.error?.message ?? `the server answered ${answer.status}`}.`);
     } catch (error) {
       if (!(error instanceof TypeError)) throw error;
       this.say(key, "Not asked: the server does not answer.");

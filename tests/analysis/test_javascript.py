@@ -22,7 +22,7 @@ from leakline.analysis.memory.uncollected_memory import (
     _kept_and_native,
     _known_until,
     _lowered,
-    final_readings,
+    final_until,
     is_known,
     outside_tensors,
 )
@@ -463,9 +463,9 @@ def test_after_the_last_floor_but_one_nothing_more_is_known() -> None:
     # Floors at 1, 3, 5, 7 and 9; that of 7 is the last but one.
     assert (alongside.known_until, alongside.longest_gap) == (8, 2)
     assert [value / MIB for value in alongside.kept] == [10, 10, 15, 20, 25, 30, 35, 40, 40, 40]
-    assert final_readings(timeline(teeth([10, 20, 30, 40, 50])), 10) == 6
-    assert final_readings(timeline(teeth([10, 20, 30, 40, 50])), 8) == 4
-    assert final_readings(timeline(teeth([10, 20])), 4) == 0
+    assert final_until(timeline(teeth([10, 20, 30, 40, 50])), 10) == 6
+    assert final_until(timeline(teeth([10, 20, 30, 40, 50])), 8) == 4
+    assert final_until(timeline(teeth([10, 20])), 4) == 0
 
 
 def test_while_floors_are_few_the_first_is_all_that_is_known() -> None:

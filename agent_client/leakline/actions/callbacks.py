@@ -5,7 +5,7 @@ worked out in the background from one generation end on, and reported at the fir
 
 `VerdictEvents` compares one verdict of this process with the next, under the event names that alerts have:
 
-    last reported of a finding   now suspected   now confirmed           now recovered   now gone, ok
+    last on a finding        now suspected   now confirmed           now recovered   now gone, ok
     nothing                  suspected       suspected, confirmed    -               -
     suspected                -               confirmed               recovered       (forgotten)
     confirmed, violated      -               -                       recovered       (forgotten)
@@ -186,7 +186,7 @@ VIOLATED: Final = "contract.violated"
 EVENTS: Final = (SUSPECTED, CONFIRMED, RECOVERED, OOM, VIOLATED)
 
 _STANDING: Final = ("suspected", "confirmed", "watch", "learning")
-# Nothing more is informed of a finding until it is over.
+# Nothing more is reported of a finding until it is over.
 _SETTLED: Final = frozenset({CONFIRMED, VIOLATED})
 _RISKS: Final = ("high", "critical")
 

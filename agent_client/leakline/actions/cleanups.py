@@ -53,7 +53,7 @@ class Registered:
 
     @property
     def declared(self) -> dict[str, Any]:
-        """As it is asked to the server."""
+        """As it is sent to the server."""
         when = list(self.when) if isinstance(self.when, tuple) else self.when
         return {"on_request": self.on_request, "when": when}
 

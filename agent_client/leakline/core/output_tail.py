@@ -132,7 +132,7 @@ class OutputTail:
             return
         else:
             for stream, pieces in groupby(came, key=itemgetter(0)):
-                # What is informed of no line takes no room of those that are.
+                # What is reported of no line takes no room of those that are.
                 self._fresh.extend(line for line in self._lines_of(stream, pieces) if _says(line))
         finally:
             self._making.release()

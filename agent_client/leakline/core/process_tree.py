@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import sys
@@ -16,9 +17,7 @@ from ..transport.spool_format import read_header
 if TYPE_CHECKING:
     from pathlib import Path
 
-import hashlib
-
-# Reports the children of this process of its run: "<run id>:<attempt>:<when the process began>:<pid>".
+# Announces the run to the children of this process: "<run id>:<attempt>:<when the process began>:<pid>".
 ANNOUNCED: Final = "_LEAKLINE_ANNOUNCED"
 # A process that a process of the run has started.
 CHILD: Final = "child"

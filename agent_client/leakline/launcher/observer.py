@@ -86,7 +86,7 @@ class Intervals:
         self._end(f"after {count_of(self._number, self._unit)}")
 
 
-# Reports the interpreters that `leakline run` starts what to do, as JSON of a `Plan`.
+# Instructs the interpreters that `leakline run` starts, as JSON of a `Plan`.
 PLAN: Final = "_LEAKLINE_OBSERVE"
 HOLD_SECONDS: Final = 5.0
 # A program that speaks of us may load for long before it calls.

@@ -199,7 +199,7 @@ def memory_title(comparison: Json, unit: str) -> str:
 
 
 def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:
-    """(gauge, before, after, change) of what the program reported next to memory; of an older server none."""
+    """(gauge, before, after, change) of what the program reported besides memory; of an older server none."""
     for each in comparison.get("by_gauge") or ():
         before, after = (
             "" if each[side] is None else format_number(each[side]) for side in ("before", "after")

@@ -193,7 +193,7 @@ class Looks:
 
     @property
     def turn(self) -> AbstractContextManager[Any]:
-        """While the training thread has it, no look next to it goes on."""
+        """While the training thread has it, no background scan goes on."""
         return self._alongside.turn
 
     def wait(self) -> None:

@@ -154,7 +154,7 @@ class Governor:
         return self._credit + self.share * (self._clock() - self._started)
 
     def fits_pause(self, expected_seconds: float) -> bool:
-        """May the training thread stand still for so long, next to what it has been measuring for already?"""
+        """May the training thread stand still for so long, in addition to what it has been measuring for already?"""
         return self._under_way() + expected_seconds <= self.max_pause_seconds
 
     def expects(self, work: str, default_seconds: float) -> float:
@@ -232,8 +232,8 @@ class Governor:
     def ledger(self) -> dict[str, float]:
         """``client.seconds`` and ``.background_seconds`` (CPU, running totals), ``.pause_seconds`` (wall, the longest).
 
-        The first of measuring, on the training thread and next to it; the second of recording and sending, which is
-        not held against the budget.
+        The first of measuring, on the training thread and in the background; the second of recording and sending,
+        which is not held against the budget.
         """
         longest, self._longest = self._longest, 0.0
         return {

@@ -125,7 +125,7 @@ class Rise:
     is_static: bool = False
     is_own: bool = False
     holds_memory: bool = False
-    # Memory that no size reports: a few are enough of handles.
+    # Memory that no size shows: a few are enough of handles.
     hides_memory: bool = False
     is_entry: bool = False
     search_at_rise: int = field(init=False)

@@ -80,17 +80,17 @@ def within(
     """
     part: list[Snapshot] = []
     names: set[str] = set()
-    seen_names = 0
+    event_count = 0
     for snapshot in snapshots:
         together = names.union(snapshot.samples)
-        seen_names += len(snapshot.events)
+        event_count += len(snapshot.events)
         if part and (
             len(together) * (len(part) + 1) > values
             or (series is not None and len(together) > series)
-            or (events is not None and seen_names > events)
+            or (events is not None and event_count > events)
         ):
             yield tuple(part)
-            part, together, seen_names = [], set(snapshot.samples), len(snapshot.events)
+            part, together, event_count = [], set(snapshot.samples), len(snapshot.events)
         part.append(snapshot)
         names = together
     if part:

@@ -1,7 +1,7 @@
 """What processes left behind that are gone: how they ended, noted once, and what the server has not got of it.
 
 A process that the kernel kills for memory says nothing of it. Whoever comes next, the next start or `leakline sync`,
-finds its spool without an end and without its lock, and reports from its last readings what became of it.
+finds its spool without an end and without its lock, and concludes from its last readings what became of it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def claimed(path: Path) -> Iterator[Descriptor | None]:
 def _is_abandoned(path: Path) -> bool:
     if read_header(path)[1].host == socket.gethostname():
         return True
-    # Not every shared file system reports one machine of the locks of another; a process writes every few seconds.
+    # Not every shared file system shows one machine the locks of another; a process writes every few seconds.
     return time.time() - _stat(path).st_mtime > QUIET_SECONDS
 
 

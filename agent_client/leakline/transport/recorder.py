@@ -64,7 +64,7 @@ class SpoolMemory:
             self._drop_oldest()
 
     def append_end(self, end: Mapping[str, Any]) -> None:
-        """Nothing to keep: the end is asked to the server by the sender itself."""
+        """Nothing to keep: the sender itself reports the end to the server."""
 
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
         with self._lock:

@@ -212,7 +212,7 @@ class Sender:
         self._delivery.close()
 
     def _tell_losses(self) -> None:
-        """What was lost after the last batch that reported of losses."""
+        """What was lost after the last batch that reported losses."""
         lost = {**self._losses.totals(), **self._outbox.lost()}
         if lost != self._reported_losses:
             self._send(Batch(self._process, (), lost))
@@ -221,7 +221,7 @@ class Sender:
         """Has the server heard of this run?"""
         if self._announced or self._stopped:
             return self._announced and not self._stopped
-        # Of this clock, which the snapshots are reported by: a server reports one that lies by it.
+        # Of this clock, by which a server recognises a clock that lies.
         hello = {**announcement(self._header, self._process), "sent_at": time.time()}
         outcome = self._delivery.request("POST", "/runs", hello)
         if isinstance(outcome, Accepted):

@@ -404,15 +404,15 @@ class SpoolFile:
 
 
 _open_files: Final[weakref.WeakSet[SpoolFile]] = weakref.WeakSet()
-_warned_of_forks = False
+_registered_at_fork = False
 
 
 def _close_in_children(file: SpoolFile) -> None:
     """Else a child that outlives us would keep our lock, and a killed run would look alive."""
-    global _warned_of_forks
+    global _registered_at_fork
     _open_files.add(file)
-    if not _warned_of_forks and hasattr(os, "register_at_fork"):
-        _warned_of_forks = True
+    if not _registered_at_fork and hasattr(os, "register_at_fork"):
+        _registered_at_fork = True
         os.register_at_fork(after_in_child=_in_child)
 
 

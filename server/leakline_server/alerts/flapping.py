@@ -1,13 +1,12 @@
 """An incident that opens and ends again and again is reported once as a digest. Pure.
 
-A turn is a reporting after which the incident is open and was not, or the other way round. Of a change that has to be
-reported:
+A turn is an alert after which the incident is open and was not, or the other way round. A change is sent so:
 
-    turns reported within the hour, this one with them   reported last    its status has stood    it is reported
-    up to 4                                          a change     -                       as it is
-    more than 4                                      a change     -                       as a digest
-    -                                                a digest     for less than an hour   not at all
-    -                                                a digest     for an hour or more     as it is
+    turns sent within the hour, with this one    sent last    its status has lasted    it is sent
+    up to 4                                      a change     -                        as it is
+    more than 4                                  a change     -                        as a digest
+    -                                            a digest     for less than an hour    not at all
+    -                                            a digest     for an hour or more      as it is
 
 The one exception: an incident that is confirmed for the first time is reported even then, as another digest.
 

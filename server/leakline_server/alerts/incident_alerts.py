@@ -3,7 +3,7 @@
 An incident is reported once per change, not once per snapshot. What counts is what was *reported* last, not the last
 status: a finding that weakens and comes back, or is examined again after a crash, is not reported twice.
 
-    last reported              now suspected   now confirmed   now recovered   now gone (or ok)
+    last reported          now suspected   now confirmed   now recovered   now gone (or ok)
     nothing                suspected       confirmed       -               -
     suspected              -               confirmed       recovered       resolved
     confirmed, violated    -               -               recovered       resolved

@@ -1,11 +1,11 @@
-"""What is informed of a run besides its leaks: that memory will run out, that it fell silent, was killed or finished.
+"""What is sent about a run besides its leaks: that memory will run out, that it fell silent, was killed or finished.
 
 Pure. Memory that runs out is a question of its own: a filling buffer can bring it about, a leak need not.
 
-    last reported of this attempt       risk now high    risk now critical
-    nothing, or a day ago           reported             reported
-    high, within a day              -                reported
-    critical, within a day          -                -
+    last sent on this attempt    risk now high    risk now critical
+    nothing, or a day ago        sent             sent
+    high, within a day           -                sent
+    critical, within a day       -                -
 
 Each end is reported once in an attempt, and that of each rank that was killed while others go on; silence each time
 the run has spoken before it. One that speaks and falls silent again and again is reported three times within an
@@ -89,7 +89,7 @@ def end_alert(run: ExaminedRun) -> Alert | None:
     event = _ENDS.get(run.state)
     if event is None or run.at - (run.ended_at or run.at) > DAY_SECONDS:
         return None
-    title, how = _sent_end(run)
+    title, how = _end_words(run)
     said = said_at_end(to_json(run.verdict), run.state, run.reason)
     # It says how the run ended itself, unless what it says is the same without.
     summary = said if said != run.verdict.summary else f"{how}. {said}"
@@ -98,7 +98,7 @@ def end_alert(run: ExaminedRun) -> Alert | None:
     return _alert(event, run, RUN, _attempt(run), facts)
 
 
-def _sent_end(run: ExaminedRun) -> tuple[str, str]:
+def _end_words(run: ExaminedRun) -> tuple[str, str]:
     """Title and sentence. Of a program that goes on nobody must read that it finished."""
     after, name = f"after {_generations(run)}", f"{run.project}/{run.name}"
     if run.state == "finished" and run.reason == UNWATCHED:
@@ -162,7 +162,7 @@ def _said_until(run: ExaminedRun) -> str:
 
 
 def quiet_from(at: float) -> float:
-    """Until when nothing is informed of silences when there was one at ``at``, and a digest stands for it."""
+    """Until when nothing is sent about silences when there was one at ``at``, and a digest stands for it."""
     return at + HOUR_SECONDS
 
 

@@ -2,7 +2,7 @@
 
     resource            service.name, service.instance.id (else host.name and process.pid)  -> a run, with one process
     data points         of one moment                                                       -> a snapshot
-    leakline.generation a gauge next to them, or an attribute of a point                     -> its generation
+    leakline.generation a gauge next to them, or an attribute of a point                    -> its generation
     leakline.phase      an attribute of a point                                             -> its phase
 
 What exists in the semantic conventions is mapped by `NAMES`, and only here, because several of those names have

@@ -61,8 +61,8 @@ def _current(connection: Connection) -> str | None:
 
 
 def revisions(scripts: Path) -> list[str]:
-    """All that this version knows, oldest first. Reported by their files: most starts have nothing to do, and need not
-    load Alembic to find that out.
+    """All that this version knows, oldest first. Known from their file names: most starts have nothing to do, and
+    need not load Alembic to find that out.
     """
     return sorted(path.stem for path in (scripts / "versions").glob("[0-9]*.py"))
 

@@ -19,7 +19,7 @@ from .runs.runs import locked
 from .schema import requests
 
 # Waiting for one run, and for all runs together.
-MAX_TOLD: Final = 16_384
+MAX_WAITING: Final = 16_384
 # What no batch has answered by then is forgotten: the process ended, or does not know requests.
 EXPIRE_SECONDS: Final = 3_600.0
 # An answered one is of no use to anybody.
@@ -99,7 +99,7 @@ def waiting(engine: Engine, now: float) -> list[Request]:
         select(requests)
         .where(requests.c.answered.is_(False), requests.c.asked_at > now - EXPIRE_SECONDS)
         .order_by(requests.c.asked_at, requests.c.id)
-        .limit(MAX_TOLD)
+        .limit(MAX_WAITING)
     )
     with engine.connect() as connection:
         return [_request(row) for row in connection.execute(query)]

@@ -304,7 +304,7 @@ alerts = Table(
     Column("expires_at", Double),
     # Of a digest: nothing more of its kind is sent until then.
     Column("quiet_until", Double),
-    # What was informed of a run, and of late.
+    # Alerts of a run, and the newest.
     Index("ix_alerts_run_id", "run_id", "created_at"),
     # Those of an incident, which go with it.
     Index("ix_alerts_incident_id", "incident_id"),

@@ -53,8 +53,8 @@ Phase = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=
 UnixSeconds = Annotated[float, Field(ge=0, le=MAX_TIME_SECONDS, allow_inf_nan=False)]
 
 
-def _listed_in(limit_bytes: int) -> AfterValidator:
-    """Whatever a program reports itself, as it was read from JSON."""
+def _within_bytes(limit_bytes: int) -> AfterValidator:
+    """Whatever a program reports about itself, as it was read from JSON."""
 
     def check(value: dict[str, Any]) -> dict[str, Any]:
         encoded = msgspec.json.encode(value)
@@ -68,8 +68,8 @@ def _listed_in(limit_bytes: int) -> AfterValidator:
     return AfterValidator(check)
 
 
-Config = Annotated[dict[str, Any], _listed_in(MAX_CONFIG_BYTES)]
-Environment = Annotated[dict[str, Any], _listed_in(MAX_ENVIRONMENT_BYTES)]
+Config = Annotated[dict[str, Any], _within_bytes(MAX_CONFIG_BYTES)]
+Environment = Annotated[dict[str, Any], _within_bytes(MAX_ENVIRONMENT_BYTES)]
 
 
 class Strict(BaseModel):

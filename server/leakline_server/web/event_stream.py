@@ -73,7 +73,7 @@ class LiveStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._live.viewing(self._run, self._names, self._read) as viewer:
             try:
-                # Before the first byte of the stream, because an error cannot be determined after it.
+                # Before the first byte of the stream, because an error cannot be reported after it.
                 data: bytes | None = await viewer.begin(self._known)
             except NoSuchRun as error:
                 raise run_not_found(self._run) from error

@@ -70,8 +70,8 @@ def alerts_of(
 ) -> list[Alert]:
     """Of the incidents that changed, of the run itself, and of what people set rules for (``looks`` at them).
 
-    For a deleted run nothing is sent, now or later. To be called inside the transaction of the
-    verdict; the caller writes the alerts and commits.
+    For a deleted run nothing is sent, now or later. To be called inside the transaction of the verdict; the caller
+    writes the alerts and commits.
     """
     if run_deletion.is_deleted(connection, examined.id):
         return []

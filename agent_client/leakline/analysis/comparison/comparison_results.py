@@ -71,7 +71,7 @@ class TypeChange:
 
 @dataclass(frozen=True, slots=True)
 class GaugeChange:
-    """A number of the program next to memory: its median over the generations both runs have.
+    """A number of the program besides memory: its median over the generations both runs have.
 
     ``same``: it differs by less than what two runs differ by.
     """

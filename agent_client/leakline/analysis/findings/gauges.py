@@ -1,4 +1,4 @@
-"""Numbers of the program next to memory: compared over two runs, and reported where they move with what grows."""
+"""Numbers of the program besides memory: compared over two runs, and reported where they move with what grows."""
 
 from __future__ import annotations
 

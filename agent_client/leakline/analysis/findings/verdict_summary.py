@@ -44,7 +44,7 @@ _OUTSIDE: Final = {
 # Of TensorFlow.js, where nothing says which objects they are.
 _UNNAMED: Final = {"objects": "memory outside its tensors", "tensors": "ever larger tensors"}
 
-# How the effect of a fix is asked to people.
+# Words for the effect of a fix.
 EFFECT_WORDS: Final = {
     "helped": "helped", "no_effect": "no effect", "worse": "worse", "undecided": "not decidable",
 }  # fmt: skip

@@ -24,7 +24,7 @@ from ..statistics.trend import (
 )
 from ..timeline_analysis import Moment, TimelineAnalysis
 
-# Of the growth so far, the newest part reports the rate; the newest half of that, whether it still holds.
+# Of the growth so far, the newest part gives the rate; the newest half of that, whether it still holds.
 _RECENT: Final = 0.6
 _NEWEST: Final = 0.3
 _MIN_POINTS: Final = 6

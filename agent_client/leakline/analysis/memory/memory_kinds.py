@@ -19,7 +19,7 @@ from ..run_history import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR_BYTES, is_jav
 from ..statistics.memory_evidence import Scale, baseline_of
 from ..statistics.trend import floor_slope, theil_sen
 from ..timeline import Timeline, bridge_gaps, can_bridge
-from .uncollected_memory import YOUNG, final_readings, is_known, outside_tensors
+from .uncollected_memory import YOUNG, final_until, is_known, outside_tensors
 
 # Cyclic garbage: objects a generation that only the collector could free, and memory that swings with them.
 _GARBAGE_PER_GENERATION: Final = 1000
@@ -305,7 +305,7 @@ def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = N
         if can_bridge(end - read, longest):
             ends.append(read)
     if is_javascript(timeline.series) and is_known(timeline):
-        ends.append(final_readings(timeline, end))
+        ends.append(final_until(timeline, end))
     return min(ends)
 
 

@@ -267,7 +267,7 @@ def outside_tensors(timeline: Timeline) -> NonTensorGrowth:
     return NonTensorGrowth(tuple(level), tuple(native), known_until, _longest_gap(kept))
 
 
-def final_readings(timeline: Timeline, end: int) -> int:
+def final_until(timeline: Timeline, end: int) -> int:
     """Of the first ``end`` generations those whose values no later collection changes."""
     kept = _kept_and_native(timeline)[0][:end]
     return _known(kept)[-_LOWER_AFTER - 1] + 1 if _known_until(kept) else 0

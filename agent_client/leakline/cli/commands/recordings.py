@@ -37,7 +37,7 @@ def configure_report(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--since", metavar="LABEL", help="compare with this snapshot, not the first")
     form.add_argument(
         "--markdown", action="store_true",
-        help="verdict, books and types in Markdown, to go with an issue",
+        help="verdict, memory by phase and types in Markdown, to go with an issue",
     )  # fmt: skip
     form.add_argument("--json", action="store_true", help="the same for programs, a run an item")
 

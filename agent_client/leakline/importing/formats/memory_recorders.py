@@ -56,7 +56,7 @@ def _psrecord_readings(path: Path) -> Iterator[Reading]:
 
 
 def read_mprof(path: Path, wishes: Wishes) -> Log:
-    """Functions that mprof was informed of are phases. Raises ImportRefused."""
+    """Functions that mprof was given are phases. Raises ImportRefused."""
     rows: list[_Row] = []
     children, name = 0, None
     for number, line in lines_of(path):

@@ -113,11 +113,11 @@ def read_table(path: Path, wishes: Wishes) -> Log:
     plan = _plan(path, number, head, meanings, cells, wishes)
     reader = _Reader(path, plan)
     readings = (reader.reading(line, row) for line, row in _rows_of(path, first, wanted))
-    parse_readings = taken(path, (reading for reading in readings if reading.samples), wishes.every)
-    notes = (*_parsed_plan(plan), *_parsed_wanted(head, wanted), *reader.notes())
+    reading_count = taken(path, (reading for reading in readings if reading.samples), wishes.every)
+    notes = (*_plan_notes(plan), *_wanted_notes(head, wanted), *reader.notes())
     unit = plan.generation.meaning.unit if plan.generation else None
     return Log(
-        "csv", parse_readings, "step" if plan.fractions else unit, notes=notes, is_clock=reader.is_clock, name=plan.run
+        "csv", reading_count, "step" if plan.fractions else unit, notes=notes, is_clock=reader.is_clock, name=plan.run
     )  # fmt: skip
 
 
@@ -455,7 +455,7 @@ def _date(cell: str) -> float | None:
     return moment_of(cell.replace("/", "-").replace(" UTC", "Z"))
 
 
-def _parsed_plan(plan: _Plan) -> Iterator[str]:
+def _plan_notes(plan: _Plan) -> Iterator[str]:
     for column, factor in plan.memory:
         yield f"column {column.name!r} is {column.meaning.series}, in units of {_unit(factor)}"
     if plan.generation is not None:
@@ -481,7 +481,7 @@ def _unit(factor: float) -> str:
     return powers.get(factor, f"{factor:g} bytes")
 
 
-def _parsed_wanted(head: Sequence[str], wanted: _Wanted) -> Iterator[str]:
+def _wanted_notes(head: Sequence[str], wanted: _Wanted) -> Iterator[str]:
     for at, value in wanted.items():
         yield f"only rows with {value!r} in column {head[at]!r} are read"
 

@@ -63,7 +63,7 @@ def main() -> None:
     try:
         _import_the_other(None if plan is None else plan["startup"])
     finally:
-        # One that fails is informed of by `site`, and the program goes on.
+        # `site` reports one that fails, and the program goes on.
         if plan is not None:
             _observe(plan)
 

@@ -52,7 +52,7 @@ class SentAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertHistory:
-    """What was informed of an incident or a subject: the last event, how many, and which, in order."""
+    """What was sent about an incident or a subject: the last event, how many, and which, in order."""
 
     event: str | None = None
     count: int = 0
@@ -65,7 +65,7 @@ class AlertHistory:
 
 
 def alert_histories(connection: Connection, run_id: str) -> dict[str, AlertHistory]:
-    """What was informed of one run, by incident id, and by subject where an alert has no incident."""
+    """What was sent about one run, by incident id, and by subject where an alert has no incident."""
     query = (
         select(
             alerts.c.incident_id, alerts.c.subject, alerts.c.event, alerts.c.created_at, alerts.c.quiet_until,

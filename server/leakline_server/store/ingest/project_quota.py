@@ -1,7 +1,7 @@
 """How much a project takes in on a day: runs that begin and bytes that are stored, bounded (`limits.py`, settings).
 
 The day is that of UTC. Runs are counted one by one, in the transaction that creates them, and so are the bytes of what
-a run reports itself. Those of batches are counted in memory and written once a mebibyte or ten seconds, in a
+a run reports about itself. Those of batches are counted in memory and written once a mebibyte or ten seconds, in a
 transaction that happens anyway: what a killed server had not written yet is not counted. Several servers on one
 database see what the others have written.
 

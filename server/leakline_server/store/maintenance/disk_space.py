@@ -1,7 +1,7 @@
 """The space a database takes, giving back what it keeps free, and a full disk.
 
 SQLite reuses the pages of deleted rows, and its file never becomes smaller by itself. A file that is made here keeps
-the map that lets it shrink from its end (``auto_vacuum=incremental``), a few pages at a time next to ingest. Postgres
+the map that lets it shrink from its end (``auto_vacuum=incremental``), a few pages at a time during ingest. Postgres
 has a process of its own for this (autovacuum): it makes the space usable again and gives back only what lies at the
 end of a table.
 

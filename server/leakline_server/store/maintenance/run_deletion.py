@@ -5,7 +5,7 @@ gets no alerts. It is removed when it was deleted GRACE_SECONDS ago and does not
 batch of a live one would begin it again, and it would be back.
 
 The row of the run goes at once, and with it what hangs on it by foreign keys. Batches, segments, chunks and
-details have none; `sweep` deletes them in steps so short that ingest next to them hardly waits. Until it is done, a row
+details have none; `sweep` deletes them in steps so short that ingest hardly waits for them. Until it is done, a row
 of `removals` says which process numbers are to go. A run with the same id that starts again numbers its processes above
 them (`known.next_process`), so nothing old is ever read as new, whenever and wherever the sweeping is broken off.
 """

@@ -134,7 +134,7 @@ def _newest(notes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     room = MAX_NOTES_BYTES
     for added in (False, True):
         for at in reversed(range(len(notes))):
-            # One of before this was distinguished may be of a person.
+            # A note from before this distinction may be of a person.
             if notes[at].get("added", False) is not added:
                 continue
             size = len(msgspec.json.encode(notes[at]))

@@ -2,10 +2,10 @@
 next to it.
 
 Changes nothing that anyone can read but how fast and from how few bytes. What was sealed as a block needs none. One
-segment at a time: read and packed next to everything else, then put in place in one short transaction, which gives up
-when somebody has changed what was read. So several servers may do it at once, and what one loses the next does again.
-What came late joins the segment it belongs into. What is damaged stays as it is, and its neighbours are compacted
-without it.
+segment at a time: read and packed while everything else goes on, then put in place in one short transaction, which
+gives up when somebody has changed what was read. So several servers may do it at once, and what one loses the next
+does again. What came late joins the segment it belongs into. What is damaged stays as it is, and its neighbours are
+compacted without it.
 """
 
 from __future__ import annotations

@@ -315,9 +315,9 @@ class Sealed(NamedTuple):
 def seal_one(engine: Engine, key: Key, now: float) -> Sealed:
     """Seal one segment of this process; none when too few wait that can be read.
 
-    Read and packed next to everything else, then put in place in one short transaction, which gives up when another
-    server was first. A batch that is damaged is reported, and stays where it is. Not durable by itself on SQLite:
-    if the power goes before the next commit, the batches are still there and are sealed again.
+    Read and packed while everything else goes on, then put in place in one short transaction, which gives up when
+    another server was first. A batch that is damaged is reported, and stays where it is. Not durable by itself on
+    SQLite: if the power goes before the next commit, the batches are still there and are sealed again.
     """
     with reading(engine) as connection:
         plan = _prepare(connection, key, now)
