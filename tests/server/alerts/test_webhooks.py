@@ -407,10 +407,10 @@ def test_a_delivery_shows_its_state_and_tries_in_words_and_is_sent_again(
     eventually(lambda: "waiting" in text(client))
     said = text(client)
     assert "Leak confirmed in erl/before-fix" in said
-    assert "1 try" in said
+    assert "1 attempt" in said
     assert re.search(r"after a wait of [\d.]+ m?s: answered 500", said)
     assert "failing" in said
-    assert "Nothing arrived in the last 1 try" in said
+    assert "Nothing arrived in the last 1 attempt" in said
     assert "/alerts/deliveries/1/redeliver" not in actions(client)
     eventually(lambda: "arrived" in text(client).partition("Deliveries")[2])
     assert press(client, "/alerts/deliveries/1/redeliver") == "/alerts#deliveries"
