@@ -464,13 +464,19 @@ def _launcher() -> str | None:
     return f"launcher {parent} {ticks}" if ticks else None
 
 
-def start_ticks(pid: int) -> str:
-    """Field 22 of /proc/PID/stat, so that a reused process id is not the same launcher; empty where unknown."""
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third on, the state (proc(5)); empty where the process is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
-        return ""
-    fields = stat.rpartition(")")[2].split()
+        return []
+    # The name, in parentheses, may hold spaces.
+    return stat.rpartition(")")[2].split()
+
+
+def start_ticks(pid: int) -> str:
+    """Field 22 of /proc/PID/stat, so that a reused process id is not the same launcher; empty where unknown."""
+    fields = stat_fields(pid)
     return fields[19] if len(fields) > 19 else ""
 
 

@@ -157,12 +157,12 @@ class TimelineAnalysis:
 
     def channel_stands(self, channel: Channel, end: int) -> int:
         """The moment whose rise counts at this one: an earlier one where nothing is known since."""
-        state = channel.stands(end)
+        known_end = channel.stands(end)
         if channel.read is not None:
-            return state
+            return known_end
         # Nothing was read of V8, and it may well have kept no more: the earlier moment counts where it said more.
-        now, then = self._rise_of_channel(channel, end), self._rise_of_channel(channel, state)
-        return state if (then.strict, then.window) > (now.strict, now.window) else end
+        now, then = self._rise_of_channel(channel, end), self._rise_of_channel(channel, known_end)
+        return known_end if (then.strict, then.window) > (now.strict, now.window) else end
 
     def channel_rise(self, channel: Channel, end: int) -> Rise:
         return self._rise_of_channel(channel, self.channel_stands(channel, end))

@@ -27,7 +27,7 @@ from ..errors import BadArgument, LeaklineError
 from ..probes.memory.process_memory import OtherProcess
 from ..runtime.error_boundary import Guard
 from ..sampling.external_process import started_as
-from ..settings import Settings, start_ticks
+from ..settings import Settings, start_ticks, stat_fields
 from ..snapshot import Number, Snapshot
 from ..transport.oom_inference import killed_for_memory, last_readings
 from .observer import PLAN, Intervals, Plan
@@ -212,14 +212,11 @@ def _is_python(pid: int) -> bool:
 
 def _waits_for_a_processor(pid: int) -> bool:
     """Return True if a process could run, or reads from a disk, and has had under STARTING_CPU_SECONDS so far."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
+    fields = stat_fields(pid)
+    if not fields or fields[0] not in ("R", "D"):
         return False
-    # Fields 3, 14 and 15 of proc(5); the name in parentheses may hold spaces.
-    state, *fields = stat.rpartition(")")[2].split()
-    ticks = int(fields[10]) + int(fields[11])
-    return state in "RD" and ticks < STARTING_CPU_SECONDS * os.sysconf("SC_CLK_TCK")
+    ticks = int(fields[11]) + int(fields[12])
+    return ticks < STARTING_CPU_SECONDS * os.sysconf("SC_CLK_TCK")
 
 
 def _why_not(program: str, error: OSError) -> str:
@@ -317,9 +314,6 @@ def _handle(pid: int) -> int | None:
 
 
 def _is_dead(pid: int) -> bool:
-    """Gone, or dead and not yet asked for by its parent."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return True
-    return stat.rpartition(")")[2].split()[0] in ("Z", "X")
+    """Return True if a process is gone, or dead and its parent has not asked for it yet."""
+    fields = stat_fields(pid)
+    return not fields or fields[0] in ("Z", "X")

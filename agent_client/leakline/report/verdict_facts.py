@@ -172,7 +172,7 @@ def forecast_headline(oom: Json, unit: str) -> tuple[str, str]:
 
 def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, str]]:
     """(what, before, after, change) of growth, memory, peak and time; a side that was not measured is empty."""
-    for title, change, share in (
+    for title, change, write in (
         (f"growth per {unit}", comparison["growth_bytes_per_generation"], _growth),
         (memory_title(comparison, unit), comparison.get("memory_after"), format_bytes),
         ("peak memory", comparison["peak_bytes"], format_bytes),
@@ -182,7 +182,7 @@ def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, st
             # Of runs without a generation in common, or reported by an older server.
             continue
         before, after = (
-            "" if change[side] is None else share(change[side]) for side in ("before", "after")
+            "" if change[side] is None else write(change[side]) for side in ("before", "after")
         )
         yield title, before, after, percent(change["change_percent"])
 

@@ -444,8 +444,8 @@ class Looks:
     def _must_search_in_background(self) -> bool:
         """One may be named near the program's roots at once, and the next take several looks through the heap."""
         search_seconds = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
-        alongside = self.plan.only_in_background or not self._governor.fits_pause(search_seconds)
-        return native() is not None and alongside
+        stops_too_long = not self._governor.fits_pause(search_seconds)
+        return native() is not None and (self.plan.only_in_background or stops_too_long)
 
     def _record_holders(self, measured: Measured, found: Iterable[FoundHolder]) -> None:
         """Record holders, without those that are ours, and have the containers among them read from now on."""

@@ -268,7 +268,7 @@ def _sections(
         expectations(comparison["assertions"], unit),
         _by_phase(comparison["by_phase"], unit),
         _by_type(comparison["by_type"], unit),
-        _alongside(comparison["by_gauge"], unit),
+        _gauges(comparison["by_gauge"], unit),
         _survival(comparison["survival"]),
         _environment(comparison["environment_changes"]),
     ]
@@ -384,7 +384,7 @@ def _by_type(changes: Sequence[Json], unit: str) -> Section | None:
     return Section("by-type", "By type", how, table=table(heads, rows))
 
 
-def _alongside(changes: Sequence[Json], unit: str) -> Section | None:
+def _gauges(changes: Sequence[Json], unit: str) -> Section | None:
     if not changes:
         return None
     rows = [_gauge_row(each) for each in changes]

@@ -259,8 +259,8 @@ def nothing_yet(unit: str, *, ended: bool = False) -> str:
 
 def _of_whom(finding: Finding, unit: str, periods: Mapping[str, int]) -> str:
     """The sentence of a finding, with the process that it is of where the run has several."""
-    owner = finding_sentence(finding, unit, periods.get(finding.fingerprint))
-    return f"{owner} ({join_processes(finding.process)})" if finding.process else owner
+    sentence = finding_sentence(finding, unit, periods.get(finding.fingerprint))
+    return f"{sentence} ({join_processes(finding.process)})" if finding.process else sentence
 
 
 def _harmless_note(findings: Sequence[Finding], unit: str) -> str:

@@ -113,11 +113,11 @@ def read_table(path: Path, wishes: Wishes) -> Log:
     plan = _plan(path, number, head, meanings, cells, wishes)
     reader = _Reader(path, plan)
     readings = (reader.reading(line, row) for line, row in _rows_of(path, first, wanted))
-    reading_count = taken(path, (reading for reading in readings if reading.samples), wishes.every)
+    taken_readings = taken(path, (reading for reading in readings if reading.samples), wishes.every)
     notes = (*_plan_notes(plan), *_wanted_notes(head, wanted), *reader.notes())
     unit = plan.generation.meaning.unit if plan.generation else None
     return Log(
-        "csv", reading_count, "step" if plan.fractions else unit, notes=notes, is_clock=reader.is_clock, name=plan.run
+        "csv", taken_readings, "step" if plan.fractions else unit, notes=notes, is_clock=reader.is_clock, name=plan.run
     )  # fmt: skip
 
 

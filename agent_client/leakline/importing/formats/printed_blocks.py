@@ -110,8 +110,8 @@ def read_blocks(path: Path, wishes: Wishes) -> Log:
     for number, text in lines_of(path):
         reader.line(number, text)
     numbering = numbering_of(reader.marks)
-    block_count = (_reading(block, numbering) for block in reader.blocks if block.samples)
-    readings = taken(path, block_count, wishes.every)
+    of_blocks = (_reading(block, numbering) for block in reader.blocks if block.samples)
+    readings = taken(path, of_blocks, wishes.every)
     notes = (*_sizes_note(wishes), *reader.notes, *numbering.notes)
     expected = reader.expected()
     notes += tuple(

@@ -213,14 +213,14 @@ def read_wandb(path: Path, wishes: Wishes) -> Log:
     )
     readings = taken(path, every_reading, wishes.every)
     notes = [*found.notes, *(note_of(name, meaning) for name, meaning in metrics.items())]
-    notes.append(_axis_notes(found.axis))
+    notes.append(_axis_note(found.axis))
     unit = "step" if found.axis == _STEP else found.axis
     return Log(
         "wandb", readings, unit, notes=tuple(notes), is_clock=True, project=found.project, name=found.name
     )  # fmt: skip
 
 
-def _axis_notes(axis: str | None) -> str:
+def _axis_note(axis: str | None) -> str:
     if axis is None:
         return f"nothing logged counts generations, {BY_TIME}"
     return f"the generations are those of {axis!r} in the history"

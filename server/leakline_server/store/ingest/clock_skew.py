@@ -1,7 +1,7 @@
 """Clocks that lie, further from the server's than clocks differ: their times are corrected, and that is reported.
 
 - One that is ahead reports times of the future: they become the moment in which they were received.
-- One that is behind cannot be determined by its times alone, because a time of the past may be true: old recordings are
+- One that is behind cannot be recognised by its times alone, because a time of the past may be true: old recordings are
   uploaded. But a process that joins says what its clock says while it asks (``sent_at``), however old the snapshots
   are that it brings. Where that is behind, its times move by as much. But NTP may set a clock right while a program
   runs: a time that would move into the future comes from a clock that is right by now, and stays as it was sent.

@@ -1,7 +1,7 @@
 """Sizes of runs and projects, counted periodically and stored in one row per run; and counts of what is running.
 
 A size is the bytes of what is packed in rows: chunks, waiting batches, details. Keys, indexes and what a
-database keeps free come on top of it; `disk.py` reports those of the whole database.
+database keeps free come on top of it; `disk_space.py` reports those of the whole database.
 """
 
 from __future__ import annotations

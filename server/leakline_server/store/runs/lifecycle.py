@@ -307,7 +307,7 @@ def suspects(engine: Engine, silence: Silence, before: Suspects | None = None) -
 def conclude(connection: Connection, found: Suspects, run_ids: Iterable[str]) -> Concluded:
     """Conclude the end of silent runs, if they still run, and of their processes. The caller commits."""
     over: list[str] = []
-    alongside: list[Vanished] = []
+    vanished: list[Vanished] = []
     # All who lock several take them in this order, which is that of the database: its collation may not be Python's.
     in_order = select(runs.c.id).where(runs.c.id.in_(list(run_ids))).order_by(runs.c.id)
     for run_id in connection.scalars(in_order).all():
@@ -322,14 +322,14 @@ def conclude(connection: Connection, found: Suspects, run_ids: Iterable[str]) ->
         if values:
             over.append(run_id)
         else:
-            alongside += killed
+            vanished += killed
         if values or killed:
             revision = runs.c.revision + 1
             # Nothing was heard, so there is nothing to examine.
             examined = case((runs.c.examined == runs.c.revision, revision), else_=runs.c.examined)
             changed = update(runs).where(runs.c.id == run_id)
             connection.execute(changed.values(**values, revision=revision, examined=examined))
-    return Concluded(tuple(over), tuple(alongside))
+    return Concluded(tuple(over), tuple(vanished))
 
 
 def _in_view_of_all(connection: Connection, silence: Silence) -> Silence:

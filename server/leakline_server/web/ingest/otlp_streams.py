@@ -92,7 +92,7 @@ class Stream:
                 late += len(snapshot.samples) if self._is_unknown(snapshot.time) else 0
             elif snapshot.phase is None:
                 newer.append(new)
-            elif not _is_logged(phases.get(snapshot.phase), new):
+            elif not _has_been_sent(phases.get(snapshot.phase), new):
                 phases[snapshot.phase] = (new.generation, new.samples)
                 newer.append(new)
         return newer, late
@@ -122,7 +122,7 @@ class Stream:
         return is_remembered and all(abs(stored - time) > TOGETHER_SECONDS for stored in self.times)
 
 
-def _is_logged(before: tuple[int | None, _Samples] | None, now: Snapshot) -> bool:
+def _has_been_sent(before: tuple[int | None, _Samples] | None, now: Snapshot) -> bool:
     return (
         before is not None
         and before[0] == now.generation

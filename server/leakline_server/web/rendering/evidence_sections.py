@@ -287,11 +287,11 @@ def cost(
     spent = last.get("client.seconds")
     if spent is None:
         return None
-    alongside = last.get("client.background_seconds")
-    in_all = spent + (alongside or 0.0)
+    background = last.get("client.background_seconds")
+    in_all = spent + (background or 0.0)
     rows = (
         ("time of measuring", number_formats.seconds(spent)),
-        ("time of recording and sending, on other threads", number_formats.seconds(alongside)),
+        ("time of recording and sending, on other threads", number_formats.seconds(background)),
         (
             "share of the run's time",
             _share(in_all, wall_seconds),

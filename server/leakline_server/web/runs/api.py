@@ -242,7 +242,7 @@ def get_incidents(run: RunId, use: Use) -> Response:
 @router.get(
     "/runs/{run}/phases",
     tags=["findings"],
-    summary="Bytes booked to phases",
+    summary="Memory by phase",
     **_answer(PhaseAccounts),
 )
 def get_phases(run: RunId, use: Use) -> Response:
