@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.client.recording import fresh_pages
 from tests.probes.heaps import run_alone
 
 from leakline.probes.memory import process_memory
@@ -75,9 +75,9 @@ def test_the_parts_of_resident_memory_sum_to_it() -> None:
 
 def test_private_bytes_follow_an_allocation() -> None:
     before = read_private_bytes()
-    block = bytearray(os.urandom(1)) * (64 * MIB)
+    block = fresh_pages(64 * MIB)
     grown = read_private_bytes() - before
-    del block
+    block.close()
     assert abs(grown - 64 * MIB) < 4 * MIB
     assert abs(read_private_bytes() - before) < 4 * MIB
 
@@ -101,7 +101,7 @@ def test_a_forked_child_reads_its_own_memory_from_the_first_call() -> None:
 
     def child() -> int:
         before = read_private_bytes()
-        block = bytearray(b"x") * (96 * MIB)
+        block = fresh_pages(96 * MIB)
         return read_private_bytes() - before + 0 * len(block)
 
     assert abs(_in_child(child) - 96 * MIB) < 6 * MIB
@@ -296,15 +296,8 @@ def _mark() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def _rise(by_bytes: int) -> None:
-    # Past the allocator, which might have some left from other tests.
-    with mmap.mmap(-1, by_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
-        for at in range(0, by_bytes, mmap.PAGESIZE):
-            pages[at] = 1
-
-
 def test_the_kernel_s_mark_is_read_and_never_reset_unless_asked() -> None:
-    _rise(200 * MIB)
+    fresh_pages(200 * MIB).close()
     before = _mark()
     assert read_peak_bytes() == read_process()[PEAK] == before
     peak = PeakMemory()
@@ -315,11 +308,11 @@ def test_the_kernel_s_mark_is_read_and_never_reset_unless_asked() -> None:
 
 
 def test_a_real_rise_shorter_than_any_reading_is_exact_when_asked() -> None:
-    _rise(400 * MIB)
+    fresh_pages(400 * MIB).close()
     peak = PeakMemory(exact=True)
     if not peak.exact:
         pytest.skip("this kernel does not let a process reset its own mark")
     level = peak.read()["process.rss_bytes"]
-    _rise(200 * MIB)
+    fresh_pages(200 * MIB).close()
     assert peak.read()[PEAK] - level == pytest.approx(200 * MIB, abs=8 * MIB)
     assert peak.read()[PEAK] - level < 8 * MIB
