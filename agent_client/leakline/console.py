@@ -266,7 +266,7 @@ class StatusLine:
             return
         self._ended += 1
         if self._ended % self._every == 0:
-            parts = (status_line(snapshot, self._watch), self._growth(snapshot), self._judged())
+            parts = (_status_line(snapshot, self._watch), self._growth(snapshot), self._judged())
             self._notices.say("; ".join(parts))
         self._before = snapshot
 
@@ -290,7 +290,7 @@ def _grown(before: Snapshot, now: Snapshot) -> str:
     return f"{format_change(held - then)} since {before.label}"
 
 
-def status_line(snapshot: Snapshot, watch: Sequence[str]) -> str:
+def _status_line(snapshot: Snapshot, watch: Sequence[str]) -> str:
     """``generation 4: end: RSS 4.23 GiB, GPU 0 0.15 GiB, TradingEnvironment 0, DDPGAgent 17``."""
     return f"{snapshot.label}: {', '.join(_parts(snapshot.samples, watch))}"
 

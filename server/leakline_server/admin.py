@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .alerts.sending.http_post import Outcome
 
 
-class OlderDatabase(Exception):
+class _OlderDatabase(Exception):
     """The database is that of an older server; its text is the sentence for people."""
 
 
@@ -69,7 +69,7 @@ def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
             yield engine
         finally:
             engine.dispose()
-    except (BadDatabaseUrl, NewerDatabase, OlderDatabase) as error:
+    except (BadDatabaseUrl, NewerDatabase, _OlderDatabase) as error:
         raise LeaklineError(str(error)) from error
     except DATABASE_ERRORS as error:
         raise LeaklineError(f"the database does not do it: {without_content(error)}") from error
@@ -81,7 +81,7 @@ def _bring_to_this_version(engine: Engine) -> None:
     """Only an empty one: an older server that runs on it could not write any more. Raises OlderDatabase."""
     found = current(engine)
     if found is not None and found in revisions(MIGRATIONS)[:-1]:
-        raise OlderDatabase(
+        raise _OlderDatabase(
             f"the database is at schema {found} of an older leakline; start the server of this version on it once "
             "(`leakline serve`), which brings it up to date"
         )

@@ -104,7 +104,7 @@ class RequestLog:
                 )  # fmt: skip
 
 
-def without_secrets(text: str) -> str:
+def _without_secrets(text: str) -> str:
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     return text
@@ -113,13 +113,13 @@ def without_secrets(text: str) -> str:
 def _message(record: logging.LogRecord) -> str:
     text = _CONTROLS.sub(" ", record.getMessage()).strip()
     # The one line that is there to show a secret that was made.
-    return text if getattr(record, "shows_secret", False) else without_secrets(text)
+    return text if getattr(record, "shows_secret", False) else _without_secrets(text)
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
     if not record.exc_info:
         return None
-    return without_secrets(formatter.formatException(record.exc_info))
+    return _without_secrets(formatter.formatException(record.exc_info))
 
 
 class _Text(logging.Formatter):

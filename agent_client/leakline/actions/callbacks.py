@@ -14,9 +14,9 @@ A finding that is only watched for a while is not reported again when it is back
 also reported to who waits for suspected ones. A declared count that is broken is `contract.violated` instead of
 both.
 
-`VerdictThread` works the verdict out, one look at a time, a thread for each. A look takes tenths of a second where much
-is measured, and cannot be done in slices of our own. The interpreter lets the training thread in between, so it stands
-still for little longer than the interpreter's switch interval at one time; what a look costs is charged to the budget.
+`_VerdictThread` works the verdict out, one look at a time, a thread for each. A look takes tenths of a second where
+much is measured, and cannot be done in slices of our own. The interpreter lets the training thread in between, so it
+stands still for little longer than the interpreter's switch interval at one time; what a look costs is charged to the budget.
 The thread refers to what was recorded, to nothing of the program's.
 
 `thinned` decides what goes when the snapshots that the verdict is worked out from are too many. Every second phase end
@@ -72,7 +72,7 @@ def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
     first = replace(
         kept[0],
         events=lasting_events(event for snapshot in gone for event in snapshot.events),
-        holders=lasting_holders(holder for snapshot in gone for holder in snapshot.holders),
+        holders=_lasting_holders(holder for snapshot in gone for holder in snapshot.holders),
     )
     return [first, *kept[1:]]
 
@@ -96,7 +96,7 @@ def lasting_events(events: Iterable[Event]) -> tuple[Event, ...]:
     return tuple(event for same in by_kind.values() for event in same[-EVENTS_KEPT:])
 
 
-def lasting_holders(holders: Iterable[Holder]) -> tuple[Holder, ...]:
+def _lasting_holders(holders: Iterable[Holder]) -> tuple[Holder, ...]:
     """What was found last on each path."""
     found: dict[tuple[str, str], Holder] = {}
     for holder in holders:
@@ -118,7 +118,7 @@ class Look:
     longest_stop: float
 
 
-class VerdictThread:
+class _VerdictThread:
     """Everything but the looking belongs to the training thread."""
 
     def __init__(self, header: RunHeader, process: ProcessIdentity) -> None:
@@ -285,7 +285,7 @@ class VerdictWatch:
         # Not yet looked at, and not yet answered with what was found.
         self._news = self._ended = False
         self._follows = self._is_over = False
-        self._alongside = VerdictThread(header, process)
+        self._alongside = _VerdictThread(header, process)
         self.status = "learning"
         # The newest that was found.
         self.newest: Verdict | None = None

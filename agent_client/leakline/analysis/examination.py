@@ -176,7 +176,7 @@ def _verdict(
         processes=process_growth([s.timeline for s in studies], said, findings),
         duration=duration_of(history, [s.timeline for s in studies]),
         effects=effects_within(history, every),
-        attempts=attempt_growth(history),
+        attempts=_attempt_growth(history),
         generations_passed=went_by,
     )  # fmt: skip
     read = [(s, m) for s, m, _ in statuses]
@@ -419,7 +419,7 @@ def _duration_sentence(left: Interval, whole: Interval, history: RunHistory) -> 
     return f"All {history.total:,} {history.unit}s take about {whole_time}, {write(left.estimate)} of them to come."
 
 
-def attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
+def _attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
     """One for each attempt that ended a generation, in order; none where there is but one, or where time is counted."""
     numbers = sorted({process.attempt for process in history.processes if len(process)})
     if len(numbers) < 2 or history.unit in UNITS_OF_TIME:

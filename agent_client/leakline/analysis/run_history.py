@@ -189,7 +189,7 @@ def _newest(holders: Sequence[Holder]) -> dict[str, dict[str, int]]:
     return found
 
 
-def of_kind(events: Sequence[Event]) -> Mapping[str, Sequence[Event]]:
+def _of_kind(events: Sequence[Event]) -> Mapping[str, Sequence[Event]]:
     """The events by their kind, in their order."""
     found: dict[str, list[Event]] = {}
     for event in events:
@@ -332,7 +332,7 @@ class RunHistory:
 
     def events_of(self, kind: str) -> Sequence[Event]:
         """In their order."""
-        return self.said.once("events", (self.events,), lambda: of_kind(self.events)).get(kind, ())
+        return self.said.once("events", (self.events,), lambda: _of_kind(self.events)).get(kind, ())
 
     def of_instance(self, instance: str) -> Sequence[ProcessHistory]:
         of = self.processes

@@ -56,7 +56,7 @@ def _bounded(value: int, name: str) -> int:
     return value
 
 
-def generation_number(number: object) -> int:
+def _generation_number(number: object) -> int:
     """What a generation is called. Raises TypeError for no integer, OverflowError beyond 2**53."""
     whole = operator.index(number)  # type: ignore[arg-type]
     if abs(whole) > LARGEST_INTEGER:
@@ -101,7 +101,7 @@ def _condition(when: object) -> When | None:
     if when is None or (isinstance(when, str) and when in ("suspected", "confirmed")):
         return when
     if isinstance(when, (tuple, list)) and len(when) == 2:
-        return checked_name(when[0], "when"), finite_number(when[1], "when")
+        return checked_name(when[0], "when"), _finite_number(when[1], "when")
     why = (
         'must be "suspected", "confirmed", or a series and a number, such as ("gauge.tensors", 500)'
     )
@@ -140,15 +140,15 @@ def tracked(name: object, target: object, capacity: object) -> tuple[str, int | 
 def gauged(
     name: object, value: object, warn_above: object
 ) -> tuple[str, Number, float | int | None]:
-    limit = None if warn_above is None else finite_number(warn_above, "warn_above")
-    number = finite_number(value, "value")
+    limit = None if warn_above is None else _finite_number(warn_above, "warn_above")
+    number = _finite_number(value, "value")
     if isinstance(number, float):
         # As much as a server takes: a loss that explodes is seen to explode, and ends no training.
         number = max(-LARGEST_FLOAT, min(number, LARGEST_FLOAT))
     return checked_name(name, "name"), number, limit
 
 
-def finite_number(value: object, name: str) -> Number:
+def _finite_number(value: object, name: str) -> Number:
     """A float, or an int up to 2**53; NumPy scalars and tensors of one element are taken as what they hold."""
     if isinstance(value, int) and not isinstance(value, bool):
         return _bounded(value, name)
@@ -170,15 +170,15 @@ def band_data(span: tuple[int, int | None], low: object, high: object) -> dict[s
     ``last`` is None for a band that has no end. Raises BadArgument for bounds that nothing can lie between.
     """
     first, last = span
-    if last is not None and generation_number(last) < generation_number(first):
+    if last is not None and _generation_number(last) < _generation_number(first):
         raise BadArgument(
             "span", span, "goes from the first to the last, as in (1, 5) or (11, None)"
         )
     bounds = (_bound(low, "low"), _bound(high, "high"))
     _in_order(bounds, ("low", "high"))
     return {
-        "first": generation_number(first),
-        "last": None if last is None else generation_number(last),
+        "first": _generation_number(first),
+        "last": None if last is None else _generation_number(last),
         "low_bytes": bounds[0], "high_bytes": bounds[1],
     }  # fmt: skip
 
@@ -186,7 +186,7 @@ def band_data(span: tuple[int, int | None], low: object, high: object) -> dict[s
 def _bound(value: object, name: str) -> Number | None:
     if value is None:
         return None
-    bound = size_bytes(value, name) if isinstance(value, str) else finite_number(value, name)
+    bound = size_bytes(value, name) if isinstance(value, str) else _finite_number(value, name)
     if abs(bound) > LARGEST_FLOAT:
         raise BadArgument(name, value, "must lie between -1e15 and 1e15")
     return bound

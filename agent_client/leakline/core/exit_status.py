@@ -76,11 +76,11 @@ def end_of(status: int) -> tuple[str, str]:
     if status - BY_SIGNAL in _REPORTED_SO:
         status = BY_SIGNAL - status
     return (
-        ("terminated", signal_name(-status)) if status < 0 else ("failed", f"exit status {status}")
+        ("terminated", _signal_name(-status)) if status < 0 else ("failed", f"exit status {status}")
     )
 
 
-def signal_name(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -125,13 +125,13 @@ def verdict_of_server(
     return None
 
 
-def not_ready(project: str, name: str, url: str) -> str:
+def _not_ready(project: str, name: str, url: str) -> str:
     """``; in a few seconds: leakline verdict mine/before, or http://...``"""
     command = f"leakline verdict {shlex.quote(f'{project}/{name}')}, or " if project else ""
     return f"; in a few seconds: {command}{url}"
 
 
-def verdict_within(path: Path, seconds: float) -> str | None:
+def _verdict_within(path: Path, seconds: float) -> str | None:
     """One sentence; None when it is not worked out in this time. What works on it goes on until the process ends."""
     lines: list[str] = []
 
@@ -351,9 +351,9 @@ class Chain:
         verdict, where = self._verdict, f": leakline report {self.spool_path.parent}"
         if self._arrived:
             # The server works it out, and nobody waits for what is to be seen there.
-            where = not_ready(self._settings.project, self.header.name, self._settings.url)
+            where = _not_ready(self._settings.project, self.header.name, self._settings.url)
         elif verdict is None:
-            verdict = verdict_within(self.spool_path, self._exit_until - time.monotonic())
+            verdict = _verdict_within(self.spool_path, self._exit_until - time.monotonic())
         self._notices.say(verdict or f"the verdict is not ready yet{where}")
 
     def _say_hello(self) -> None:

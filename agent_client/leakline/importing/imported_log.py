@@ -194,7 +194,7 @@ def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
             )
         with path.open("rb") as file:
             start = file.read(4)
-        with path.open(encoding=encoding_of(start), errors="replace", newline="\n") as file:
+        with path.open(encoding=_encoding_of(start), errors="replace", newline="\n") as file:
             number = 0
             while line := file.readline(_MAX_RAW):
                 number += 1
@@ -209,7 +209,7 @@ def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
         raise ImportRefused(path, f"cannot be read ({error.strerror})") from error
 
 
-def encoding_of(start: bytes) -> str:
+def _encoding_of(start: bytes) -> str:
     found = next((name for bom, name in _BOMS if start.startswith(bom)), None)
     return "utf-8-sig" if found in (None, "utf-8") else found or "utf-8"
 

@@ -113,14 +113,14 @@ class Plan:
         return json.dumps(asdict(self))
 
 
-def plan_of(environ: Mapping[str, str]) -> Plan:
+def _plan_of(environ: Mapping[str, str]) -> Plan:
     fields = json.loads(environ[PLAN])
     return Plan(**{**fields, "tags": tuple(fields["tags"])})
 
 
 def begin(environ: Mapping[str, str] = os.environ) -> None:
     """Observe this interpreter, when its program begins."""
-    plan = plan_of(environ)
+    plan = _plan_of(environ)
     if os.getppid() != plan.launcher and "RANK" not in environ and ANNOUNCED not in environ:
         # Started by something that is no Python, which is watched from outside.
         os.environ[ANNOUNCED] = (
@@ -130,10 +130,10 @@ def begin(environ: Mapping[str, str] = os.environ) -> None:
         return
     settings = resolve(tags=plan.tags or None, log_lines=plan.log_lines or None)
     if settings.mode != "disabled":
-        Observed(plan).begin(settings)
+        _Observed(plan).begin(settings)
 
 
-class Observed(Run):
+class _Observed(Run):
     """The run of a program until it starts one itself."""
 
     _is_of_others = True

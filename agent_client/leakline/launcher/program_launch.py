@@ -61,7 +61,7 @@ class Program:
 
     def __init__(self, command: Sequence[str], settings: Settings, plan: Plan) -> None:
         self.command, self._plan = command, plan
-        self._environment = environment_for(settings, plan)
+        self._environment = _environment_for(settings, plan)
         self._process: subprocess.Popen[bytes] | None = None
         self._before: set[signal.Signals] = set()
 
@@ -150,7 +150,7 @@ def _cut_short(number: int, frame: FrameType | None) -> None:
     raise _CutShort
 
 
-def environment_for(settings: Settings, plan: Plan) -> dict[str, str]:
+def _environment_for(settings: Settings, plan: Plan) -> dict[str, str]:
     """What the program is started with: the run, the plan, and our folder before all others that Python looks in."""
     given = os.environ.get("PYTHONPATH")
     environment = {

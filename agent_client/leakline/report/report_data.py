@@ -70,7 +70,7 @@ class Ending:
         return how if self.is_noted else f"without a word; {how}"
 
 
-def ending_of(
+def _ending_of(
     path: Path, who: ProcessIdentity, batches: Sequence[Batch], end: Record | None
 ) -> Ending | None:
     """Return how a process ended whose last record is ``end``; None if it finished, or goes on as far as is known."""
@@ -185,7 +185,7 @@ def load(spools: Sequence[Path]) -> Recording:
         damaged.append(held.missing)
         batches.extend(own)
         ended = ended and held.end is not None
-        ending = ending_of(path, process, own, held.end)
+        ending = _ending_of(path, process, own, held.end)
         if ending is not None:
             endings.append(ending)
     if not headers:
@@ -285,8 +285,8 @@ def _process(
         first=first,
         last=rows[-1] if rows else None,
         objects=_objects(history, recording.history, start, verdict),
-        peaks=phase_peaks(history),
-        seconds_per_generation=mean_of(history.series.get(SECONDS, ())),
+        peaks=_phase_peaks(history),
+        seconds_per_generation=_mean_of(history.series.get(SECONDS, ())),
     )  # fmt: skip
 
 
@@ -340,7 +340,7 @@ def _newest_values(history: ProcessHistory) -> dict[str, int | float]:
     return values
 
 
-def phase_peaks(history: ProcessHistory) -> tuple[tuple[str, int], ...]:
+def _phase_peaks(history: ProcessHistory) -> tuple[tuple[str, int], ...]:
     """The highest resident memory of each phase over all its executions; of phases that a snapshot ended."""
     found: dict[str, int] = {}
     for phase, value in zip(history.phase, history.series.get(PHASE_PEAK, ()), strict=False):
@@ -349,7 +349,7 @@ def phase_peaks(history: ProcessHistory) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(found.items(), key=lambda row: (-row[1], row[0])))
 
 
-def mean_of(column: Sequence[Value]) -> float | None:
+def _mean_of(column: Sequence[Value]) -> float | None:
     known = [value for value in column if value is not None]
     return sum(known) / len(known) if known else None
 

@@ -102,7 +102,7 @@ class Allocations:
             traced = tracemalloc.take_snapshot()
         finally:
             self._end()
-        lines = list(kept_lines(traced))[:LINES_REPORTED]
+        lines = list(_kept_lines(traced))[:LINES_REPORTED]
         text = "; ".join(f"{line} {format_bytes(size)} ({count:,})" for line, size, count in lines)
         data = {"text": text, "seconds": round(seconds, 3), "lines": [list(each) for each in lines]}
         self._note("mark", NAME, data)
@@ -115,7 +115,7 @@ class Allocations:
             tracemalloc.stop()
 
 
-def kept_lines(traced: Any) -> Iterator[tuple[str, int, int]]:
+def _kept_lines(traced: Any) -> Iterator[tuple[str, int, int]]:
     """(file:line, bytes, blocks) of what was allocated while it was traced and is still there, the largest first."""
     ours = __file__.rsplit("/", 2)[0]
     for each in traced.statistics("lineno"):

@@ -100,7 +100,7 @@ def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str |
 
     ``last``: its `last_readings`. ``kills_since``: kills that the kernel counted in its memory group after them.
     """
-    used, limit = unreclaimable(last), last.get("cgroup.limit_bytes")
+    used, limit = _unreclaimable(last), last.get("cgroup.limit_bytes")
     if kills_since > 0:
         return f"{MEMORY}: the kernel killed in its memory group{_of_limit(used, limit)}"
     if used is not None and limit and used >= NEARLY_ALL * limit:
@@ -111,7 +111,7 @@ def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str |
     return None
 
 
-def unreclaimable(samples: Mapping[str, Number]) -> Number | None:
+def _unreclaimable(samples: Mapping[str, Number]) -> Number | None:
     """Of the memory group, in bytes: without the file pages that the kernel drops before it kills."""
     used = samples.get("cgroup.used_bytes")
     return None if used is None else max(0, used - samples.get("cgroup.active_file_bytes", 0))

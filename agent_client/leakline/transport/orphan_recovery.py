@@ -264,7 +264,7 @@ def upload_sentence(done: Uploaded) -> str:
     if done.refused:
         parts.append(f"{done.refused} refused")
     if done.held is not None:
-        parts += damage_reported(done.held)
+        parts += _damage_reported(done.held)
     if done.state == "killed":
         parts.append(f"killed ({done.reason})")
     elif done.state == "silent":
@@ -274,7 +274,7 @@ def upload_sentence(done: Uploaded) -> str:
     return ", ".join(parts)
 
 
-def damage_reported(held: Holdings) -> list[str]:
+def _damage_reported(held: Holdings) -> list[str]:
     """What of a spool is lost, in words."""
     parts = []
     if held.damaged_bytes:

@@ -46,7 +46,7 @@ class Message:
 _SIZES: Final = ((8, 300), (3, 200), (2, 100), (1, 40))
 
 
-def render_standard(message: Message) -> bytes:
+def _render_standard(message: Message) -> bytes:
     """UTF-8 JSON of at most MAX_BODY_BYTES; lists and texts are shortened, never left out."""
     facts = dict(message.facts)
     facts["link"] = message.server_url.rstrip("/") + str(facts.get("link", "/"))
@@ -210,7 +210,7 @@ MAX_FALLBACK_CHARACTERS: Final = 1_000
 _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
-def render_slack(message: Message) -> bytes:
+def _render_slack(message: Message) -> bytes:
     """UTF-8 JSON of at most MAX_BODY_BYTES; whole lines are left out from the end where it would be longer."""
     parts = read(message)
     for kept in range(len(parts.lines), -1, -1):
@@ -257,6 +257,6 @@ def _slack_link(link: str) -> dict[str, Any]:
 
 # Format name -> what makes the body (UTF-8, at most MAX_BODY_BYTES).
 FORMATS: Final[Mapping[str, Callable[[Message], bytes]]] = {
-    "standard": render_standard,
-    "slack": render_slack,
+    "standard": _render_standard,
+    "slack": _render_slack,
 }

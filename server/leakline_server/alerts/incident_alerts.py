@@ -80,7 +80,7 @@ def hearing(
         return None
     closed = holding.get("closed")
     if closed is not None:
-        if not is_back(closed, began_at):
+        if not _is_back(closed, began_at):
             return None
         history, note = _since(history, closed.created_at, now), closed.reason
     acknowledged = holding.get("acknowledged")
@@ -98,7 +98,7 @@ def hearing(
     return Hearing(since, note, expired.reason if is_again else None)
 
 
-def is_back(closed: Acknowledgement, began_at: float) -> bool:
+def _is_back(closed: Acknowledgement, began_at: float) -> bool:
     """Whether a run that began then runs what was changed when the leak was closed."""
     return began_at > closed.created_at
 
@@ -154,7 +154,7 @@ def _alert_of_change(
     heard = hearing(of_leak, change, before, run.began_at, run.at)
     if heard is None:
         return None
-    event = event_for(change.after, change.finding.kind, heard.history.event)
+    event = _event_for(change.after, change.finding.kind, heard.history.event)
     if event is None or not is_believed(event, change.stood_seconds, run):
         return None
     way = way_to_tell(event, heard.history, run.at, change.still_seconds)
@@ -171,7 +171,7 @@ def _alert_of_change(
     return _alert(event, change, before, run, facts, DIGEST if way == "digest" else "")
 
 
-def event_for(status: str | None, kind: str, last_event: str | None) -> str | None:
+def _event_for(status: str | None, kind: str, last_event: str | None) -> str | None:
     """Return the event to send, or None. ``status`` is the incident's now, ``last_event`` the last event reported
     of it.
     """

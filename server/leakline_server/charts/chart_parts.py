@@ -244,7 +244,7 @@ HORIZON: Final = 0.25
 FAR: Final = 3.0
 
 
-def one_unit(verdict: Mapping[str, Any] | None, axis: Axis) -> float | None:
+def _one_unit(verdict: Mapping[str, Any] | None, axis: Axis) -> float | None:
     """How long what the verdict counts by is on the axis; None where the two do not fit."""
     seconds = UNITS_OF_TIME.get((verdict or {}).get("unit", ""))
     if axis.unit == "generation":
@@ -254,7 +254,7 @@ def one_unit(verdict: Mapping[str, Any] | None, axis: Axis) -> float | None:
 
 def start_bands(verdict: Mapping[str, Any] | None, axis: Axis) -> tuple[Band, ...]:
     """The interval in which the largest leak began, as a band half a generation wider than its ends."""
-    one = one_unit(verdict, axis)
+    one = _one_unit(verdict, axis)
     if one is None:
         return ()
     for finding in (verdict or {}).get("findings", ()):
@@ -299,7 +299,7 @@ def forecast(
 ) -> tuple[Cone | None, tuple[Level, ...]]:
     """The growth carried on for a while, and the limit where it is near enough to be seen with the run."""
     growth = (verdict or {}).get("growth_bytes_per_generation")
-    one = one_unit(verdict, axis)
+    one = _one_unit(verdict, axis)
     if verdict is None or last is None or one is None:
         return None, ()
     # The end of a device's memory is no line among the memory of the process.

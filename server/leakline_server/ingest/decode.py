@@ -442,7 +442,7 @@ _EVENT_NUMBERS: Final[Mapping[str, tuple[_Number, ...]]] = {
 
 
 def _check_event(i: int, event: wire_types.Event) -> None:
-    if deeper_than(event.data, MAX_DEPTH - 2):
+    if _deeper_than(event.data, MAX_DEPTH - 2):
         raise too_deep(MAX_DEPTH)
     for number in _EVENT_NUMBERS.get(event.kind, ()):
         value = event.data.get(number.name)
@@ -489,11 +489,11 @@ def _check_lines(i: int, lines: Any) -> None:
         raise InvalidField(f"events[{i}].data.lines", lines, where)
 
 
-def deeper_than(thing: Any, depth: int) -> bool:
+def _deeper_than(thing: Any, depth: int) -> bool:
     if isinstance(thing, dict):
-        return depth == 0 or any(deeper_than(v, depth - 1) for v in thing.values())
+        return depth == 0 or any(_deeper_than(v, depth - 1) for v in thing.values())
     if isinstance(thing, list):
-        return depth == 0 or any(deeper_than(v, depth - 1) for v in thing)
+        return depth == 0 or any(_deeper_than(v, depth - 1) for v in thing)
     return False
 
 

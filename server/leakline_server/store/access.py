@@ -107,7 +107,7 @@ def find_token(engine: Engine, digest: str) -> Token | None:
     return None if row is None else _as_token(row)
 
 
-def find_by_id(connection: Connection, token_id: int) -> Token | None:
+def _find_by_id(connection: Connection, token_id: int) -> Token | None:
     row = connection.execute(select(*_COLUMNS).where(tokens.c.id == token_id)).first()
     return None if row is None else _as_token(row)
 
@@ -136,7 +136,7 @@ def note_use(engine: Engine, token: Token, now: float) -> bool:
     return True
 
 
-def has_admin(connection: Connection, now: float) -> bool:
+def _has_admin(connection: Connection, now: float) -> bool:
     admins = select(tokens.c.id).where(tokens.c.scope == "admin", _may_be_used(now)).limit(1)
     return connection.execute(admins).first() is not None
 
@@ -213,7 +213,7 @@ def can_sign_in(engine: Engine, now: float) -> bool:
     with engine.connect() as connection:
         if not inspect(connection).has_table(tokens_table.name):
             return False
-        return _stored(connection) is not None or has_admin(connection, now)
+        return _stored(connection) is not None or _has_admin(connection, now)
 
 
 def begin(engine: Engine, digest: str, proof: int | str, now: float, seconds: float) -> bool:
@@ -245,7 +245,7 @@ def find_session(engine: Engine, digest: str) -> Session | None:
         row = connection.execute(select(sessions).where(sessions.c.digest == digest)).first()
         if row is None:
             return None
-        token = None if row.token_id is None else find_by_id(connection, row.token_id)
+        token = None if row.token_id is None else _find_by_id(connection, row.token_id)
     return Session(row.expires_at, token)
 
 

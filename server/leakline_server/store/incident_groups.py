@@ -110,7 +110,7 @@ def end(connection: Connection, project: str, fingerprint: str, kind: Kind, now:
     return ended.first() is not None
 
 
-def of_leaks(
+def _of_leaks(
     connection: Connection, leaks: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], list[Acknowledgement]]:
     """All that was ever said of these (project, fingerprint), in order of time."""
@@ -200,7 +200,7 @@ def list_groups(engine: Engine, filters: GroupFilter) -> dict[str, Any]:
         found = connection.execute(_page(filters).limit(limit + 1)).all()
         rows = found[:limit]
         leaks = [(row.project, row.fingerprint) for row in rows]
-        seen, said = _seen_in(connection, leaks), of_leaks(connection, leaks)
+        seen, said = _seen_in(connection, leaks), _of_leaks(connection, leaks)
     items = [
         _group(row, seen[row.project, row.fingerprint], said.get((row.project, row.fingerprint), ()), filters.now)
         for row in rows

@@ -111,7 +111,12 @@ def compare_page(
         changes=_changes(comparison, unit),
         sections=tuple(
             _sections(
-                axis_of_both(before, after), comparison, trends, unit, process, after["environment"]
+                _axis_of_both(before, after),
+                comparison,
+                trends,
+                unit,
+                process,
+                after["environment"],
             )
         ),
         phase_accounts=_phase_accounts(axis, (before, after), phase_accounts, unit)
@@ -131,7 +136,7 @@ def compared_lines(
     stretch: Stretch,
 ) -> dict[str, tuple[Line, ...]]:
     """Chart -> its lines over a stretch of the axis, of which ``trends`` are."""
-    axis, ends = axis_of_both(before, after), (math.floor(stretch.first), math.ceil(stretch.last))
+    axis, ends = _axis_of_both(before, after), (math.floor(stretch.first), math.ceil(stretch.last))
     if axis is None:
         return {}
     drawn = [chart_builder.overlay_chart(axis, *trends)]
@@ -157,7 +162,7 @@ def _has_phases(axis: Axis) -> bool:
     return axis.unit == "generation"
 
 
-def axis_of_both(before: Json, after: Json) -> Axis | None:
+def _axis_of_both(before: Json, after: Json) -> Axis | None:
     """None where they have none in common: a second is no generation, nor an epoch a step."""
     axis = axis_of(before)
     return axis if axis == axis_of(after) else None

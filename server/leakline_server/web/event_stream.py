@@ -50,7 +50,7 @@ _BEAT: Final = b": still here\n\n"
 router = APIRouter(prefix="/api/v1")
 
 
-class LiveStream(Response):
+class _LiveStream(Response):
     """An answer that goes on until one side ends it."""
 
     media_type = "text/event-stream"
@@ -131,7 +131,7 @@ _EVENTS: Final[dict[str, Any]] = {
     "/runs/{run}/live",
     tags=["samples"],
     summary="Live updates as server-sent events",
-    response_class=LiveStream,
+    response_class=_LiveStream,
     responses={200: _EVENTS, 404: {"model": api_schemas.Error, "description": "no such run"}},
 )
 async def live(
@@ -152,7 +152,7 @@ async def live(
             f"{MAX_LIVE_STREAMS} live pages are open; close some, or read the run without its stream",
             retry_after_seconds=30,
         )
-    return LiveStream(use, run, tuple(name or HEADLINE), _known(last_event_id, since))
+    return _LiveStream(use, run, tuple(name or HEADLINE), _known(last_event_id, since))
 
 
 def _known(last_event_id: str | None, since: int | None) -> int | None:

@@ -101,7 +101,7 @@ GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
 )  # fmt: skip
 
 
-def live_run_metrics(engine: Engine) -> Iterator[Metric]:
+def _live_run_metrics(engine: Engine) -> Iterator[Metric]:
     found, count = runs.live_runs(engine, MAX_RUNS)
     yield GaugeMetricFamily("leakline_live_runs", "Runs that are alive.", count)
     yield GaugeMetricFamily(
@@ -222,7 +222,7 @@ class _Figures:
         yield GaugeMetricFamily(
             "leakline_live_streams", "Open live streams.", self._services.live.listeners
         )
-        yield from live_run_metrics(self._services.engine)
+        yield from _live_run_metrics(self._services.engine)
         yield from self._sizes()
 
     def _sizes(self) -> Iterator[Metric]:

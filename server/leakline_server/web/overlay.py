@@ -121,10 +121,10 @@ class OverlayRun:
 def measured(runs: Sequence[Json], shown: Shown) -> bool:
     """Whether any of these runs has some of it."""
     names = {name for run in runs for name in run["series"]}
-    return any(_is_one(name, head) for name in names for head in measured_by(SERIES[shown]))
+    return any(_is_one(name, head) for name in names for head in _measured_by(SERIES[shown]))
 
 
-def measured_by(series: Series) -> tuple[str, ...]:
+def _measured_by(series: Series) -> tuple[str, ...]:
     """The names of which there must be one."""
     return series.names[:1] if series.whole else series.names
 
@@ -134,7 +134,7 @@ def _is_one(name: str, wanted: str) -> bool:
     return name.startswith(first) and name.endswith(last) if star else name == wanted
 
 
-def line_of(instances: Sequence[str], items: Sequence[Json], series: Series) -> Points | None:
+def _line_of(instances: Sequence[str], items: Sequence[Json], series: Series) -> Points | None:
     """The sum of the series at each generation end of one rank, its attempts joined.
 
     ``items`` are those of its run in an answer of `points.overlay`.
@@ -199,7 +199,7 @@ def _names(runs: Sequence[Json]) -> dict[str, str]:
     }
 
 
-def overlay_page(
+def _overlay_page(
     found: Sequence[OverlayRun],
     shown: Shown,
     choices: Sequence[Shown],
@@ -367,7 +367,7 @@ def show_overlay(use: Use, run: Ids = None, pick: Ids = None, series: str = "") 
     ]
     names = [(each.run_id, each.name) for each in left_out]
     moved = shifts(_starts(use, found, SERIES[shown]))
-    return render("overlay.html", overlay_page(laid, shown, choices, moved, names))
+    return render("overlay.html", _overlay_page(laid, shown, choices, moved, names))
 
 
 @router.get("/overlay/lines")
@@ -433,7 +433,7 @@ def _lines(
     )  # fmt: skip
     items = chart_points.overlay(use.engine, [each["id"] for each in found], query)["items"]
     of_runs = {
-        each["id"]: line_of(
+        each["id"]: _line_of(
             attempts[each["id"]], [item for item in items if item["run"] == each["id"]], series
         )
         for each in found
@@ -446,7 +446,7 @@ def _starts(use: Services, found: Sequence[Mapping[str, Any]], series: Series) -
     starts = {}
     for each in found:
         instances = attempts_of(each, processes_of(use, each))
-        first = first_generations(use.engine, each["id"], measured_by(series), _END, instances)
+        first = first_generations(use.engine, each["id"], _measured_by(series), _END, instances)
         if first:
             starts[each["id"]] = min(first.values())
     return starts

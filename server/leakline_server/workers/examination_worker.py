@@ -50,7 +50,7 @@ from ..worker_thread import ExaminerFigures
 from .examination import CannotLook, Closed, Look, Looked, Looking, NoRoom
 
 
-def examined_run(
+def _examined_run(
     connection: Connection, run: Mapping[str, Any], verdict: Verdict, now: float
 ) -> ExaminedRun:
     """Return the run with its verdict. ``run`` is its RunSummary, ``now`` in Unix seconds."""
@@ -62,7 +62,7 @@ def examined_run(
     )  # fmt: skip
 
 
-def alerts_of(
+def _alerts_of(
     connection: Connection,
     looks: Looks,
     changes: Sequence[IncidentChange],
@@ -83,7 +83,7 @@ def alerts_of(
     ]
 
 
-def alerts_of_silence(connection: Connection, concluded: Concluded, now: float) -> list[Alert]:
+def _alerts_of_silence(connection: Connection, concluded: Concluded, now: float) -> list[Alert]:
     """Of runs that fell silent, or were killed, and of processes that were killed while others go on."""
     found = [
         _of_silent_run(connection, run_id, now)
@@ -113,7 +113,7 @@ def _examined_last(connection: Connection, run_id: str, now: float) -> ExaminedR
     row = runs.row_of(connection, run_id)
     assert row is not None
     run = runs.summary(row)
-    return examined_run(connection, run, findings.verdict_of(connection, run_id, run["unit"]), now)
+    return _examined_run(connection, run, findings.verdict_of(connection, run_id, run["unit"]), now)
 
 
 def _of_incidents(
@@ -344,8 +344,8 @@ class Examiner:
                 # Another server has seen more, or the run was removed.
                 return 0
             changes = findings.save(connection, verdict, looked.as_json, looked.at)
-            examined = examined_run(connection, run, verdict, looked.at)
-            new = alerts_of(connection, looked.looks, changes, examined)
+            examined = _examined_run(connection, run, verdict, looked.at)
+            new = _alerts_of(connection, looked.looks, changes, examined)
             delivered = alert_rows.add(connection, new)
             end = leases.saved(connection, verdict.run, looked.seen, before)
         self._remember(verdict.run, end)
@@ -412,7 +412,7 @@ class Examiner:
     def _conclude(self, found: lifecycle.Suspects, run_ids: Sequence[str], now: float) -> None:
         with writing(self._engine) as connection:
             concluded = lifecycle.conclude(connection, found, run_ids)
-            new = alerts_of_silence(connection, concluded, now)
+            new = _alerts_of_silence(connection, concluded, now)
             delivered = alert_rows.add(connection, new)
         for run_id in (*concluded.runs, *(process.run_id for process in concluded.processes)):
             self._wakes.run(run_id)

@@ -75,7 +75,7 @@ class Fix:
     rejected: str | None = None
 
 
-def check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> list[AssertionCheck]:
+def _check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> list[AssertionCheck]:
     """Return every promise of every fix with what was measured. ``timelines``: each process place at its newest
     moment.
     """
@@ -350,9 +350,9 @@ def check_assertions(
     for assertion in declared_assertions(history):
         rows = found[assertion.origin]
         if len(rows) < _MAX_OF_AN_ORIGIN:
-            readings = band_readings if assertion.origin in BY_READING else budget_readings
+            readings = band_readings if assertion.origin in BY_READING else _budget_readings
             rows += [check(history, assertion, each) for each in readings(assertion, studies)]
-    found["fix"] = check_fixes(history, timelines)
+    found["fix"] = _check_fixes(history, timelines)
     found["count"] = _in_order(check_counts(history, [study.timeline for study in studies]))
     return tuple(
         row
@@ -395,7 +395,7 @@ def band_readings(band: Assertion, studies: Sequence[TimelineAnalysis]) -> list[
     return found or [Readings([], 0, is_measured=False)]
 
 
-def budget_readings(budget: Assertion, studies: Sequence[TimelineAnalysis]) -> list[Readings]:
+def _budget_readings(budget: Assertion, studies: Sequence[TimelineAnalysis]) -> list[Readings]:
     """Return a phase's amounts for each process it ran in, those of the run for all processes added up."""
     each = [(s.timeline.name, kept_amounts(s, budget, len(s.timeline))) for s in studies]
     if budget.metric != KEPT_BY_PHASE:

@@ -118,10 +118,10 @@ def _metric(history: RunHistory, name: str) -> str:
 
 
 def _is_phase(history: RunHistory, name: str) -> bool:
-    return any(lies_within(path, name) for path in history.phases) or has_run(history, name)
+    return any(lies_within(path, name) for path in history.phases) or _has_run(history, name)
 
 
-def has_run(history: RunHistory, phase: str) -> bool:
+def _has_run(history: RunHistory, phase: str) -> bool:
     """Return True if a snapshot of any process was taken in the phase or within it."""
     return any(
         path and lies_within(path, phase)
@@ -350,7 +350,7 @@ def budget_sentence(budget: Assertion, history: RunHistory, amounts: Amounts, be
     if not amounts:
         if budget.metric != KEPT_BY_PHASE:
             return f"No {unit} to judge yet."
-        if has_run(history, budget.name):
+        if _has_run(history, budget.name):
             return f"{budget.name} ran in one {unit}; it is judged from the second on."
         return f"{budget.name} never ran."
     generation, most = max(amounts, key=lambda each: (each[1], -each[0]))

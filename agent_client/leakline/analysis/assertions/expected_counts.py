@@ -392,10 +392,10 @@ def with_accepted(
     declared: Sequence[Expectation], accepted: Iterable[Expectation]
 ) -> tuple[Expectation, ...]:
     """Both; of a type that the program speaks of itself, what it says alone, wherever it says it."""
-    return (*declared, *(a for a in accepted if not is_declared(a.type, declared)))
+    return (*declared, *(a for a in accepted if not _is_declared(a.type, declared)))
 
 
-def is_declared(name: str, expectations: Iterable[Expectation]) -> bool:
+def _is_declared(name: str, expectations: Iterable[Expectation]) -> bool:
     return any(not e.accepted and stands_for(e.type, name) for e in expectations)
 
 
@@ -415,7 +415,7 @@ def stable_counts(history: RunHistory) -> tuple[StableCount, ...]:
         {name for view in views for name in types_of(view.timeline) if _is_of_a_program(name)}
     ):
         accepted = [e for e in expected if e.accepted and e.type == name]
-        if is_declared(name, expected):
+        if _is_declared(name, expected):
             continue
         for after, count in _agreed(views, name):
             if not _is_expected(accepted, after, count):

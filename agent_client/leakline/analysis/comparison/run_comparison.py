@@ -104,8 +104,8 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         memory_after=_memory_after(a, b, shared, both),
         generations_passed=went_by,
         survival=survival_change(
-            survival_of(before, a.verdict),
-            survival_of(after, b.verdict),
+            _survival_of(before, a.verdict),
+            _survival_of(after, b.verdict),
             before.unit,
             after.unit,
         ),
@@ -390,7 +390,7 @@ def _flat(environment: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def survival_of(history: RunHistory, verdict: Verdict) -> Survival:
+def _survival_of(history: RunHistory, verdict: Verdict) -> Survival:
     known = [timeline.generations[-1] for timeline in timelines_of(history) if timeline.generations]
     return Survival(max(known, default=None), history.ended, verdict.oom.generation)
 

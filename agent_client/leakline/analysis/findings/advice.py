@@ -331,7 +331,7 @@ def _bounds(a: Assessed, timeline: Timeline | None) -> list[str]:
         for path in kept[:1]
     ]
     undeclared = owner.role == "container" and _CACHE not in owner.name and not owner.overfull
-    if undeclared and path_is_bounded_by_design(a):
+    if undeclared and _path_is_bounded_by_design(a):
         tracked = timeline is not None and owner.name in tracked_names(timeline)
         what = "its capacity" if tracked else "it"
         lines.append(
@@ -354,7 +354,7 @@ def _where(a: Assessed) -> str:
     return "time " + a.cause.place.phase + " ends" if a.cause.place.phase else "generation"
 
 
-def path_is_bounded_by_design(a: Assessed) -> bool:
+def _path_is_bounded_by_design(a: Assessed) -> bool:
     """A container that alone carries a growth that matters may be a buffer nobody declared."""
     return "counts" in a.witnesses and a.scale.is_material(a.cause.rate.estimate, a.window)
 

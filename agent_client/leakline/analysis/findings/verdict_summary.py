@@ -332,13 +332,13 @@ def raised(
     for each in findings:
         until = on_device if each.kind in OF_DEVICES else ahead
         if until is not None:
-            grade = min(each.priority, by_limit(each, until, limits), key=order.index)
+            grade = min(each.priority, _by_limit(each, until, limits), key=order.index)
             each = replace(each, priority=grade)
         found.append(each)
     return found
 
 
-def by_limit(finding: Finding, ahead: Ahead, limits: Priorities = DEFAULTS) -> Priority:
+def _by_limit(finding: Finding, ahead: Ahead, limits: Priorities = DEFAULTS) -> Priority:
     """Rate what a finding has taken and takes until the end by its share of the limit."""
     if finding.status not in ("watch", "suspected", "confirmed"):
         return "minor"

@@ -321,7 +321,7 @@ def _oom(
     elif planned is None and seconds is not None and seconds * soonest > _YEAR_SECONDS:
         sentence = "not within a year at this rate"
     else:
-        sentence = oom_sentence(found, history.unit, history.ended, device)
+        sentence = _oom_sentence(found, history.unit, history.ended, device)
     return replace(found, sentence=sentence)
 
 
@@ -361,7 +361,7 @@ def _risk(end: _Distance, confirmed: bool) -> Risk:
     return "low" if near else "none"
 
 
-def oom_sentence(oom: OomForecast, unit: str, ended: bool, device: str = "") -> str:
+def _oom_sentence(oom: OomForecast, unit: str, ended: bool, device: str = "") -> str:
     """Return ``OOM near generation 415 of 1,000 at this rate (380 to 460), about 2026-11-26 15:04 UTC``.
 
     ``device``: the name of the one that runs out, ``GPU 0``; empty for the memory of processes.

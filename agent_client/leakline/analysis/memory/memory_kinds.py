@@ -152,7 +152,7 @@ def channels_of(timeline: Timeline, *, ranks_until: float | None = None) -> tupl
     found = []
     for series in CHILDREN:
         values = _column(timeline, series)
-        covered = reported_by_ranks(timeline, ranks_until)
+        covered = _reported_by_ranks(timeline, ranks_until)
         ranks = _column(timeline, _of_ranks(series)) if covered else ()
         if values and ranks:
             ranks = (*ranks[:covered], *[ranks[covered - 1]] * (len(ranks) - covered))
@@ -173,7 +173,7 @@ def channels_of(timeline: Timeline, *, ranks_until: float | None = None) -> tupl
     return tuple(found)
 
 
-def reported_by_ranks(timeline: Timeline, until: float | None) -> int:
+def _reported_by_ranks(timeline: Timeline, until: float | None) -> int:
     """Return in how many of the first generations the ranks among the children have reported themselves."""
     if until is None or not any(timeline.has(_of_ranks(series)) for series in CHILDREN):
         return 0
@@ -296,7 +296,7 @@ def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = N
     of_devices = [series for index in _devices(timeline) for series in _of_device(index)]
     ends = [last_read(timeline.private_read, end)]
     if any(timeline.has(_of_ranks(series)) for series in CHILDREN):
-        ends.append(reported_by_ranks(timeline, ranks_until))
+        ends.append(_reported_by_ranks(timeline, ranks_until))
     alongside = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(timeline.series) else ()
     for series in filter(timeline.has, (*CHILDREN, SHARED, *of_devices, _METAL, *alongside)):
         known = [i for i, value in enumerate(timeline.values(series)[:end]) if value is not None]

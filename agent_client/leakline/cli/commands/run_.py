@@ -50,7 +50,7 @@ AFTERWARDS_SECONDS = 10.0
 
 
 def configure_run(parser: argparse.ArgumentParser) -> None:
-    add_run_options(parser)
+    _add_run_options(parser)
     parser.add_argument(
         "--children", action="store_true",
         help="also look into the Python programs that it starts, not only at how much memory they have",
@@ -63,7 +63,7 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
     """Those that `leakline.init` has as arguments."""
     parser.add_argument(
         "--project", help="groups runs; default: LEAKLINE_PROJECT, that of the token, else default"
@@ -82,7 +82,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", default=None, help="no lines of ours")
 
 
-def settings_of(options: argparse.Namespace) -> Settings:
+def _settings_of(options: argparse.Namespace) -> Settings:
     settings = resolve(
         project=options.project, name=options.name, tags=options.tags or None, server=options.server,
         mode=options.mode, directory=options.directory, quiet=options.quiet,
@@ -94,7 +94,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
 def main_run(options: argparse.Namespace) -> int:
     """The exit status of the program; ended by a signal, so are we."""
     command = _command(options.program)
-    settings = settings_of(options)
+    settings = _settings_of(options)
     if settings.mode == "disabled":
         return _as_it_is(command)
     set_up()
@@ -226,13 +226,13 @@ ENDED = "it has ended; how is known to nobody but what started it"
 
 def configure_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pid", metavar="PID", type=int, help="the number of the process")
-    add_run_options(parser)
+    _add_run_options(parser)
 
 
 def main_watch(options: argparse.Namespace) -> int:
     if options.pid <= 0:
         raise BadArgument("PID", options.pid, "must be the number of a process")
-    settings = settings_of(options)
+    settings = _settings_of(options)
     check(options.pid)
     if settings.mode == "disabled":
         return 0

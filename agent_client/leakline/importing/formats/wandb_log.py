@@ -50,7 +50,7 @@ _NUMBER: Final = 0xBEE1
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
-def records_of(path: Path) -> Iterator[bytes]:
+def _records_of(path: Path) -> Iterator[bytes]:
     """Raises ImportRefused, with the offset in the file where it is damaged."""
     try:
         with path.open("rb") as file:
@@ -113,11 +113,11 @@ _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 _LONGEST: Final = 10
 
 
-class NotProtobuf(ValueError):
+class _NotProtobuf(ValueError):
     """Where a message ends within a field, or a field is of no known kind."""
 
 
-def fields_of(message: bytes) -> Iterator[tuple[int, Value]]:
+def _fields_of(message: bytes) -> Iterator[tuple[int, Value]]:
     """(number, value) in the order of the message. Raises NotProtobuf."""
     at = 0
     while at < len(message):
@@ -137,12 +137,12 @@ def fields_of(message: bytes) -> Iterator[tuple[int, Value]]:
             yield number, float(struct.unpack("<f", _piece(message, at, 4))[0])
             at += 4
         else:
-            raise NotProtobuf(f"a field of kind {kind}")
+            raise _NotProtobuf(f"a field of kind {kind}")
 
 
 def _piece(message: bytes, at: int, length: int) -> bytes:
     if at + length > len(message):
-        raise NotProtobuf("it ends within a field")
+        raise _NotProtobuf("it ends within a field")
     return message[at : at + length]
 
 
@@ -150,12 +150,12 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     value = 0
     for index in range(_LONGEST):
         if at + index >= len(message):
-            raise NotProtobuf("it ends within a number")
+            raise _NotProtobuf("it ends within a number")
         byte = message[at + index]
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value, at + index + 1
-    raise NotProtobuf("a number of more than 64 bits")
+    raise _NotProtobuf("a number of more than 64 bits")
 
 
 def signed(value: Value) -> int:
@@ -227,10 +227,10 @@ def _axis_note(axis: str | None) -> str:
 
 
 def _records(path: Path) -> Iterator[dict[int, Value]]:
-    for number, record in enumerate(records_of(path), 1):
+    for number, record in enumerate(_records_of(path), 1):
         try:
-            yield dict(fields_of(record))
-        except NotProtobuf as error:
+            yield dict(_fields_of(record))
+        except _NotProtobuf as error:
             raise ImportRefused(path, f"is no record of W&B ({error})", number) from error
 
 
@@ -345,8 +345,8 @@ def _amount(fields: Mapping[int, Value]) -> float | None:
 
 def _fields(path: Path, number: int, message: bytes) -> Iterator[tuple[int, Value]]:
     try:
-        yield from fields_of(message)
-    except NotProtobuf as error:
+        yield from _fields_of(message)
+    except _NotProtobuf as error:
         raise ImportRefused(path, f"record {number} is not what W&B writes ({error})") from error
 
 

@@ -44,7 +44,7 @@ def has_context(index: int) -> bool:
     return ask is None or bool(ask(index))
 
 
-def is_rocm() -> bool:
+def _is_rocm() -> bool:
     """ROCm answers under the name of CUDA, and NVML knows nothing of its cards."""
     return getattr(sys.modules.get("torch.version"), "hip", None) is not None
 
@@ -61,7 +61,7 @@ class Cards:
 
     def handles(self) -> dict[int, Any]:
         """The devices that the program uses through torch; while it uses none, all that it may use."""
-        if is_rocm():
+        if _is_rocm():
             return {}
         if self._opened != self._driver.opened:
             self._opened = self._driver.opened
@@ -92,7 +92,7 @@ class Cards:
         order = os.environ.get("CUDA_DEVICE_ORDER")
         if self._asked_with != (visible, order):
             self._asked_with = (visible, order)
-            found = listed_cards(self._driver, visible, by_bus=order == "PCI_BUS_ID")
+            found = _listed_cards(self._driver, visible, by_bus=order == "PCI_BUS_ID")
             self._listed = {index: card for index, card in enumerate(found) if card is not None}
         return self._listed
 
@@ -114,7 +114,7 @@ def visible_entries(text: str) -> list[int] | list[str]:
     return numbers if _is_without_doubles(numbers) else []
 
 
-def listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[Any | None]:
+def _listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[Any | None]:
     """The handles in the order in which CUDA will number them; None for one that cannot be known."""
     cards = _cards(driver)
     entries = list(range(len(cards))) if visible is None else visible_entries(visible)

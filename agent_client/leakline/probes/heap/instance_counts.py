@@ -421,7 +421,7 @@ class Untracked:
     def __init__(self, kinds: Callable[[Iterable[object]], Iterable[type]]) -> None:
         self._kinds = kinds
         self._by_kind: defaultdict[type, list[Any]] = defaultdict(list)
-        self._one_holder = references_with_one_holder()
+        self._one_holder = _references_with_one_holder()
         # Addresses of those with several references, which are met again. What an array uses the memory of is among
         # them when something else led us there as well: the array is one holder, that the other.
         self.shared: set[int] = set()
@@ -482,7 +482,7 @@ class Untracked:
         return new
 
 
-def references_with_one_holder() -> int:
+def _references_with_one_holder() -> int:
     """What is read of an object in a list of ours that one container of the program refers to, too.
 
     Never reached where the interpreter counts references per thread: then every object is remembered.

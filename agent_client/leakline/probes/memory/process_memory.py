@@ -177,7 +177,7 @@ def read_private_bytes() -> int:
     return private if private is not None else _private_by_psutil()
 
 
-def read_resident_bytes() -> int | None:
+def _read_resident_bytes() -> int | None:
     """Resident bytes of this process in about 2 microseconds; None where there is no procfs."""
     return _own.read_resident_bytes()
 
@@ -318,7 +318,7 @@ class PeakMemory:
         *,
         exact: bool = False,
         read: Callable[[], dict[str, Number]] = read_process,
-        look: Callable[[], int | None] = read_resident_bytes,
+        look: Callable[[], int | None] = _read_resident_bytes,
         read_mark: Callable[[], Number | None] = read_peak_bytes,
     ) -> None:
         self._read, self._look, self._read_mark = read, look, read_mark

@@ -54,10 +54,10 @@ class Headroom(NamedTuple):
 
 def read_headroom() -> Headroom | None:
     """The tighter of both; None where neither is known."""
-    return headroom_of({**read_cgroup(), **read_system()})
+    return _headroom_of({**read_cgroup(), **read_system()})
 
 
-def headroom_of(samples: Mapping[str, Number]) -> Headroom | None:
+def _headroom_of(samples: Mapping[str, Number]) -> Headroom | None:
     found = []
     if "cgroup.limit_bytes" in samples:
         limit = int(samples["cgroup.limit_bytes"])

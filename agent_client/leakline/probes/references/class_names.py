@@ -85,10 +85,10 @@ def basic_bytes(cls: type) -> int | None:
 
 def fixed_bytes(cls: type) -> int:
     """Bytes that every instance has, also of types whose instances differ in size."""
-    return basic_size(cls) + (_COLLECTOR_BYTES if is_collectable(cls) else 0)
+    return _basic_size(cls) + (_COLLECTOR_BYTES if is_collectable(cls) else 0)
 
 
-def basic_size(cls: type) -> int:
+def _basic_size(cls: type) -> int:
     """Return the bytes of the struct that stands for an instance."""
     return int(_basicsize_of(cls))
 
@@ -144,7 +144,7 @@ def _adds_a_struct(cls: type) -> bool:
     names = _names_of(cls)
     fields = sum(type(value) is MemberDescriptorType for value in names.values())
     own = fields + ("__dict__" in names) + ("__weakref__" in names)
-    return basic_size(cls) - basic_size(_base_of(cls) or object) > _POINTER * own
+    return _basic_size(cls) - _basic_size(_base_of(cls) or object) > _POINTER * own
 
 
 def _is_opaque(cls: type) -> bool:

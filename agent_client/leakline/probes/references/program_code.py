@@ -34,7 +34,7 @@ def user_modules() -> Iterator[tuple[str, ModuleType]]:
         known = _known_modules.get(name)
         if known is None or known[0] != id(module):
             # A lazy module is a subclass whose attributes load things: left alone.
-            is_own = type(module) is ModuleType and is_user_module(name)
+            is_own = type(module) is ModuleType and _is_user_module(name)
             known = _known_modules[name] = (id(module), is_own)
         # `__mp_main__` is `__main__` again.
         if known[1] and id(module) not in seen:
@@ -50,17 +50,17 @@ def user_classes() -> Iterator[type]:
         module = module_name(cls)
         own = known.get(module)
         if own is None:
-            own = known[module] = is_user_module(module)
+            own = known[module] = _is_user_module(module)
         if own and is_heap_type(cls) and hashes_plainly(cls):
             yield cls
 
 
 def is_user_class(cls: type) -> bool:
     """Made by a ``class`` statement of the program's own modules."""
-    return is_heap_type(cls) and hashes_plainly(cls) and is_user_module(module_name(cls))
+    return is_heap_type(cls) and hashes_plainly(cls) and _is_user_module(module_name(cls))
 
 
-def is_user_module(name: str | None) -> bool:
+def _is_user_module(name: str | None) -> bool:
     """``__main__`` and its package, and what is loaded from outside the standard library and installed packages."""
     if name is None:
         return False

@@ -141,7 +141,7 @@ class ReferrerSearch:
             if not level or is_over():
                 break
             climb.pass_by(level)
-            pairs = pairs_among(near.objects, [node.one for node in level.values()])
+            pairs = _pairs_among(near.objects, [node.one for node in level.values()])
             level = self._above(pairs, level, climb)
         self._settled |= self._by_function
         self._level = self._unsettled(self._level)
@@ -381,7 +381,7 @@ def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
             yield key, one
 
 
-def pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
+def _pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
     """What of the objects refers to the targets, or holds a tuple or dict that does and the collector does not list."""
     module = native_look()
     if module is not None:

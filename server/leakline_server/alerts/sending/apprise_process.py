@@ -27,7 +27,7 @@ def main() -> None:
     # By itself it would look for modules in its own folder.
     sys.path[:] = asked.pop("path")
     try:
-        refuse_redirects()
+        _refuse_redirects()
         answer: dict[str, Any] = {"taken": hand_over(**asked)}
     except Exception as error:  # noqa: BLE001 - a hundred services, each with errors of its own
         # Its text may hold the address.
@@ -38,7 +38,7 @@ def main() -> None:
     os._exit(0)
 
 
-def refuse_redirects() -> None:
+def _refuse_redirects() -> None:
     """A receiver that sends us elsewhere could make us reach inside our own network."""
     from requests import sessions
 

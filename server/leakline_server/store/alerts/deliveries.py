@@ -157,7 +157,7 @@ def reschedule(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> st
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
             return None
-        _settle(connection, _still_ours(claimed) & ~has_later(), "pending", made, due_at=due_at)
+        _settle(connection, _still_ours(claimed) & ~_has_later(), "pending", made, due_at=due_at)
         _settle(connection, _still_ours(claimed), SUPERSEDED, made)
         return _count_failure(connection, claimed, made)
 
@@ -200,7 +200,7 @@ def _settle_stale(connection: Connection, webhook_id: int, now: float) -> None:
         .correlate(deliveries)
     )
     # The pending ones were settled when the newer one was written; these were just being sent, by a process that died.
-    outdated = and_(deliveries.c.state == "claimed", has_later())
+    outdated = and_(deliveries.c.state == "claimed", _has_later())
     for which, state in ((has_expired, "expired"), (outdated, SUPERSEDED)):
         connection.execute(
             update(deliveries).where(of_webhook, which).values(state=state, claimed_until=None)
@@ -277,12 +277,12 @@ def supersede(connection: Connection, new_alerts: Sequence[str]) -> None:
     """
     connection.execute(
         update(deliveries)
-        .where(deliveries.c.state == "pending", has_later(_later.c.alert_id.in_(new_alerts)))
+        .where(deliveries.c.state == "pending", _has_later(_later.c.alert_id.in_(new_alerts)))
         .values(state=SUPERSEDED, claimed_until=None)
     )
 
 
-def has_later(*narrowed: ColumnElement[bool]) -> ColumnElement[bool]:
+def _has_later(*narrowed: ColumnElement[bool]) -> ColumnElement[bool]:
     """Return the condition that a newer state of the same thing is, or was, to be delivered to the same webhook."""
     same_subject = and_(
         _own_alert.c.incident_id.is_(None),

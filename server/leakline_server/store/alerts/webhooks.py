@@ -93,7 +93,7 @@ def register(
     A webhook that was disabled because its receiver asked for it (410) or failed for long stays so.
     """
     with writing(engine) as connection:
-        one_at_a_time(connection)
+        _one_at_a_time(connection)
         made = None
         if secret is None:
             secret, made = _stored_secret(connection, make_secret)
@@ -126,10 +126,10 @@ def register_apprise(engine: Engine, urls: Sequence[str], now: float) -> list[We
     """One webhook for each address of LEAKLINE_APPRISE_URLS; those it named before get nothing more."""
     of_apprise = webhooks.c.source == APPRISE
     with writing(engine) as connection:
-        one_at_a_time(connection)
+        _one_at_a_time(connection)
         gone = and_(of_apprise, webhooks.c.enabled, webhooks.c.url.not_in(urls))
         disable_where(connection, gone, NOT_BY_APPRISE)
-        enable_where(
+        _enable_where(
             connection,
             and_(
                 of_apprise,
@@ -151,7 +151,7 @@ def register_apprise(engine: Engine, urls: Sequence[str], now: float) -> list[We
 def stored_secret(engine: Engine, make_secret: Callable[[], str]) -> tuple[str, str | None]:
     """(the stored secret, the same again if it was made just now, to be shown once)."""
     with writing(engine) as connection:
-        one_at_a_time(connection)
+        _one_at_a_time(connection)
         return _stored_secret(connection, make_secret)
 
 
@@ -159,7 +159,7 @@ def enable_configured(engine: Engine, url: str) -> None:
     """The receiver of the environment takes messages again. What failed meanwhile stays failed."""
     own = and_(webhooks.c.source == ENVIRONMENT, webhooks.c.url == url)
     with writing(engine) as connection:
-        enable_where(
+        _enable_where(
             connection, and_(own, webhooks.c.disabled_reason.is_distinct_from(NO_LONGER_CONFIGURED))
         )
 
@@ -177,7 +177,7 @@ def get_webhook(engine: Engine, webhook_id: int) -> Webhook | None:
     return None if row is None else as_webhook(row)
 
 
-def enable_where(connection: Connection, which: ColumnElement[bool]) -> None:
+def _enable_where(connection: Connection, which: ColumnElement[bool]) -> None:
     connection.execute(
         update(webhooks)
         .where(which, webhooks.c.enabled.is_(False))
@@ -248,7 +248,7 @@ def as_webhook(row: Any) -> Webhook:
     )
 
 
-def one_at_a_time(connection: Connection) -> None:
+def _one_at_a_time(connection: Connection) -> None:
     """Webhooks are made by one process at a time. On SQLite the transaction that writes is alone already."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239115)")
@@ -300,7 +300,7 @@ class Trial:
 def make(engine: Engine, name: str, url: str, form: str, secret: str, now: float) -> Webhook:
     """A new webhook for every alert from now on. Raises TooManyWebhooks."""
     with writing(engine) as connection:
-        one_at_a_time(connection)
+        _one_at_a_time(connection)
         made = select(func.count()).select_from(webhooks).where(webhooks.c.source == API)
         if (connection.scalar(made) or 0) >= MAX_WEBHOOKS:
             raise TooManyWebhooks
@@ -331,7 +331,7 @@ def change(
         if values:
             connection.execute(update(webhooks).where(this).values(**values))
         if enabled is True:
-            enable_where(connection, this)
+            _enable_where(connection, this)
         if enabled is False:
             disable_where(connection, this & webhooks.c.enabled, BY_HAND)
     return get_webhook(engine, webhook_id)

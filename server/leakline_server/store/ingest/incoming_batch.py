@@ -55,7 +55,7 @@ class Rows:
         return Rows([self.names[i] for i in keep], self.values[keep])
 
 
-def no_rows(count: int, dtype: type[Any] = np.int64) -> Rows:
+def _no_rows(count: int, dtype: type[Any] = np.int64) -> Rows:
     return Rows((), np.empty((0, count), dtype))
 
 
@@ -94,7 +94,7 @@ class BatchColumns:
         for rows in (self.whole, self.holed, self.floats):
             if name in rows.names:
                 values = rows.values[rows.names.index(name)]
-                return Numbers(values) if rows is self.whole else with_holes(values)
+                return Numbers(values) if rows is self.whole else _with_holes(values)
         return None
 
     def slice(self, start: int, stop: int) -> BatchColumns:
@@ -121,7 +121,7 @@ class BatchColumns:
         )
 
 
-def with_holes(values: Array) -> Numbers:
+def _with_holes(values: Array) -> Numbers:
     """A row of `Rows` as a column: what is absent holds 0."""
     present = values != NOT_THERE if values.dtype.kind == "i" else ~np.isnan(values)
     if present.all():
@@ -273,7 +273,7 @@ class Body:
             for at in np.flatnonzero(ids == number):
                 if values.shape[1] != len(self):
                     return Numbers(np.full(len(self), values[at, 0], np.int64))
-                return with_holes(values[at])
+                return _with_holes(values[at])
         return None
 
     @cached_property

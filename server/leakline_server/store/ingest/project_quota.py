@@ -70,7 +70,7 @@ class TooMuchStored(Exception):
         self.project, self.limit, self.browser = project, limit, browser
 
 
-def day_of(now: float) -> int:
+def _day_of(now: float) -> int:
     return int(now // DAY_SECONDS)
 
 
@@ -82,16 +82,16 @@ def patience_seconds(now: float) -> int:
 
 def begin_run(connection: Connection, project: str, now: float, allowed: Allowance) -> None:
     """Count a run of today. Raises TooManyRuns and TooManyProjects; then the caller's transaction must not go on."""
-    found = _add(connection, project, day_of(now), runs=1)
+    found = _add(connection, project, _day_of(now), runs=1)
     if allowed.runs is not None and found.runs > allowed.runs:
         raise TooManyRuns(project, int(allowed.runs))
     if allowed.browser:
         share = share_of_browsers(BROWSER_RUNS_PER_DAY, allowed.runs)
-        if _add(connection, by_browsers(project), day_of(now), runs=1).runs > share:
+        if _add(connection, by_browsers(project), _day_of(now), runs=1).runs > share:
             raise TooManyRuns(project, share, browser=True)
     if found.runs == 1:
-        connection.execute(delete(intake).where(intake.c.day < day_of(now) - KEPT_DAYS))
-        if connection.execute(_PROJECTS, {"day": day_of(now)}).scalar_one() > PROJECTS_PER_DAY:
+        connection.execute(delete(intake).where(intake.c.day < _day_of(now) - KEPT_DAYS))
+        if connection.execute(_PROJECTS, {"day": _day_of(now)}).scalar_one() > PROJECTS_PER_DAY:
             raise TooManyProjects
 
 
@@ -101,12 +101,12 @@ def add_bytes(
     """Count what is stored in addition to batches. Raises TooMuchStored where there was no room before it; then the
     caller's transaction must not go on.
     """
-    found = _add(connection, project, day_of(now), bytes_=size)
+    found = _add(connection, project, _day_of(now), bytes_=size)
     if allowed.bytes is not None and found.bytes - size >= allowed.bytes:
         raise TooMuchStored(project, int(allowed.bytes))
     if allowed.browser:
         share = share_of_browsers(BROWSER_BYTES_PER_DAY, allowed.bytes)
-        found = _add(connection, by_browsers(project), day_of(now), bytes_=size)
+        found = _add(connection, by_browsers(project), _day_of(now), bytes_=size)
         if found.bytes - size >= share:
             raise TooMuchStored(project, share, browser=True)
 
@@ -160,7 +160,7 @@ class Intake:
             self._flush(connection, now)
 
     def _known(self, connection: Connection, project: str, now: float) -> _Project:
-        day = day_of(now)
+        day = _day_of(now)
         if day != self._day:
             # What is not written yet of yesterday bounds nothing any more.
             self._projects.clear()
@@ -181,7 +181,7 @@ class Intake:
 
 def of_today(connection: Connection, now: float | None = None) -> Iterable[Any]:
     """(project, runs, bytes), the fullest first."""
-    day = day_of(time.time() if now is None else now)
+    day = _day_of(time.time() if now is None else now)
     query = select(intake.c.project, intake.c.runs, intake.c.bytes).where(
         intake.c.day == day, _OF_ALL
     )

@@ -204,7 +204,7 @@ def reported_end(
     if state == "running":
         return _ends("running", "", None)
     if instance is None:
-        return _ends(kept_state(state, reason), reason, ended_at)
+        return _ends(_kept_state(state, reason), reason, ended_at)
     _end_process(connection, run.id, instance, state, reason, ended_at)
     of_attempt = _of_newest_attempt(connection, run.id)
     others = all(process.instance != instance for process in of_attempt)
@@ -212,11 +212,11 @@ def reported_end(
         # Others go on, or what ended was an attempt before this one.
         return {}
     if not of_attempt:
-        return _ends(kept_state(state, reason), reason, ended_at)
+        return _ends(_kept_state(state, reason), reason, ended_at)
     return _as_the_worst(of_attempt)
 
 
-def kept_state(state: str, reason: str) -> str:
+def _kept_state(state: str, reason: str) -> str:
     """Return the state that is kept of an end. What Ctrl-C ended was interrupted by a person, not killed."""
     if state == "terminated" and reason in INTERRUPTED:
         return "interrupted"
@@ -264,7 +264,7 @@ def _end_process(
         .where(same)
         .values(
             ended_at=ended_at,
-            end_state=kept_state(state, reason),
+            end_state=_kept_state(state, reason),
             end_reason=reason,
             end_inferred=found,
         )

@@ -109,7 +109,7 @@ class _Stored:
             yield block
 
 
-def load_process(
+def _load_process(
     connection: Connection, row: Row[Any], numbered: dict[str, int], part: InPart | None
 ) -> ProcessHistory:
     names = {number: name for name, number in numbered.items()}
@@ -404,7 +404,9 @@ def load_history_at(
             phases=tuple(msgspec.json.decode(run.phases)),
             # A process that has said hello and no more has no history.
             processes=tuple(
-                found for row in rows if len(found := load_process(connection, row, numbered, part))
+                found
+                for row in rows
+                if len(found := _load_process(connection, row, numbered, part))
             ),
             events=tuple(events),
             holders=tuple(load_holders(connection, run_id, among)),

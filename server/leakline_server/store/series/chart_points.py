@@ -58,7 +58,7 @@ from .summary_tree import (
 Shown = dict[str, list[Any]]
 
 
-def bucketed(
+def _bucketed(
     stored: Stored, names: Mapping[int, str], span: Span, points: int, most: int
 ) -> Iterator[tuple[int, Shown]] | None:
     """At most ``points`` points of each series that has some, each series made when it is asked for.
@@ -75,8 +75,8 @@ def bucketed(
     return _of_series(nodes, names, span.axis, narrower)
 
 
-def bucket_width(stored: Stored, points: int, most: int) -> int | None:
-    """Of how many sequence numbers each of at most ``points`` points is; None as `bucketed`."""
+def _bucket_width(stored: Stored, points: int, most: int) -> int | None:
+    """Of how many sequence numbers each of at most ``points`` points is; None as `_bucketed`."""
     width = _width(*stored.ends(), points)
     nodes = stored.nodes(width, axis_alone=True)
     if int(nodes.count.sum()) <= most:
@@ -295,12 +295,12 @@ def _read_process(
     most = CHUNK_RATIO * points
     if stored.count() > most:
         if query.phase is None and query.kind is None:
-            buckets_of = bucketed(stored, wanted, span, points, most)
+            buckets_of = _bucketed(stored, wanted, span, points, most)
             if buckets_of is not None:
                 found.add(instance, ((None, wanted[n], of_one) for n, of_one in buckets_of))
                 found.add_damaged(instance, stored.damaged)
                 return
-        elif (width := bucket_width(stored, points, most)) is not None:
+        elif (width := _bucket_width(stored, points, most)) is not None:
             chosen = _bucketed_by_phase(stored, wanted, query, filters, width)
             found.add(instance, chosen)
             found.add_damaged(instance, stored.damaged)

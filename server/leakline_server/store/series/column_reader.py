@@ -212,10 +212,10 @@ def read(
         high = np.searchsorted(only, [stretch.last for stretch in among], side="right")
         among = [stretch for stretch, some in zip(among, high > low, strict=True) if some]
     stored = _chunks(connection, key, {SEQUENCE, *wanted}, among)
-    return assemble(connection, key, wanted, names, among, stored, only, kind)
+    return _assemble(connection, key, wanted, names, among, stored, only, kind)
 
 
-def assemble(
+def _assemble(
     connection: Connection,
     key: Key,
     wanted: Collection[int],
@@ -318,10 +318,10 @@ def _of_batch(
         raise _Unreadable(_ALL) from error
     if len(body) != stretch.count:
         raise _Unreadable(_ALL)
-    return {number: from_body(body, stretch, number) for number in wanted}
+    return {number: _from_body(body, stretch, number) for number in wanted}
 
 
-def from_body(body: Body, stretch: Stretch, number: int) -> Column:
+def _from_body(body: Body, stretch: Stretch, number: int) -> Column:
     """One column of a batch that is not sealed."""
     if number == SEQUENCE:
         return Numbers(np.arange(stretch.first, stretch.first + stretch.count, dtype=np.int64))
@@ -540,7 +540,7 @@ def read_between(
         if number is not None:
             stored[number, first] = Chunk(*chunk)
     among = sorted([*among, *found.values()], key=lambda stretch: stretch.first)
-    block = assemble(connection, key, wanted, names, among, stored)
+    block = _assemble(connection, key, wanted, names, among, stored)
     # Of a batch that was sealed between the two questions, each snapshot is there twice.
     _, once = np.unique(block.numbers(SEQUENCE).values, return_index=True)
     return block if len(once) == len(block) else block.take(once)

@@ -203,7 +203,7 @@ def encode_rows(values: Array, cut: Cut | None) -> Iterator[tuple[int, Chunk, by
     """
     module = native()
     if module is None:
-        found = in_numpy(values, cut)
+        found = _in_numpy(values, cut)
     else:
         starts = np.empty(0, np.int64) if cut is None else cut.starts
         found = module.encode_table(np.ascontiguousarray(values), values.shape[1], starts)
@@ -217,7 +217,7 @@ def _chunk(values: Array, one: _Encoded) -> Chunk:
     return integer_chunk(values.shape[1], (first, last, low, high), width, payload)
 
 
-def in_numpy(values: Array, cut: Cut | None) -> list[_Encoded | None]:
+def _in_numpy(values: Array, cut: Cut | None) -> list[_Encoded | None]:
     """What `encode_table` of the native module gives."""
     lows, highs = values.min(axis=1), values.max(axis=1)
     there = lows != NOT_THERE

@@ -84,7 +84,7 @@ def _fill(found: Array, rows: Array | slice, values: Array, starts: Array, ends:
 
 def pack(records: Array, counts: Array) -> bytes:
     """The bytes of the records of pieces with ``counts`` entries each."""
-    return checked(checked_records(records, counts))
+    return checked(_checked_records(records, counts))
 
 
 def checked(records: bytes) -> bytes:
@@ -92,7 +92,7 @@ def checked(records: bytes) -> bytes:
     return zlib.crc32(records).to_bytes(4, "little") + records
 
 
-def checked_records(records: Array, counts: Array) -> bytes:
+def _checked_records(records: Array, counts: Array) -> bytes:
     """The same without a checksum."""
     same = records[:, MIN].min() == records[:, MAX].max()
     if same and (records[:, PRESENT] == counts).all():
@@ -158,7 +158,7 @@ class Cut:
         found[:, :, FIRST], found[:, :, LAST] = values[:, self.starts], values[:, self._ends - 1]
         found[:, :, MIN] = np.minimum.reduceat(values, self.starts, axis=1)
         found[:, :, MAX] = np.maximum.reduceat(values, self.starts, axis=1)
-        return [checked_records(records, self._counts) for records in found]
+        return [_checked_records(records, self._counts) for records in found]
 
 
 def pack_column(column: Column, cut: Cut | None) -> tuple[Chunk, bytes | None]:
@@ -228,7 +228,7 @@ class Nodes:
         return found & span.holds(on[:, MIN]) & span.holds(on[:, MAX])
 
 
-def of_entries(block: Block, number: int) -> Array:
+def _of_entries(block: Block, number: int) -> Array:
     column = block.numbers(number)
     found = np.repeat(column.values[:, None], NUMBERS, axis=1).astype(np.float64)
     found[:, PRESENT] = 1 if column.present is None else column.present
@@ -240,10 +240,10 @@ def of_block(block: Block, numbers: Collection[int], width: int) -> Nodes:
     sequence = block.numbers(SEQUENCE).values
     starts = np.flatnonzero(np.diff(sequence // width, prepend=-1))
     records = [summed(block.numbers(number), starts) for number in numbers]
-    return of_records([records], numbers)
+    return _of_records([records], numbers)
 
 
-def of_records(parts: Sequence[Sequence[Array]], numbers: Collection[int]) -> Nodes:
+def _of_records(parts: Sequence[Sequence[Array]], numbers: Collection[int]) -> Nodes:
     """Of the records of these columns, SEQUENCE first, by stretch."""
     columns = [nothing(0)] * len(numbers)
     if parts:
@@ -264,7 +264,7 @@ def together(parts: Sequence[Nodes], numbers: Collection[int]) -> Nodes:
     return Nodes(low, high, count, joined)
 
 
-def parted(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
+def _parted(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
     """Compacted segments that lie apart from everything else, and the rest."""
     ordered = sorted(stretches, key=lambda s: s.first)
     apart: list[Stretch] = []
@@ -315,7 +315,7 @@ class Stored:
         self.damaged: list[corruption.Damaged] = []
         rows = connection.execute(_SEGMENTS, key._asdict()).all()
         sealed = [Stretch(first, last, n, True, level=level) for first, last, n, level in rows]
-        self._apart, self._mixed = parted(sealed + waiting(connection, key))
+        self._apart, self._mixed = _parted(sealed + waiting(connection, key))
         if not span.whole:
             self._apart = self._near(self._apart)
 
@@ -387,7 +387,7 @@ class Stored:
         others = [stretch for stretch, row in zip(apart, rows, strict=True) if row is None]
         records = [row for row in rows if row is not None]
         lengths = np.array([len(row[0]) for row in records], np.int64)
-        return _Summaries(summaries, others, lengths, of_records(records, numbers))
+        return _Summaries(summaries, others, lengths, _of_records(records, numbers))
 
     def _packed(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Packed:
         """The pieces of these segments, by column and first sequence number."""
@@ -449,7 +449,7 @@ class Stored:
         """A node for each snapshot that is asked for."""
         block = self._read(sorted(among, key=lambda stretch: stretch.first), wanted)
         sequence = block.numbers(SEQUENCE).values
-        numbers = {number: of_entries(block, number) for number in wanted}
+        numbers = {number: _of_entries(block, number) for number in wanted}
         return Nodes(sequence, sequence, np.ones(len(sequence), np.int64), numbers)
 
     def _read(

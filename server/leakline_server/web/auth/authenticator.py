@@ -104,7 +104,7 @@ def _key(host: str) -> str:
     return str(found)
 
 
-class ConcurrencyLimiter:
+class _ConcurrencyLimiter:
     def __init__(self, at_once: int, most_waiting: int) -> None:
         self._free = asyncio.Semaphore(at_once)
         self._waiting, self._most_waiting = 0, most_waiting
@@ -207,9 +207,9 @@ class Callers:
         # Whether the last use of a token could not be written, which is in the log then.
         self._notes_no_use = False
         self.failures = Failures(MAX_WRONG_TOKENS, WRONG_TOKENS_SECONDS)
-        self._looks = ConcurrencyLimiter(MAX_LOOKS, MAX_LOOKS_WAITING)
+        self._looks = _ConcurrencyLimiter(MAX_LOOKS, MAX_LOOKS_WAITING)
         self.sign_ins = Failures(MAX_WRONG_PASSWORDS, WRONG_PASSWORDS_SECONDS)
-        self.hashing = ConcurrencyLimiter(MAX_HASHING, MAX_HASHING_WAITING)
+        self.hashing = _ConcurrencyLimiter(MAX_HASHING, MAX_HASHING_WAITING)
 
     def is_secure(self, scheme: str) -> bool:
         return self._secure or scheme == "https"

@@ -219,7 +219,7 @@ class AuthMiddleware:
         if is_api(scope["path"]):
             return refusal_response(error)
         if isinstance(error, Unauthorized) and _opens_a_page(scope):
-            return RedirectResponse(sign_in_address(_asked_for(scope)), 303)
+            return RedirectResponse(_sign_in_address(_asked_for(scope)), 303)
         response = self._page(request, error.status, error.code, error.message)
         response.headers.update(headers_of(error))
         return response
@@ -250,7 +250,7 @@ class AuthMiddleware:
         return found.scope == caller.scope
 
 
-def sign_in_address(asked_for: str) -> str:
+def _sign_in_address(asked_for: str) -> str:
     return f"{SIGN_IN}?next={quote(asked_for, safe='/')}"
 
 

@@ -121,7 +121,7 @@ def clock_of(past: RunHistory) -> Clock:
     return Clock([time for time, _ in moments], [generation for _, generation in moments])
 
 
-def place_on(axis: Axis, clock: Clock, started: float) -> Callable[[float, float | None], float | None]:  # fmt: skip
+def _place_on(axis: Axis, clock: Clock, started: float) -> Callable[[float, float | None], float | None]:  # fmt: skip
     """(Unix seconds, generation if known) -> x; None while no generation has ended."""
 
     def place(time: float, generation: float | None) -> float | None:
@@ -142,7 +142,7 @@ def marks(
     effects: Effects, axis: Axis, clock: Clock,
 ) -> tuple[Mark, ...]:  # fmt: skip
     """``effects`` as `fix_effects` finds them."""
-    place = place_on(axis, clock, unix(run["started_at"]))
+    place = _place_on(axis, clock, unix(run["started_at"]))
     # A run that was uploaded later was examined long after its end.
     heard = unix(run["last_seen_at"])
     rare: list[tuple[float | None, str, str, str]] = []

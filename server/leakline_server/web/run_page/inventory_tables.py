@@ -277,12 +277,12 @@ def processes(
     ]
     return Section(
         "processes", "Processes and ranks", how, table=table(heads, rows, tall=False) if rows else None,
-        note=" ".join(filter(None, (left_out_words(len(found), left_out), clock_words(found)))),
+        note=" ".join(filter(None, (_left_out_words(len(found), left_out), _clock_words(found)))),
         empty="No process has reported yet.", short="Processes",
     )  # fmt: skip
 
 
-def clock_words(found: Sequence[Json]) -> str:
+def _clock_words(found: Sequence[Json]) -> str:
     """Whose clocks lied, one machine once: times of theirs were put right. They may have been set since."""
     lying = {
         each["host"] or f"rank {each['rank']}": each["clock_skew_seconds"]
@@ -300,7 +300,7 @@ def clock_words(found: Sequence[Json]) -> str:
     return f"Clocks that lied at first: {wrong}. Set them by NTP; times were put right by the server's."
 
 
-def left_out_words(shown: int, left_out: int) -> str:
+def _left_out_words(shown: int, left_out: int) -> str:
     if not left_out:
         return ""
     return (

@@ -233,7 +233,7 @@ def _what(finding: Json, unit: str) -> Tile:
             "WHAT", kind.capitalize(), "no type or holder named yet", "#types", finding["status"]
         )
     first = suspects[0]
-    details = [rate] if (rate := suspect_rate(first, unit)) else []
+    details = [rate] if (rate := _suspect_rate(first, unit)) else []
     holder = next((s for s in suspects[1:] if s["role"] in ("holder", "container")), None)
     if holder:
         details.append(f"held by {holder['name']}")
@@ -248,7 +248,7 @@ def _what(finding: Json, unit: str) -> Tile:
     )
 
 
-def suspect_rate(suspect: Json, unit: str) -> str:
+def _suspect_rate(suspect: Json, unit: str) -> str:
     count, size = suspect["count_per_generation"], suspect["bytes_per_generation"]
     grown = number_formats.change(size) if size else ""
     if count is not None and 0 < count < 1:
@@ -346,12 +346,12 @@ def _finding(finding: Json, unit: str, said: Sequence[Json]) -> FindingView:
         facts.append(join_processes(finding["process"]))
     suspects = tuple(
         SuspectView(
-            s["name"], _ROLES.get(s["role"], role_words(finding, place)), suspect_rate(s, unit)
+            s["name"], _ROLES.get(s["role"], role_words(finding, place)), _suspect_rate(s, unit)
         )
         for place, s in enumerate(finding["suspects"])
     )
     return FindingView(
-        status_of(finding["status"]), where, _kind(finding), priority_of(finding), suspects, tuple(facts),
+        status_of(finding["status"]), where, _kind(finding), _priority_of(finding), suspects, tuple(facts),
         tuple(finding["evidence"]), tuple(finding["advice"]), _search(finding),
         _location(finding), tuple(map(said_view, said)),
     )  # fmt: skip
@@ -369,7 +369,7 @@ def _kind(finding: Json) -> str:
     return "unknown memory" if finding.get("unknown") else KINDS[finding["kind"]]
 
 
-def priority_of(finding: Json) -> str:
+def _priority_of(finding: Json) -> str:
     """Nothing where the finding does no harm."""
     return str(finding.get("priority", "minor")) if finding["status"] in GROWING else ""
 

@@ -67,13 +67,13 @@ def progress(run: Json, verdict: Json | None = None) -> str:
     if run["unit"] in UNITS_OF_TIME:
         until = unix(run["ended_at"] or run["last_seen_at"])
         return number_formats.seconds(max(0.0, until - unix(run["started_at"])))
-    done, total, unit = run["generations"], planned_total(run, verdict), run["unit"]
+    done, total, unit = run["generations"], _planned_total(run, verdict), run["unit"]
     if total:
         return f"{done:,} of {total:,} {plural(unit, total)}"
     return count_of(done, unit)
 
 
-def planned_total(run: Json, verdict: Json | None = None) -> int | None:
+def _planned_total(run: Json, verdict: Json | None = None) -> int | None:
     """How many generations were announced, or else promised by a fix, or else planned for memory."""
     if run["unit"] in UNITS_OF_TIME:
         return None
@@ -119,7 +119,7 @@ def _head(data: RunData) -> RunHead:
         unit=run["unit"],
         progress=progress(run, data.verdict),
         done=run["generations"],
-        planned=planned_total(run, data.verdict),
+        planned=_planned_total(run, data.verdict),
         started_at=run["started_at"],
         started=number_formats.clock(run["started_at"]),
         seen_at=run["last_seen_at"],
@@ -164,7 +164,7 @@ def _sections(data: RunData) -> list[Section | None]:
     client = {p.name: last_of(p) for p in data.read(_CLIENT, None, None)}
     whose = {each["instance"]: process_label(each) for each in run["processes"]}
     return [
-        evidence_sections.trend(found.trend, unit, trend_note(data)),
+        evidence_sections.trend(found.trend, unit, _trend_note(data)),
         process_sections.end(run, data.snapshots),
         effects(data.effects, unit, run["environment"]),
         expectations(_checks(data), unit, count_forms(run, data.stable, data.accepted)),
@@ -242,7 +242,7 @@ def _accounted(data: RunData, ends: Sequence[Points], last: Mapping[str, float |
     return f"{coverage} Other objects are those of the census at {data.run['unit']} {older:,}."
 
 
-def trend_note(data: RunData) -> str:
+def _trend_note(data: RunData) -> str:
     """How much of the memory is private, and whether the lines are RSS for want of a split."""
     growth = (data.verdict or {}).get("growth_bytes_per_generation")
     if growth is None:
