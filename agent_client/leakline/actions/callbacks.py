@@ -16,8 +16,8 @@ both.
 
 `_VerdictThread` works the verdict out, one look at a time, a thread for each. A look takes tenths of a second where
 much is measured, and cannot be done in slices of our own. The interpreter lets the training thread in between, so it
-stands still for little longer than the interpreter's switch interval at one time; what a look costs is charged to the budget.
-The thread refers to what was recorded, to nothing of the program's.
+stands still for little longer than the interpreter's switch interval at one time; what a look costs is charged to the
+budget. The thread refers to what was recorded, to nothing of the program's.
 
 `thinned` decides what goes when the snapshots that the verdict is worked out from are too many. Every second phase end
 goes; where generation ends alone are too many, every second of all. What the program declared, what its cleanups freed
