@@ -1,9 +1,9 @@
 /**
- * Leakline for TensorFlow.js: what a training keeps in memory, told to a Leakline server from a page or from Node.
+ * Leakline for TensorFlow.js: what a training keeps in memory, sent to a Leakline server from a page or from Node.
  *
  * One module without dependencies; `tf` is given to it. What travels is described in the client's `snapshot.py`:
  * batches of snapshots, idempotent by instance and sequence. After `init` nothing here throws into the training, waits
- * for the network, or keeps a tensor alive. What is lost is counted by reason and told with the next batch.
+ * for the network, or keeps a tensor alive. What is lost is counted by reason and reported with the next batch.
  *
  * @example
  * import * as leakline from "./leakline.js";
@@ -22,12 +22,12 @@
  * @property {string} [runId] join this run; default: LEAKLINE_RUN_ID, else a new one
  * @property {string} [unit] what the x axis counts: "generation", "episode", "epoch" or "step"
  * @property {number} [total] planned units
- * @property {string[]} [phases] declared ones are told when they never ran
+ * @property {string[]} [phases] declared ones are reported when they never ran
  * @property {Record<string, unknown>} [config] what JSON can hold
  * @property {string[]} [tags]
  * @property {"online" | "disabled"} [mode] disabled: every call does nothing; default: LEAKLINE_MODE, else online
  * @property {Partial<Bands> | false} [bands] limits of the tensor count; false: no bands
- * @property {number} [intervalSeconds] between two readings beside the training; 0: none
+ * @property {number} [intervalSeconds] between two background readings; 0: none
  * @property {number} [sendSeconds] the longest that a snapshot waits to be sent while the server answers
  * @property {boolean} [quiet] nothing on the console, and nothing the server asks for is done
  * @property {typeof globalThis.fetch} [fetch] in place of the runtime's
@@ -46,8 +46,8 @@ export const TENSOR = "tf.Tensor";
 const QUEUE_LIMIT = 2_000; // snapshots that wait while no server answers
 const BATCH_LIMIT = 100; // snapshots sent together
 const EVENT_LIMIT = 500; // events that wait with them
-const PHASE_LIMIT = 200; // phase ends told of one generation
-const PATH_LIMIT = 256; // phases of a run whose time is told
+const PHASE_LIMIT = 200; // phase ends sent of one generation
+const PATH_LIMIT = 256; // phases of a run whose time is sent
 const NAME_LIMIT = 200; // names of phases, marks, gauges
 const GAUGE_LIMIT = 64;
 const CONFIG_BYTES = 65_536; // a server refuses twice as much
@@ -57,7 +57,7 @@ const TIMEOUT_SECONDS = globalThis.document ? 15 : 5; // a request on its way ho
 const FINISH_SECONDS = 2;
 const RETRY_SECONDS = 0.5; // then twice as long each time, up to
 const RETRY_AT_MOST = 60;
-const FRAMES_SECONDS = 1; // the shortest time that a frame rate is told of
+const FRAMES_SECONDS = 1; // the shortest time that a frame rate is measured over
 const PAGE_SECONDS = 20; // between two requests for the bytes of the whole page
 const REPORT_MIB = 2 ** 20;
 const RETRYABLE = new Set([408, 425, 429]);
@@ -110,7 +110,7 @@ export class Run {
     this._events = /** @type {Told[]} */ ([]);
     this._band = /** @type {Band} */ ("normal");
     this._warned = new Map(); // band -> when
-    this._above = 0; // steps above the high limit since a band was told
+    this._above = 0; // steps above the high limit since a band was reported
     this._unreliable = /** @type {boolean | undefined} */ (undefined); // as TensorFlow.js says of its bytes
     this._cleanups = new Map();
     this._asked = /** @type {{id: string, kind: string, type?: string}[]} */ ([]);
@@ -177,11 +177,11 @@ export class Run {
   }
 
   /** An event on the charts. */
-  mark(/** @type {string} */ name) { this._safely(() => this._tell("mark", String(name), {})); }
+  mark(/** @type {string} */ name) { this._safely(() => this._addEvent("mark", String(name), {})); }
 
-  /** Text beside the charts. */
+  /** Text next to the charts. */
   note(/** @type {string} */ text, /** @type {string} */ link = "") {
-    this._safely(() => this._tell("note", "note", { text: String(text).slice(0, 4_000), ...(link ? { link } : {}) }));
+    this._safely(() => this._addEvent("note", "note", { text: String(text).slice(0, 4_000), ...(link ? { link } : {}) }));
   }
 
   /** A reading at any time. */
@@ -211,7 +211,7 @@ export class Run {
       const above = Number.isFinite(when.above) ? Number(when.above) : null;
       const onRequest = (when.onRequest ?? true) && !this._settings.quiet;
       this._cleanups.set(name, { body, above, onRequest, collect: when.collect === true, ran: -Infinity, running: false });
-      this._tell("register_cleanup", String(name), { on_request: onRequest, when: above === null ? null : ["tfjs.tensors", above] });
+      this._addEvent("register_cleanup", String(name), { on_request: onRequest, when: above === null ? null : ["tfjs.tensors", above] });
     });
   }
 
@@ -290,7 +290,7 @@ export class Run {
       this._renumbered = true;
       const unit = this._settings.unit;
       this._say(`leakline: ${unit} ${number} came again: it is recorded as ${unit} ${this._axis}, and counting continues from there, so that nothing measured before is lost; for a separate training call init again`);
-      this._tell("mark", `${this._title()} came again`, {});
+      this._addEvent("mark", `${this._title()} came again`, {});
     }
   }
 
@@ -323,7 +323,7 @@ export class Run {
     if (this._paths.size < PATH_LIMIT) this._paths.add(path);
     // A name that is new each time would be a series of its own each time.
     if (this._paths.has(path)) this._spent.set(path, (this._spent.get(path) ?? 0) + seconds);
-    if (error !== undefined) this._tell("exception", path, { type: error?.constructor?.name ?? typeof error }, path);
+    if (error !== undefined) this._addEvent("exception", path, { type: error?.constructor?.name ?? typeof error }, path);
     this._told += 1;
     if (this._told > PHASE_LIMIT) return this._lose("phase_limit");
     const where = this._generation === null ? "" : `${this._title()}: `;
@@ -358,19 +358,19 @@ export class Run {
   }
 
   /** An event; it goes with the next snapshot. */
-  _tell(/** @type {string} */ kind, /** @type {string} */ name, /** @type {object} */ data, /** @type {string | null} */ phase = this._phases.at(-1)?.join("/").slice(0, 256) ?? null) {
+  _addEvent(/** @type {string} */ kind, /** @type {string} */ name, /** @type {object} */ data, /** @type {string | null} */ phase = this._phases.at(-1)?.join("/").slice(0, 256) ?? null) {
     if (!this._on) return;
     if (this._events.length >= EVENT_LIMIT) return this._lose("events");
     this._events.push({ time: this._settings.time(), kind, name: name.slice(0, NAME_LIMIT) || kind, generation: this._generation, phase, data });
   }
 
-  /** What TensorFlow.js says. Whether it vouches for it is told when that changes, as with another backend. @returns {any} */
+  /** What TensorFlow.js says. Whether it is sure of it is recorded when that changes, as with another backend. @returns {any} */
   _memory() {
     const memory = this._settings.tf.memory();
     const unreliable = memory.unreliable === true;
     if (unreliable !== (this._unreliable ?? unreliable)) {
       const text = unreliable ? "TensorFlow.js calls its bytes an upper bound from here on" : "TensorFlow.js vouches for its bytes again";
-      this._tell("mark", `tfjs bytes ${unreliable ? "unreliable" : "reliable"}`, { text, tfjs_memory_unreliable: unreliable });
+      this._addEvent("mark", `tfjs bytes ${unreliable ? "unreliable" : "reliable"}`, { text, tfjs_memory_unreliable: unreliable });
     }
     this._unreliable = unreliable;
     return memory;
@@ -388,7 +388,7 @@ export class Run {
     if (band !== this._band) {
       const worse = Object.keys(ADVICE).indexOf(band) > Object.keys(ADVICE).indexOf(this._band);
       this._band = band;
-      // A count that goes back and forth over a limit in each step is told once in a while.
+      // A count that goes back and forth over a limit in each step is reported once in a while.
       if (this._now() - (this._warned.get(band) ?? -Infinity) >= Math.max(1, this._settings.intervalSeconds)) {
         this._warned.set(band, this._now());
         this._tellBand(worse, { tensors, bytes, band });
@@ -404,20 +404,20 @@ export class Run {
     const steps = this._above;
     this._above = 0;
     // One is the step that came into this band.
-    const long = steps > 1 ? `, ${steps} steps above ${bands.high} since a band was told last` : "";
-    const told = `${tensors} tensors (${mebibytes(bytes)})${often}${long}`;
+    const long = steps > 1 ? `, ${steps} steps above ${bands.high} since a band was last reported` : "";
+    const counted = `${tensors} tensors (${mebibytes(bytes)})${often}${long}`;
     const above = band === "normal" ? null : bands[band];
-    const text = worse && band !== "normal" ? `${told}: ${ADVICE[band]}` : told;
-    this._tell(worse ? "warning" : "mark", `tensors ${band}`, { text, tensors, bytes, above, steps_above_high: steps });
+    const text = worse && band !== "normal" ? `${counted}: ${ADVICE[band]}` : counted;
+    this._addEvent(worse ? "warning" : "mark", `tensors ${band}`, { text, tensors, bytes, above, steps_above_high: steps });
     this._take("sample", `tensors ${band}`);
     if (worse && band !== "elevated" && band !== "normal") this._say(`leakline: ${text}`, "warn", false);
   }
 
-  /** Steps above the limit that no band's event has told: the count has stayed there to the end. */
+  /** Steps above the limit that no event of a band has reported: the count has stayed there to the end. */
   _tellSteps() {
     if (!this._above || !this._settings.bands) return;
-    const text = `${this._above} steps above ${this._settings.bands.high} tensors since a band was told last`;
-    this._tell("mark", "tensors at the end", { text, steps_above_high: this._above });
+    const text = `${this._above} steps above ${this._settings.bands.high} tensors since a band was last reported`;
+    this._addEvent("mark", "tensors at the end", { text, steps_above_high: this._above });
     this._above = 0;
   }
 
@@ -450,7 +450,7 @@ export class Run {
       if (!went.every(Boolean)) outcome = "failed";
     }
     this._safely(() => {
-      this._tell("mark", `${name}: ${outcome}`, { request: wish.id, outcome });
+      this._addEvent("mark", `${name}: ${outcome}`, { request: wish.id, outcome });
       this._take("manual", name);
     });
   }
@@ -479,16 +479,16 @@ export class Run {
 
   _tellCleanup(/** @type {string} */ name, /** @type {any} */ each, /** @type {string} */ because, /** @type {any} */ before, /** @type {string} */ failed, /** @type {number} */ seconds) {
     const after = this._settings.tf.memory();
-    this._tell("cleanup", name, {
+    this._addEvent("cleanup", name, {
       before_bytes: before.numBytes, after_bytes: after.numBytes, freed_bytes: before.numBytes - after.numBytes, seconds, because,
       counts: { [TENSOR]: [before.numTensors, after.numTensors] }, ...(failed ? { error: failed } : {}),
     });
-    const told = `the cleanup ${name}: tensors ${before.numTensors} → ${after.numTensors}`;
+    const effect = `the cleanup ${name}: tensors ${before.numTensors} → ${after.numTensors}`;
     const deeper = each.above !== null && before.numTensors > each.above && after.numTensors > each.above;
-    if (deeper) this._tell("warning", `${name} does not help`, { text: `${told}: the leak lies deeper`, tensors: after.numTensors, above: each.above });
+    if (deeper) this._addEvent("warning", `${name} does not help`, { text: `${effect}: the leak lies deeper`, tensors: after.numTensors, above: each.above });
     this._take("manual", `after the cleanup ${name}`);
     const outcome = failed ? ` failed with ${failed}` : deeper ? ": it does not help, the leak lies deeper" : "";
-    this._say(`leakline: ${told}${outcome}`, deeper || failed ? "warn" : "info", false);
+    this._say(`leakline: ${effect}${outcome}`, deeper || failed ? "warn" : "info", false);
   }
 
   /** What the server asks for with its answers; done when the training comes by. */
@@ -501,7 +501,7 @@ export class Run {
     }
   }
 
-  /** Readings beside the training, and what is to be done when the page or the process goes. */
+  /** Background readings, and what is to be done when the page or the process goes. */
   _watch() {
     if (this._settings.intervalSeconds > 0) {
       const beat = () => this._safely(() => { this._take("sample", "sample"); this._look(); });
@@ -588,7 +588,7 @@ class Outbox {
     this._wake(this._queue.length >= BATCH_LIMIT ? 0 : this._settings.sendSeconds);
   }
 
-  /** The least telling one goes: a reading beside the training, then a phase end, then the oldest. Its events stay. */
+  /** The least useful one goes: a background reading, then a phase end, then the oldest. Its events stay. */
   _drop() {
     const find = (/** @type {string} */ kind) => this._queue.findIndex((row) => row.kind === kind);
     const at = Math.max(0, [find("sample"), find("phase_end")].find((i) => i >= 0) ?? 0);
@@ -804,7 +804,7 @@ class Outbox {
     };
     if (this._joined || part("/runs", wireText(this._header()), () => {})) {
       for (const batch of this._formed) if (!batch.carried) this._carry(batch, part);
-      // Batches stay as they are: while no server answers, what waits stays where the least telling can be dropped.
+      // Batches stay as they are: while no server answers, what waits stays where the least useful can be dropped.
       if (forGood || !this._failures) this._carryQueue(part);
     }
     if (forGood) this._part("PATCH", this._path(""), ending, () => {});
@@ -912,7 +912,7 @@ function frameCounter(stops) {
   };
 }
 
-/** What the browser counts to this page with its frames and workers; isolated pages are told, and only now and then. */
+/** What the browser counts to this page with its frames and workers; isolated pages get it, and only now and then. */
 function pageBytes() {
   const ask = /** @type {any} */ (globalThis.performance)?.measureUserAgentSpecificMemory;
   if (!globalThis.crossOriginIsolated || typeof ask !== "function") return undefined;
@@ -922,9 +922,9 @@ function pageBytes() {
       asked = performance.now();
       ask.call(performance).then((/** @type {any} */ found) => { newest = found.bytes; }, () => {});
     }
-    const told = newest;
+    const bytes = newest;
     newest = null;
-    return told === null ? {} : measured({ "js.page_bytes": told });
+    return bytes === null ? {} : measured({ "js.page_bytes": bytes });
   };
 }
 

@@ -3,7 +3,7 @@
    One pass over the collector's lists. What is on them is counted by the walk; what is not (tuples and dictionaries
    of plain values, arrays, byte strings, numbers) is met as a referent of what is. A referent to which one reference
    exists is met once; only those with more are remembered, by address, in bounded memory. When that is full, a
-   referent counts each time it is met for the part that one of its references is of all: an estimate, and told.
+   referent counts each time it is met for the part that one of its references is of all: an estimate, and reported as one.
 
    Types are keyed by address and never referred to: a reference more to a class looks like an instance more. */
 
@@ -39,7 +39,7 @@ enum { WAITING = 1 << 10, AHEAD = 12, ENTERING = 16, LARGE = 200, BIG_ITEMS = 40
 #define ITEMS_AT_ONCE ((Py_ssize_t)200000)
 #define BUFFERS_BYTES ((size_t)4 << 20)
 
-/* What is told of a large object, which itself is not held: whoever resizes an array, or lengthens a tuple, needs to have
+/* What is reported of a large object, which itself is not held: whoever resizes an array, or lengthens a tuple, needs to have
    the only reference. */
 enum { SHAPE_TOLD = 8 };
 typedef struct {

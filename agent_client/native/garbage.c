@@ -376,11 +376,11 @@ by_count(const void *a, const void *b)
 }
 
 static PyObject *
-result_of(look *l, int told)
+result_of(look *l, int listed)
 {
     qsort(l->types, TYPES, sizeof(type_row), by_count);
     int rows = 0;
-    while (rows < told && rows < TYPES && l->types[rows].count) {
+    while (rows < listed && rows < TYPES && l->types[rows].count) {
         /* At once: a collection while the answer is built may end a class. */
         Py_INCREF(l->types[rows++].type);
     }

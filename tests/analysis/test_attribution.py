@@ -29,7 +29,6 @@ from leakline.analysis.attribution.candidates import NOWHERE, Candidate, Family,
 from leakline.analysis.attribution.causes import (
     Cause,
     Memory,
-    _alongside,
     _house,
     _is_loose,
     _keeps,
@@ -37,6 +36,7 @@ from leakline.analysis.attribution.causes import (
     _measured,
     _rank,
     _ranked,
+    _separate_containers,
     _split,
     _stands_alone,
     find_causes,
@@ -478,8 +478,8 @@ def test_containers_that_keep_a_fifth_each_are_causes_of_their_own(
 ) -> None:
     lists = [candidate(name, "container", size) for name, size in zip("abc", sizes, strict=False)]
     owned = [candidate("app.Env", "object", 50.0), *lists]
-    assert _alongside(owned, GROWTH) == []
-    assert [c.name for c in _alongside(lists, GROWTH)] == others
+    assert _separate_containers(owned, GROWTH) == []
+    assert [c.name for c in _separate_containers(lists, GROWTH)] == others
 
 
 @pytest.mark.parametrize(

@@ -199,10 +199,14 @@ def test_the_second_of_two_devices_is_found() -> None:
 
 def test_reserved_memory_that_nears_the_end_of_the_device_matters() -> None:
     spare = Channel(
-        "cuda.0.reserved_bytes", "gpu_fragmentation", (2.0, 2.0, 2.0), 100.0, alongside=(90.0,) * 3
+        "cuda.0.reserved_bytes",
+        "gpu_fragmentation",
+        (2.0, 2.0, 2.0),
+        100.0,
+        other_values=(90.0,) * 3,
     )
     assert spare.scale((), 3, 10.0).ends_near_limit(0.1)
-    assert not replace(spare, alongside=()).scale((), 3, 10.0).ends_near_limit(0.1)
+    assert not replace(spare, other_values=()).scale((), 3, 10.0).ends_near_limit(0.1)
 
 
 @pytest.mark.parametrize("leaking", ["tensors", "fragments", "another library"])

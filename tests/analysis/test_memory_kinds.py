@@ -65,7 +65,7 @@ def test_growth_of_a_channel_is_held_against_all_that_lies_in_the_same_memory() 
     private, values, others = (100.0, 100.0, 100.0), (10.0, 20.0, 90.0), (5.0, 6.0, 7.0)
     own = Channel("c", "gpu", values, 500.0)
     assert own.scale(private, 3, 9.0) == Scale(20.0, 500.0, 90.0, 9.0)
-    shared = Channel("c", "gpu", values, 500.0, alongside=others)
+    shared = Channel("c", "gpu", values, 500.0, other_values=others)
     assert shared.scale(private, 3, None) == Scale(26.0, 500.0, 97.0, None)
     children = Channel("c", "children", values, own_baseline=False)
     assert children.scale(private, 3, None) == Scale(120.0, None, 90.0, None)
@@ -78,7 +78,7 @@ def test_growth_of_what_began_later_is_held_against_its_own_size() -> None:
     # What counts is what was read, not the line between two readings.
     gaps = Channel("c", "children", (0, 12.5, 25, 37.5, 50, 60), own_baseline=False, read=(0, 4, 5))
     assert gaps.scale(private, 6, None).baseline_bytes == 155
-    device = Channel("c", "gpu", late, alongside=(0.0, 7.0, 7.0, 7.0, 9.0, 9.0))
+    device = Channel("c", "gpu", late, other_values=(0.0, 7.0, 7.0, 7.0, 9.0, 9.0))
     assert device.scale(private, 6, None).baseline_bytes == 67
 
 
@@ -121,8 +121,8 @@ def test_a_device_is_read_as_its_tensors_what_is_spare_and_what_lies_outside() -
     assert list(channels_of(timeline)) == [
         Channel("process.shared_bytes", "shared_memory", twos, own_baseline=False),
         Channel("cuda.1.allocated_bytes", "gpu", tens, 90.0),
-        Channel("cuda.1.reserved_bytes", "gpu_fragmentation", (6.0,) * 4, 90.0, alongside=tens),
-        Channel("gpu.1.outside_bytes", "gpu", threes, 90.0, alongside=sixteens),
+        Channel("cuda.1.reserved_bytes", "gpu_fragmentation", (6.0,) * 4, 90.0, other_values=tens),
+        Channel("gpu.1.outside_bytes", "gpu", threes, 90.0, other_values=sixteens),
     ]
 
 

@@ -188,7 +188,7 @@ def test_what_changes_while_a_program_in_node_trains_reaches_the_verdict_and_the
     )
     with urllib.request.urlopen(f"{server}/runs/changes", timeout=20) as answer:
         page = answer.read().decode()
-    assert "13 steps above 200 tensors since a band was told last" in page
+    assert "13 steps above 200 tensors since a band was last reported" in page
 
 
 @pytest.mark.long

@@ -161,7 +161,7 @@ left = 3
 for generation in range(300):
     with run.generation(generation), run.phase("train"):
         kept.append([bytearray(50_000) for _ in range(40)])
-    run._chain.verdicts._alongside.wait(10)
+    run._chain.verdicts._verdict_thread.wait(10)
     left -= bool(heard)
     if not left:
         break

@@ -83,7 +83,7 @@ def watching(
 def call_due(watch: VerdictWatch) -> None:
     """As at a generation end, and at the next one where the look of this one is over."""
     watch.examine()
-    watch._alongside.wait(60)
+    watch._verdict_thread.wait(60)
     watch._take()
     for callback, verdict in watch.due():
         callback(verdict)
@@ -159,7 +159,7 @@ def test_a_callback_that_raises_leaves_the_others_due(slow: SlowAnalysis) -> Non
     watch, heard = watching("suspected")
     watch._callbacks.insert(0, ("suspected", fail))
     generation_end(watch, 0)
-    watch._alongside.wait(60)
+    watch._verdict_thread.wait(60)
     with pytest.raises(ValueError):
         generation_end(watch, 1)
     generation_end(watch, 2)
@@ -175,14 +175,14 @@ def test_a_generation_end_waits_for_no_look_and_begins_no_second_one(slow: SlowA
     assert slow.threads[0] is not threading.current_thread()
     assert slow.threads[0].daemon
     slow.go.set()
-    watch._alongside.wait(60)
+    watch._verdict_thread.wait(60)
     # No generation has ended since.
     watch.examine()
     assert list(watch.due()) == []
     generation_end(watch, 5)
     assert [verdict.status for _, verdict in heard] == ["suspected"]
     # What came while the first was under way is looked at by the second, and then nothing is new.
-    watch._alongside.wait(60)
+    watch._verdict_thread.wait(60)
     watch.examine()
     watch.conclude()
     assert len(slow.threads) == 2
@@ -193,7 +193,7 @@ def test_a_later_look_is_given_what_the_one_before_has_left(slow: SlowAnalysis) 
     watch, _ = watching("suspected")
     for number in range(3):
         generation_end(watch, number)
-        watch._alongside.wait(60)
+        watch._verdict_thread.wait(60)
     first, *others = slow.kept
     assert first is not None
     assert len(others) == 2 and all(each is first for each in others)
@@ -208,7 +208,7 @@ def test_a_look_is_charged_to_the_budget_and_no_long_pause() -> None:
     for number in range(200):
         watch.see(end(number))
     watch.examine()
-    watch._alongside.wait(60)
+    watch._verdict_thread.wait(60)
     watch._take()
     assert governor.spent_seconds - before > 0.001
     assert governor.expects("verdict", 0.0) > 0.001
@@ -230,11 +230,11 @@ def test_a_look_that_fails_is_not_the_last(slow: SlowAnalysis, internal_exceptio
     slow.go.set()
     watch, heard = watching("suspected")
     generation_end(watch, 0)
-    watch._alongside.wait(60)
+    watch._verdict_thread.wait(60)
     slow.fails = False
     for number in (1, 2):
         generation_end(watch, number)
-        watch._alongside.wait(60)
+        watch._verdict_thread.wait(60)
     assert [verdict.status for _, verdict in heard] == ["suspected"]
     assert [type(internal_exceptions.pop())] == [ZeroDivisionError]
 
@@ -259,7 +259,7 @@ def test_the_exception_of_a_callback_is_the_programs_and_keeps_no_run_open(
     with offline.generation(0):
         pass
     slow.go.set()
-    offline._chain.verdicts._alongside.wait(60)
+    offline._chain.verdicts._verdict_thread.wait(60)
     with pytest.raises(ValueError):
         if at_end:
             offline.finish()
@@ -285,7 +285,7 @@ def test_a_run_ends_while_a_look_is_under_way_and_lets_go_of_the_program(
     assert gone() is None
     watch = offline._chain.verdicts
     slow.go.set()
-    watch._alongside.wait(60)
+    watch._verdict_thread.wait(60)
     watch.see(end(1))
     watch.examine()
     assert (looks_under_way(), len(slow.threads), list(watch.due())) == (0, 1, [])

@@ -301,7 +301,7 @@ test("a worse band is told once, with how many times normal it is", async () => 
     await run.finish();
   });
   const told = server.events().map(({ kind, name, data }) => [kind, name, data.text, data.above]);
-  assert.deepEqual(told, [["warning", "tensors critical", "4038 tensors (3.85 MiB), 40 times as many as normal: dispose of what the loop makes, clipped gradients too, or register a cleanup", 500], ["mark", "tensors normal", "87 tensors (0.08 MiB), 2 steps above 200 since a band was told last", null]]);
+  assert.deepEqual(told, [["warning", "tensors critical", "4038 tensors (3.85 MiB), 40 times as many as normal: dispose of what the loop makes, clipped gradients too, or register a cleanup", 500], ["mark", "tensors normal", "87 tensors (0.08 MiB), 2 steps above 200 since a band was last reported", null]]);
   assert.equal(said.filter((line) => line.includes("4038")).length, 1);
 });
 
@@ -358,7 +358,7 @@ test("each step above the limit is counted in the next event of a band, and the 
     ["warning", "tensors high", 1], ["mark", "tensors normal", 1], ["mark", "tensors elevated", 1], ["warning", "tensors high", 1],
     ["mark", "tensors at the end", 2],
   ]);
-  assert.equal(server.events().at(-1).data.text, "2 steps above 200 tensors since a band was told last");
+  assert.equal(server.events().at(-1).data.text, "2 steps above 200 tensors since a band was last reported");
 });
 
 test("buffers are sent with each snapshot", async () => {

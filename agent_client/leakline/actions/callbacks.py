@@ -285,7 +285,7 @@ class VerdictWatch:
         # Not yet looked at, and not yet answered with what was found.
         self._news = self._ended = False
         self._follows = self._is_over = False
-        self._alongside = _VerdictThread(header, process)
+        self._verdict_thread = _VerdictThread(header, process)
         self.status = "learning"
         # The newest that was found.
         self.newest: Verdict | None = None
@@ -299,7 +299,7 @@ class VerdictWatch:
         """From now on; ``past``: what was taken before. Only the first call begins."""
         if not (self._follows or self._is_over):
             with self._governor.measuring("verdict", set_up=True):
-                self._alongside.prepare()
+                self._verdict_thread.prepare()
             self._keep(past)
             self._follows = True
 
@@ -321,7 +321,7 @@ class VerdictWatch:
         self._due.clear()
         self._snapshots.clear()
         self.newest = None
-        self._alongside.wait(LAST_LOOK_SECONDS)
+        self._verdict_thread.wait(LAST_LOOK_SECONDS)
 
     def examine(self) -> None:
         """After a generation's end: take what was found, and have what is new looked at where the budget has room."""
@@ -335,11 +335,11 @@ class VerdictWatch:
         if not self._callbacks:
             return
         deadline = time.monotonic() + LAST_LOOK_SECONDS
-        self._alongside.wait(LAST_LOOK_SECONDS)
+        self._verdict_thread.wait(LAST_LOOK_SECONDS)
         self._take()
         # What has come since that began.
         self._begin()
-        self._alongside.wait(max(0.0, deadline - time.monotonic()))
+        self._verdict_thread.wait(max(0.0, deadline - time.monotonic()))
         self._take()
 
     def due(self) -> Iterator[tuple[Callback, Verdict]]:
@@ -354,15 +354,15 @@ class VerdictWatch:
                 self._snapshots = thinned(self._snapshots, KEPT_SNAPSHOTS)
 
     def _begin(self) -> None:
-        if self._is_over or not (self._news and self._alongside.is_free):
+        if self._is_over or not (self._news and self._verdict_thread.is_free):
             return
         if self._governor.allows("verdict", FIRST_LOOK_SECONDS):
             self._news = False
             with self._governor.measuring("verdict_begun"):
-                self._alongside.begin(self._snapshots[:])
+                self._verdict_thread.begin(self._snapshots[:])
 
     def _take(self) -> None:
-        look = self._alongside.take()
+        look = self._verdict_thread.take()
         if look is None:
             return
         self._governor.charge_background("verdict", look.seconds, look.longest_stop)

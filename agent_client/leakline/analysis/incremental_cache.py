@@ -161,7 +161,7 @@ def _facts(study: TimelineAnalysis) -> tuple[Any, ...]:
     bounded = tuple((b.name, b.capacity, b.each, b.length[:1], b.bytes[:1]) for b in facts.bounded)
     stores = {path: store.name for path, store in facts.stores.items()}
     channels = tuple(
-        (c.name, c.kind, c.limit_bytes, c.values[:3], c.alongside[:3]) for c in study.channels
+        (c.name, c.kind, c.limit_bytes, c.values[:3], c.other_values[:3]) for c in study.channels
     )
     return (
         history.unit, history.total, declared_budgets(history), history.holders_by_type.garbage_types,

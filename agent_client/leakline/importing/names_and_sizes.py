@@ -200,8 +200,8 @@ def meanings_of(head: Sequence[str], *, binary: bool = False) -> list[Meaning]:
     ]
     names = [name.strip().lower() for name in head]
     for at, name in enumerate(names):
-        alongside = any(_NVIDIA.match(other) for other in names)
-        if name.startswith("memory.used") and (alongside or "[" in name):
+        has_nvidia = any(_NVIDIA.match(other) for other in names)
+        if name.startswith("memory.used") and (has_nvidia or "[" in name):
             meanings[at] = replace(meanings[at], series="gpu.0.used_bytes")
             if "index" in names:
                 meanings[names.index("index")] = Meaning("device")

@@ -77,8 +77,8 @@ class TrackedContainer:
                 if len(known) < len(sizes):
                     return samples
                 samples[f"tracked.{self.name}.bytes"] = sum(size for size, _ in known)
-                if alongside := sum(alongside for _, alongside in known):
-                    samples[f"tracked.{self.name}.device_bytes"] = alongside
+                if on_devices := sum(each for _, each in known):
+                    samples[f"tracked.{self.name}.device_bytes"] = on_devices
         return samples
 
     def _part_bytes(self, where: str, part: Any, length: int) -> tuple[int, int] | None:
@@ -120,8 +120,8 @@ class TrackedContainer:
             known.append(parts)
         if not known:
             return None
-        size, alongside = (round(sum(each) / len(known)) for each in zip(*known, strict=True))
-        return size, alongside
+        size, on_devices = (round(sum(each) / len(known)) for each in zip(*known, strict=True))
+        return size, on_devices
 
 
 def _getter(target: Any) -> Callable[[], Any]:

@@ -76,10 +76,10 @@ def _containers(values: Mapping[str, float]) -> Iterator[str]:
     for name in names:
         length, capacity = values[f"tracked.{name}.length"], values.get(f"tracked.{name}.capacity")
         fill = f" of {capacity:,.0f} ({format_share(length / capacity)})" if capacity else ""
-        size, alongside = (values.get(f"tracked.{name}.{of}") for of in ("bytes", "device_bytes"))
+        size, on_devices = (values.get(f"tracked.{name}.{of}") for of in ("bytes", "device_bytes"))
         size_text = "" if size is None else f"   {format_bytes(size)}"
-        if alongside and size is not None:
-            size_text += f", {format_bytes(size - alongside)} of it on the host, {format_bytes(alongside)} on devices"
+        if on_devices and size is not None:
+            size_text += f", {format_bytes(size - on_devices)} of it on the host, {format_bytes(on_devices)} on devices"
         yield f"   {name + ':':<40}{length:>10,.0f}{fill}{size_text}"
 
 

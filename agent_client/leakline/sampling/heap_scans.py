@@ -99,7 +99,7 @@ class Looks:
         self.following = Following(types)
         self._blocks = blocks
         self.plan = CensusPlan(governor, blocks, is_native=lambda: native() is not None)
-        self._alongside = SliceThread(governor.work_seconds)
+        self._slice_thread = SliceThread(governor.work_seconds)
         self._guard, self._holder_guard = Guard("the census"), Guard("the search for holders")
         # References to every class when the census under way began, and whether something was rising then.
         self._references: Mapping[int, int] = {}
@@ -134,7 +134,7 @@ class Looks:
     @property
     def background_bytes(self) -> int:
         """Memory that a look running in the background holds for itself."""
-        return self._alongside.bytes
+        return self._slice_thread.bytes
 
     def at_baseline(self, measured: Measured) -> None:
         """A census wherever one can be taken: the loop has not begun, and it is set-up."""
@@ -181,9 +181,9 @@ class Looks:
         self._look_at_garbage(measured, rising)
         self._find_holders(measured)
         # After the search: what is known to rise comes before what might.
-        if way == "slices" and self._alongside.is_free:
+        if way == "slices" and self._slice_thread.is_free:
             with self._guard:
-                self._alongside.offer("census", self._begin_census(rising))
+                self._slice_thread.offer("census", self._begin_census(rising))
 
     def _memory_rises(self, samples: Mapping[str, Number]) -> bool:
         private = samples.get("process.anon_bytes", samples.get("process.rss_bytes"))
@@ -194,18 +194,18 @@ class Looks:
     @property
     def turn(self) -> AbstractContextManager[Any]:
         """While the training thread has it, no background scan goes on."""
-        return self._alongside.turn
+        return self._slice_thread.turn
 
     def wait(self) -> None:
         """The last chance of what is under way; not for long."""
-        self._alongside.wait(LAST_LOOK_SECONDS)
+        self._slice_thread.wait(LAST_LOOK_SECONDS)
 
     def fetch(self, measured: Measured) -> None:
         """Take what a look in the background has found since."""
-        if self._alongside.is_free:
+        if self._slice_thread.is_free:
             return
         with self._governor.measuring("fetch"):
-            outcome = self._alongside.take()
+            outcome = self._slice_thread.take()
         if outcome is None:
             return
         self._governor.charge_background(outcome.name, outcome.seconds, outcome.longest_slice)
@@ -228,7 +228,7 @@ class Looks:
 
     def stop(self) -> None:
         """Nothing of ours goes on after this."""
-        self._alongside.stop()
+        self._slice_thread.stop()
 
     def _take_census(self, measured: Measured, rising: bool) -> None:
         started = self._governor.work_seconds()
@@ -428,10 +428,10 @@ class Looks:
         return FAILED
 
     def _begin(self, request: Request, name: str, make: Callable[[], Any]) -> str | None:
-        if not self._alongside.is_free:
+        if not self._slice_thread.is_free:
             return None
         with self._holder_guard, self._governor.measuring(f"{name}_begun"):
-            self._alongside.offer(name, make())
+            self._slice_thread.offer(name, make())
             self._asked = request
             return ""
         return FAILED
@@ -455,7 +455,7 @@ class Looks:
 
     def _search_in_background(self, classes: list[type]) -> None:
         seconds = min(SLICED_HOLDER_SECONDS, self._governor.room("holders"))
-        if self._alongside.is_free and self._governor.allows(
+        if self._slice_thread.is_free and self._governor.allows(
             "holders", expected_seconds=seconds / 2
         ):
             if seconds < SEARCH_AT_LEAST_SECONDS:
@@ -470,7 +470,7 @@ class Looks:
                     totals=totals,
                 )
                 self._searched(classes)
-                self._alongside.offer("holders", search)
+                self._slice_thread.offer("holders", search)
 
 
 def _told_by(result: CensusResult, *, with_counts: bool) -> dict[str, Number]:

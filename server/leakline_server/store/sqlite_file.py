@@ -156,7 +156,7 @@ def restore(source: Path, database: Path) -> Path | None:
         kept = _keep(database) if database.exists() else None
         # Pages of the database of before would be read into the new one.
         for name in COMPANIONS:
-            _alongside(database, name).unlink(missing_ok=True)
+            _companion(database, name).unlink(missing_ok=True)
         new.replace(database)
         _settle_folder(database.parent)
     finally:
@@ -309,9 +309,9 @@ def _keep(database: Path) -> Path:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         connection.execute("PRAGMA journal_mode=DELETE").fetchone()
     for name in ("", *COMPANIONS):
-        alongside = _alongside(database, name)
-        if alongside.exists():
-            _keep_as(alongside, _alongside(kept, name))
+        companion = _companion(database, name)
+        if companion.exists():
+            _keep_as(companion, _companion(kept, name))
     return kept
 
 
@@ -338,7 +338,7 @@ def _opened(database: Path) -> Iterator[sqlite3.Connection]:
     database = database.resolve()
     mode = "rw" if os.access(database, os.W_OK) else "ro"
     address = f"{database.as_uri()}?mode={mode}"
-    if mode == "ro" and not _alongside(database, "-wal").exists():
+    if mode == "ro" and not _companion(database, "-wal").exists():
         # Nobody has it open. Where the folder may not be written either, as of a snapshot of a disk, SQLite could not
         # make what it shares with others.
         address += "" if os.access(database.parent, os.W_OK) else "&immutable=1"
@@ -355,7 +355,7 @@ def _failing(what: str) -> Iterator[None]:
         raise CannotBackUp(f"{what}: {error}") from error
 
 
-def _alongside(path: Path, suffix: str) -> Path:
+def _companion(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 

@@ -86,15 +86,15 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 class Derivations:
-    """For any thread. Every method raises NoSuchRun. ``alongside`` does work that nobody waits for."""
+    """For any thread. Every method raises NoSuchRun. ``run_later`` does work that nobody waits for."""
 
     def __init__(
         self,
         engine: Engine,
-        alongside: Callable[[Callable[[], None]], None] = _in_background,
+        run_later: Callable[[Callable[[], None]], None] = _in_background,
         priorities: Priorities = DEFAULTS,
     ) -> None:
-        self._engine, self._alongside, self._priorities = engine, alongside, priorities
+        self._engine, self._run_later, self._priorities = engine, run_later, priorities
         self._runs: _Newest[str, _Of] = _Newest(MAX_RUNS)
         self._comparisons: _Newest[tuple[Version, Version], Comparison] = _Newest(MAX_COMPARISONS)
         self._lately: _Newest[tuple[str, str], tuple[float, Comparison]] = _Newest(MAX_COMPARISONS)
@@ -152,7 +152,7 @@ class Derivations:
                 with self._lock:
                     self._renewing.discard(run_id)
 
-        self._alongside(work)
+        self._run_later(work)
 
     def _version(self, run_id: str) -> Version:
         return run_id, run_history.revision(self._engine, run_id)

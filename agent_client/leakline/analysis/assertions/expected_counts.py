@@ -260,12 +260,12 @@ def bounded_containers(
             continue
         sizes = f"tracked.{name}.bytes"
         size = fill_gaps(timeline.readings(sizes)) if timeline.has(sizes) else []
-        alongside = f"tracked.{name}.device_bytes"
-        if size and timeline.has(alongside):
+        device_series = f"tracked.{name}.device_bytes"
+        if size and timeline.has(device_series):
             # What lies on devices is no memory of the process.
             size = [
                 max(0.0, a - (b or 0))
-                for a, b in zip(size, timeline.readings(alongside), strict=True)
+                for a, b in zip(size, timeline.readings(device_series), strict=True)
             ]
         found.append(_bounded(timeline, name, length, float(capacity), size))
     return tuple(found)
@@ -346,14 +346,14 @@ def _bytes_per_item(timeline: Timeline, length: Sequence[float]) -> float:
 
     A container that was cleared may fill again from what the allocator kept of it.
     """
-    private, fuller, alongside, most = timeline.private, [], [], -1.0
+    private, fuller, idle, most = timeline.private, [], [], -1.0
     for i in range(min(len(length), len(private))):
         if i and length[i] > max(most, length[i - 1]):
             fuller.append((private[i] - private[i - 1], length[i] - length[i - 1]))
         elif i and length[i] == length[i - 1] and not _is_resumed(timeline, i):
-            alongside.append(private[i] - private[i - 1])
+            idle.append(private[i] - private[i - 1])
         most = length[i] if _is_resumed(timeline, i) else max(most, length[i])
-    others = max(0.0, median(alongside)) if len(alongside) >= _RECENT else 0.0
+    others = max(0.0, median(idle)) if len(idle) >= _RECENT else 0.0
     ratios = [(gained - others) / items for gained, items in fuller]
     return max(0.0, median(ratios)) if ratios else 0.0
 

@@ -277,15 +277,13 @@ def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
     causes: list[Cause] = []
     explained = 0.0
     while left:
-        owner, alongside = left[0], _alongside(left, growth)
-        rest = [c for c in left[1:] if c not in alongside]
+        owner, separate = left[0], _separate_containers(left, growth)
+        rest = [c for c in left[1:] if c not in separate]
         # What two containers keep is a total of neither.
-        sized = [c for c in rest if c.role == "container"] if alongside else rest
+        sized = [c for c in rest if c.role == "container"] if separate else rest
         measured = _measured(owner, sized, growth)
         explains = explained + (measured or 0.0)
-        others = [
-            c for c in left[1:] if c in alongside or _stands_alone(c, owner, explains, growth)
-        ]
+        others = [c for c in left[1:] if c in separate or _stands_alone(c, owner, explains, growth)]
         mine = [c for c in rest if c not in others]
         causes.append(
             Cause(kind_of(owner, mine, growth), _place(owner, mine), (owner, *mine), measured)
@@ -297,7 +295,7 @@ def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
     return causes
 
 
-def _alongside(ranked: Sequence[Candidate], growth: float) -> list[Candidate]:
+def _separate_containers(ranked: Sequence[Candidate], growth: float) -> list[Candidate]:
     """Containers behind a first one that keep a real share of their own: one in the other would be counted twice."""
     containers = [c for c in ranked if c.role == "container" and c.bytes_rate is not None]
     total = sum(c.bytes_rate or 0.0 for c in containers)

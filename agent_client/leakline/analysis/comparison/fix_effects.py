@@ -98,10 +98,10 @@ def effects_within(
             _between(studies, begin, fix.since, first=not at),
             _between(studies, fix.since, end, first=False),
         )
-        alongside = _alongside(
+        note = _inseparable_note(
             fix, subject, [f for f, s in every if f.since == fix.since and s == subject]
         )
-        rows.append(_effect(fix, subject, sides, alongside, history.unit, _WITHIN))
+        rows.append(_effect(fix, subject, sides, note, history.unit, _WITHIN))
     return tuple(rows)
 
 
@@ -117,10 +117,10 @@ def effects_of_comparison(
             said = "The run before has this fix too, so the two do not tell what it does."
             rows.append(_row(fix, subject, None, None, "undecided", said))
             continue
-        alongside = _alongside(
+        note = _inseparable_note(
             fix, subject, [f for f, s in every if s == subject and f.name not in had]
         )
-        rows.append(_effect(fix, subject, (a, b), alongside, after.unit, _COMPARED))
+        rows.append(_effect(fix, subject, (a, b), note, after.unit, _COMPARED))
     return tuple(rows)
 
 
@@ -169,7 +169,7 @@ _COMPARED: Final = _Way(_too_few_compared, "was not measured in both runs")
 
 
 def _effect(
-    fix: Fix, subject: _Subject, sides: tuple[Stretch, Stretch], alongside: str, unit: str, way: _Way
+    fix: Fix, subject: _Subject, sides: tuple[Stretch, Stretch], note: str, unit: str, way: _Way
 ) -> FixEffect:  # fmt: skip
     old, new = (subject.of(side) for side in sides)
     lengths = [side.generations for side in sides]
@@ -181,7 +181,7 @@ def _effect(
         return _row(fix, subject, old, new, "undecided", said)
     least = max(SAME * abs(old.estimate), subject.matters(*sides))
     outcome = _outcome(difference, least, max(_HALF * abs(old.estimate), least))
-    said = f"{_said(subject, old, new, difference, unit)}: {_REASONS[outcome]}.{alongside}"
+    said = f"{_said(subject, old, new, difference, unit)}: {_REASONS[outcome]}.{note}"
     return _row(fix, subject, old, new, outcome, said)
 
 
@@ -216,7 +216,7 @@ def _said(subject: _Subject, old: Interval, new: Interval, difference: Interval,
     )
 
 
-def _alongside(fix: Fix, subject: _Subject, alike: Sequence[Fix]) -> str:
+def _inseparable_note(fix: Fix, subject: _Subject, alike: Sequence[Fix]) -> str:
     """Of fixes about the same at the same time, nobody can tell which did it."""
     others = [each.name for each in alike if each.name != fix.name]
     if not others:

@@ -47,8 +47,8 @@ _DECLARES: Final = ("watch", "track", "expect")
 class Rule:
     """``text`` is given when all that is set holds; ``{what}`` is the first name that matched, ``{path}`` the path.
 
-    ``names``: of something that grows. ``paths``: of what holds it, or of a container that grows. ``alongside``:
-    families of which one grows along with the owner. ``keeps``: it says already who keeps the objects.
+    ``names``: of something that grows. ``paths``: of what holds it, or of a container that grows.
+    ``keeps``: it says already who keeps the objects.
     """
 
     text: str
@@ -56,7 +56,6 @@ class Rule:
     owner: tuple[Family, ...] = ()
     names: str = ""
     paths: str = ""
-    alongside: tuple[str, ...] = ()
     keeps: bool = False
 
 

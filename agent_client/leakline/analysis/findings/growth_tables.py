@@ -289,7 +289,7 @@ def _fill_row(
         return None
     capacity = capacity_of(timeline, name, capacities)
     size = _last(timeline, f"tracked.{name}.bytes")
-    alongside = _on_devices(timeline, name)
+    on_devices = _on_devices(timeline, name)
     now = int(length[-1])
     ceiling = None if size is None or not capacity or not now else round(size * capacity / now)
     per_generation = _items_per_generation(timeline, name)
@@ -301,8 +301,8 @@ def _fill_row(
         ceiling_bytes=ceiling,
         full_at_generation=_full_at(timeline, now, capacity, per_generation),
         state=_state(now, capacity, per_generation),
-        host_bytes=None if size is None or alongside is None else max(0, size - alongside),
-        device_bytes=alongside,
+        host_bytes=None if size is None or on_devices is None else max(0, size - on_devices),
+        device_bytes=on_devices,
     )
 
 
@@ -310,10 +310,10 @@ def _on_devices(timeline: Timeline, name: str) -> int | None:
     """Of the newest reading of its bytes the part on devices: reported where there is any, so not reported later is
     none.
     """
-    alongside = timeline.series.get(f"tracked.{name}.device_bytes", ())
-    if all(value is None for value in alongside):
+    on_devices = timeline.series.get(f"tracked.{name}.device_bytes", ())
+    if all(value is None for value in on_devices):
         return None
-    pairs = zip(timeline.series.get(f"tracked.{name}.bytes", ()), alongside, strict=True)
+    pairs = zip(timeline.series.get(f"tracked.{name}.bytes", ()), on_devices, strict=True)
     newest = [part for size, part in pairs if size is not None]
     return int(newest[-1] or 0) if newest else None
 

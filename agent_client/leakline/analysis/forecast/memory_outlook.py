@@ -64,11 +64,11 @@ def outlook_of(study: TimelineAnalysis, end: int) -> Outlook:
 
 
 def _outlook_of(study: TimelineAnalysis, end: int) -> Outlook:
-    y, alongside = study.residual(end), outside_private(study)
-    for channel in alongside:
+    y, outside = study.residual(end), outside_private(study)
+    for channel in outside:
         y = [a + b for a, b in zip(y, channel.line(end), strict=False)]
-    bend = bend_of(study.timeline, y, end) if alongside else study.bend(end)
-    unknown = {i for channel in alongside for i in channel.unread(end)}
+    bend = bend_of(study.timeline, y, end) if outside else study.bend(end)
+    unknown = {i for channel in outside for i in channel.unread(end)}
     known = [i for i in range(len(y)) if i not in unknown]
     x = [float(study.timeline.generations[i]) for i in known]
     return _of_growth(*_since(bend, x, [y[i] for i in known]))

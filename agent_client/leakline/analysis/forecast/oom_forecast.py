@@ -169,7 +169,7 @@ def _used_on_device(study: TimelineAnalysis, channels: Sequence[Channel], end: i
     if used is not None:
         return used
     at = {each: each.stands(end) - 1 for each in channels}
-    return max(c.values[i] + (c.alongside[i] if c.alongside else 0.0) for c, i in at.items())
+    return max(c.values[i] + (c.other_values[i] if c.other_values else 0.0) for c, i in at.items())
 
 
 def ahead(timelines: Sequence[TimelineStatus], oom: OomForecast, hours: float) -> Ahead | None:

@@ -41,7 +41,7 @@ _MOSTLY_WHOLE: Final = 0.5
 class Channel:
     """One kind of memory, per generation, with the scale its growth is measured against.
 
-    ``alongside`` is what lies in the same memory: growth is measured against both, and both fill it.
+    ``other_values`` is what lies in the same memory: growth is measured against both, and both fill it.
     ``known_until``: up to which generation something is known, where more follow of which nothing is; 0: of all.
     ``longest_gap``: generations without a reading of which they have had so many before.
     ``noise_bytes``: a rise by less than this says nothing.
@@ -54,7 +54,7 @@ class Channel:
     values: tuple[float, ...]
     limit_bytes: float | None = None
     own_baseline: bool = True
-    alongside: tuple[float, ...] = ()
+    other_values: tuple[float, ...] = ()
     known_until: int = 0
     longest_gap: int = 0
     noise_bytes: float = 0.0
@@ -109,11 +109,11 @@ class Channel:
         self, private: Sequence[float], end: int, remaining: float | None, spacing: int = 1
     ) -> Scale:
         baseline = self._level_at_first(self.values, end) + self._level_at_first(
-            self.alongside, end
+            self.other_values, end
         )
         if not self.own_baseline:
             baseline += baseline_of(private)
-        level = self.values[end - 1] + (self.alongside[end - 1] if self.alongside else 0.0)
+        level = self.values[end - 1] + (self.other_values[end - 1] if self.other_values else 0.0)
         return Scale(baseline, self.limit_bytes, level, remaining, spacing)
 
     def _level_at_first(self, values: Sequence[float], end: int) -> float:
@@ -224,12 +224,12 @@ def _device_channels(timeline: Timeline, index: str) -> list[Channel]:
         name = f"cuda.{index}.reserved_bytes"
         read = _read(timeline, name, f"cuda.{index}.allocated_bytes")
         found.append(
-            Channel(name, "gpu_fragmentation", spare, limit, alongside=allocated, read=read)
+            Channel(name, "gpu_fragmentation", spare, limit, other_values=allocated, read=read)
         )
     if outside and reserved:
         name = f"gpu.{index}.outside_bytes"
         read = _read(timeline, name)
-        found.append(Channel(name, "gpu", outside, limit, alongside=reserved, read=read))
+        found.append(Channel(name, "gpu", outside, limit, other_values=reserved, read=read))
     return found
 
 
@@ -248,10 +248,10 @@ def _outside_tensors(timeline: Timeline) -> list[Channel]:
     known = outside_tensors(timeline) if is_known(timeline) else None
     if known and known.native:
         kept = Channel(
-            KEPT, "objects", known.kept, alongside=known.native, known_until=known.known_until,
+            KEPT, "objects", known.kept, other_values=known.native, known_until=known.known_until,
             longest_gap=known.longest_gap, noise_bytes=YOUNG, placed_by=RESIDENT_BYTES,
         )  # fmt: skip
-        return [kept, Channel(RESIDENT_BYTES, "objects", known.native, alongside=known.kept)]
+        return [kept, Channel(RESIDENT_BYTES, "objects", known.native, other_values=known.kept)]
     heap, resident = _column(timeline, HEAP_BYTES), _column(timeline, RESIDENT_BYTES)
     if resident:
         tensors = _column(timeline, TENSOR_BYTES) or (0.0,) * len(resident)
@@ -297,8 +297,8 @@ def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = N
     ends = [last_read(timeline.private_read, end)]
     if any(timeline.has(_of_ranks(series)) for series in CHILDREN):
         ends.append(_reported_by_ranks(timeline, ranks_until))
-    alongside = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(timeline.series) else ()
-    for series in filter(timeline.has, (*CHILDREN, SHARED, *of_devices, _METAL, *alongside)):
+    of_javascript = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(timeline.series) else ()
+    for series in filter(timeline.has, (*CHILDREN, SHARED, *of_devices, _METAL, *of_javascript)):
         known = [i for i, value in enumerate(timeline.values(series)[:end]) if value is not None]
         read = known[-1] + 1 if known else 0
         longest = max((b - a for a, b in pairwise(known)), default=0)
@@ -449,7 +449,7 @@ class _Read(NamedTuple):
     generation: int
     size: float
     # Who is reported one by one then, in which attempt: the rest is the same children while that is the same.
-    alongside: Hashable
+    reported: Hashable
 
 
 def _rate_of_rest(
@@ -465,7 +465,7 @@ def _rate_of_rest(
         if size is not None and (since is None or generation >= since - 1):
             was_read = frozenset(name for name in named if timeline.series[name][row] is not None)
             read.append(_Read(generation, size, (timeline.segment[row], was_read)))
-    alike = [(a, b) for a, b in pairwise(read) if a.alongside == b.alongside]
+    alike = [(a, b) for a, b in pairwise(read) if a.reported == b.reported]
     if len(alike) < _FEW - 1:
         return 0.0
     usual = sum(b.size - a.size for a, b in alike) / sum(
@@ -476,7 +476,7 @@ def _rate_of_rest(
 
 def _without_moves(read: Sequence[_Read], usual: float) -> list[float]:
     gains = (
-        b.size - a.size if a.alongside == b.alongside else usual * (b.generation - a.generation)
+        b.size - a.size if a.reported == b.reported else usual * (b.generation - a.generation)
         for a, b in pairwise(read)
     )
     return list(accumulate(gains, initial=0.0))

@@ -326,12 +326,12 @@ def _read(timeline: Timeline, rows: range, kept: list[Value], native: list[Value
     )
     if not (heap and outside and resident and tensors):
         return
-    alongside = [h + o - t for h, o, t in zip(heap, outside, tensors, strict=True)]
+    without_tensors = [h + o - t for h, o, t in zip(heap, outside, tensors, strict=True)]
     ends = [row - rows.start for row in timeline.end_rows if row in rows]
-    collector = _Collector(heap, outside, alongside)
-    before, highest = 0, alongside[0]
+    collector = _Collector(heap, outside, without_tensors)
+    before, highest = 0, without_tensors[0]
     for position, end in enumerate(ends):
-        highest = max(highest, *alongside[before : end + 1])
+        highest = max(highest, *without_tensors[before : end + 1])
         native[rows.start + end] = resident[end] - tensors[end] - highest
         last = position == len(ends) - 1
         if not last or timeline.kind[rows.start + end] == END:
@@ -343,10 +343,10 @@ class _Collector:
     """Follows V8 from the end of one generation to that of the next."""
 
     def __init__(
-        self, heap: Sequence[float], outside: Sequence[float], alongside: Sequence[float]
+        self, heap: Sequence[float], outside: Sequence[float], without_tensors: Sequence[float]
     ) -> None:
-        self.heap, self.outside, self.alongside = heap, outside, alongside
-        self.heap_kept, self.kept = heap[0], alongside[0]
+        self.heap, self.outside, self.without_tensors = heap, outside, without_tensors
+        self.heap_kept, self.kept = heap[0], without_tensors[0]
         # The ends of generations so far, and by how much buffers rose in those in which they did, in order of size.
         self.ends: list[int] = []
         self.rises: list[float] = []
@@ -358,10 +358,10 @@ class _Collector:
             insort(self.rises, rose)
         self.ends.append(end)
         if seen:
-            at = min(range(begin, end + 1), key=self.alongside.__getitem__)
-            self.kept, self.heap_kept = self.alongside[at], self.heap[at]
+            at = min(range(begin, end + 1), key=self.without_tensors.__getitem__)
+            self.kept, self.heap_kept = self.without_tensors[at], self.heap[at]
             return self.kept
-        more = self.alongside[end] - _HEAP_GROWS * self.heap_kept - _OUTSIDE_GROWS
+        more = self.without_tensors[end] - _HEAP_GROWS * self.heap_kept - _OUTSIDE_GROWS
         return more if more > self.kept else None
 
     def _has_collected(self, end: int) -> bool:

@@ -137,16 +137,14 @@ def come_together(
     """
     now, known = dict(zip(at, counts, strict=True)), set(at)
     inside: list[float] = []
-    alongside: list[float] = []
+    outside: list[float] = []
     for (before, low), (g, high) in pairwise(zip(x, memory, strict=True)):
         if before in known and g in known:
-            (inside if now[g] > now[before] else alongside).append(high - low)
-    if len(inside) < _MIN_PERIODS or len(alongside) < len(inside) or min(inside) <= 0:
+            (inside if now[g] > now[before] else outside).append(high - low)
+    if len(inside) < _MIN_PERIODS or len(outside) < len(inside) or min(inside) <= 0:
         return False
     gained = memory[-1] - memory[0]
-    return sum(inside) >= _MOST * gained and median(inside) >= _STANDS_OUT * robust_spread(
-        alongside
-    )
+    return sum(inside) >= _MOST * gained and median(inside) >= _STANDS_OUT * robust_spread(outside)
 
 
 def _is_one_story(steady: CountGrowth, irregular: CountGrowth) -> bool:

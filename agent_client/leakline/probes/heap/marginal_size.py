@@ -156,7 +156,7 @@ class _Walk:
         on_device: Callable[[Any], bool],
         reads_graphs: bool,
     ) -> None:
-        self._on_device, self._alongside = on_device, set[_Key]()
+        self._on_device, self._device_keys = on_device, set[_Key]()
         self._reads_graphs = reads_graphs
         self._items = items
         self._is_over = is_over
@@ -199,8 +199,8 @@ class _Walk:
 
     def marginal_parts(self) -> tuple[int, int]:
         own = {key: size for key, size in self._sizes.items() if self._is_own(key)}
-        alongside = {key: size for key, size in own.items() if key in self._alongside}
-        return self._each(own), self._each(alongside)
+        device_sizes = {key: size for key, size in own.items() if key in self._device_keys}
+        return self._each(own), self._each(device_sizes)
 
     def _is_own(self, key: _Key) -> bool:
         reached = self._reached.get(key, 0).bit_count()
@@ -271,11 +271,11 @@ class _Walk:
             and (key := storage_key(tensor.grad)) is not None
         ):
             storages[key[0]] = key[1]
-        alongside = self._on_device(tensor)
+        is_on_device = self._on_device(tensor)
         for address, size in storages.items():
             self._add_buffer(("storage", address), size, items)
-            if alongside:
-                self._alongside.add(("storage", address))
+            if is_on_device:
+                self._device_keys.add(("storage", address))
 
     def _add_buffer(self, key: _Key, size: int, items: int) -> None:
         self._reached[key] = self._reached.get(key, 0) | items

@@ -378,8 +378,8 @@ def _observe(
         peaks = _present(columns, "process.peak_bytes")
         process.peak_bytes = max(process.peak_bytes or 0, max(values), max(peaks, default=0))
         if process.identity.role == MAIN:
-            alongside = run.alongside(process)
-            run.sparkline.add([value + alongside for value in values])
+            others = run.bytes_of_others(process)
+            run.sparkline.add([value + others for value in values])
     process.newest_sequence = max(process.newest_sequence, last_sequence)
 
 

@@ -130,7 +130,7 @@ class RunState:
             self._mains[attempt] = self._mains.get(attempt, 0) + change
         process.rss_bytes = rss_bytes
 
-    def alongside(self, process: ProcessState) -> int:
+    def bytes_of_others(self, process: ProcessState) -> int:
         """RSS in bytes that the other main processes of its attempt hold: the curve of the list is of all of them.
 
         ``process`` is a main one.
