@@ -84,22 +84,28 @@ Open = Callable[..., Page]
 def test_a_person_sets_a_rule(open_page: Open, scripts: bool) -> None:
     page = open_page("/alerts", java_script_enabled=scripts)
     name = f"Queue {scripts}"
+
+    def submit(button: Locator) -> None:
+        # Loading ends with a scroll to the rule, which would move the next button from under the mouse.
+        with page.expect_navigation():
+            button.click()
+
     page.get_by_text("Add a rule of your own").click()
     form = page.locator("form.fields[action='/alerts/rules']")
     form.get_by_label("Series").fill("gauge.queue")
     form.get_by_label("What of it").select_option("change per generation")
     form.get_by_label("Above").fill("500 MiB")
     form.get_by_label("Name").fill(name)
-    form.get_by_role("button", name="Add rule").click()
+    submit(form.get_by_role("button", name="Add rule"))
 
     rule = page.locator("#rules li", has_text=name)
     expect(rule).to_contain_text("change of gauge.queue per generation above 524,288,000")
     expect(rule).to_contain_text("quiet")
     rule.get_by_text("Change…").click()
     rule.get_by_label("Above").fill("7")
-    rule.get_by_role("button", name="Save this rule").click()
+    submit(rule.get_by_role("button", name="Save this rule"))
     expect(rule).to_contain_text("per generation above 7")
-    rule.get_by_role("button", name="Pause").click()
+    submit(rule.get_by_role("button", name="Pause"))
     expect(rule).to_contain_text("paused")
     rule.get_by_text("Delete…").click()
     rule.get_by_role("button", name="Delete this rule").click()
