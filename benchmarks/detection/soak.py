@@ -66,6 +66,14 @@ def soak(generations: int) -> Soak:
     return found
 
 
+def recorded(generations: int) -> RunHistory:
+    """Return the run as it is after so many generations."""
+    run = _Recording()
+    for _ in range(generations):
+        run.go_on()
+    return run.history()
+
+
 def soak_figures(found: Soak) -> list[Figure]:
     """A9 and A10; the ratio travels from machine to machine, the milliseconds do not."""
     n = len(found.seconds)

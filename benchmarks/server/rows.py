@@ -34,6 +34,8 @@ COLUMNS: Final[Mapping[str, tuple[str, str]]] = {
     "cores": ("cores used", "{:.2f}"),
     "ms": ("ms", "{:,.1f}"),
     "kib": ("KiB", "{:,.0f}"),
+    "files": ("files", "{:,.0f}"),
+    "calls": ("Python calls", "{:,.0f}"),
     "events": ("events delivered", "{:,.0f}"),
     "us_per_event": ("µs an event", "{:.1f}"),
     "first_chart_ms": ("first chart, ms", "{:,.0f}"),

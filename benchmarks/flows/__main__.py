@@ -1,0 +1,231 @@
+"""How many files and Python calls lie on the way from a phase end to the database, the verdict and the message.
+
+    make bench-flows                  prints the table, then what is held
+    make bench-flows CHECK=1          ends with 1 when a way is longer than its aim
+
+    BENCH_ARGS="--json FILE --markdown FILE"
+
+Counts, not times: they differ little from one machine to the next. A small training leaks into a server in this
+process; the calls of each thread are counted by themselves, once everything has been called a few times. A file is on
+the way of a reading when at least half of the readings enter it. Files of probes are left out: each probe is one. The
+run that is examined is made up, the same each time: sixty series, six snapshots in each generation, one leak.
+"""
+
+from __future__ import annotations
+
+import http.server
+import os
+import platform
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import uvicorn
+from benchmarks.detection.soak import recorded
+from benchmarks.program import Program
+from benchmarks.server.load import Failed
+from benchmarks.server.rows import Figure, Line, Part
+
+import leakline
+from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot, batch_to_wire
+from leakline.transport.batching import SNAPSHOTS_PER_BATCH
+from leakline.transport.http_delivery import request_json
+from leakline.transport.sender import announcement
+from leakline_server.app import create_app
+from leakline_server.client_connections import Connection
+from leakline_server.config import Config
+from leakline_server.store.engine import Engine
+from leakline_server.workers.examination_worker import Examiner, Wakes
+
+from .counting import Calls, Count
+
+GENERATIONS: Final = 48
+# Until every function has been called once.
+STARTED_AFTER: Final = 8
+PHASES: Final = ("collect", "train", "evaluate")
+# After each phase: where nothing takes its time, one thread takes many readings at once.
+PAUSE_SECONDS: Final = 0.03
+PATIENCE_SECONDS: Final = 60.0
+LOOP: Final = "event loop"
+MAIN: Final = "MainThread"
+KEPT: Final = list["Kept"]()
+
+
+class Kept:
+    """What the training leaks."""
+
+    def __init__(self, number: int) -> None:
+        self.numbers = [float(number)] * 1_000
+
+
+class _Receiver(http.server.BaseHTTPRequestHandler):
+    taken: ClassVar[int] = 0
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(204)
+        self.end_headers()
+        type(self).taken += 1
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What is counted: ``units`` times the same, by one thread. ``most_files`` and ``most_calls`` are the aims."""
+
+    name: str
+    count: Count
+    units: int
+    most_files: int
+    most_calls: int | None = None
+
+    def line(self) -> Line:
+        files, calls = len(self.count.files(self.units)), self.count.calls / self.units
+        return Line(self.name, {"files": files, "calls": calls})
+
+    def figures(self) -> Iterator[Figure]:
+        yield Figure(f"files: {self.name}", self.most_files, len(self.count.files(self.units)))
+        if self.most_calls is not None:
+            yield Figure(f"calls: {self.name}", self.most_calls, self.count.calls / self.units)
+
+
+@contextmanager
+def _receiving() -> Iterator[http.server.ThreadingHTTPServer]:
+    """Whom messages go to."""
+    receiver = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Receiver)
+    threading.Thread(target=receiver.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield receiver
+    finally:
+        receiver.shutdown()
+        receiver.server_close()
+
+
+@contextmanager
+def _serving(folder: Path, receiver: int) -> Iterator[tuple[Engine, str]]:
+    url, hook = f"sqlite:///{folder}/flows.db", f"http://127.0.0.1:{receiver}/"
+    app = create_app(
+        Config(database_url=url, webhook_url=hook, webhook_allow=(ip_network("127.0.0.1/32"),))
+    )
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        settings = uvicorn.Config(app, log_level="error", access_log=False, ws="none", http=Connection)  # fmt: skip
+        server = uvicorn.Server(settings)
+        given = {"sockets": [opened]}
+        loop = threading.Thread(target=server.run, kwargs=given, name=LOOP, daemon=True)
+        loop.start()
+        _until(lambda: server.started, "the server does not start")
+        try:
+            yield app.state.services.engine, f"http://127.0.0.1:{opened.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            loop.join(PATIENCE_SECONDS)
+
+
+def _until(holds: Callable[[], Any], otherwise: str) -> None:
+    deadline, pause = time.monotonic() + PATIENCE_SECONDS, threading.Event()
+    while not holds():
+        if time.monotonic() > deadline:
+            raise Failed(otherwise)
+        pause.wait(0.02)
+
+
+def _train(run: leakline.Run, generations: range) -> None:
+    for number in generations:
+        with run.generation(number):
+            for phase in PHASES:
+                with run.phase(phase):
+                    KEPT.extend(Kept(number) for _ in range(40))
+                time.sleep(PAUSE_SECONDS)
+
+
+def _sent(address: str) -> str:
+    """Send a run that is made up, and return its id."""
+    history = recorded(GENERATIONS)
+    (process,) = history.processes
+    identity = ProcessIdentity(process.instance, 0, os.getpid(), "bench", "main", 1)
+    header = RunHeader(
+        history.run, "flows", history.run, history.unit, GENERATIONS, process.time[0]
+    )
+    request_json(address, "POST", "/runs", announcement(header, identity))
+    snapshots = tuple(
+        Snapshot(
+            i, process.time[i], process.monotonic[i], process.generation[i], process.phase[i], "", process.kind[i],
+            {name: value for name, column in process.series.items() if (value := column[i]) is not None},
+        )
+        for i in range(len(process))
+    )  # fmt: skip
+    for first in range(0, len(snapshots), SNAPSHOTS_PER_BATCH):
+        batch = Batch(identity, snapshots[first : first + SNAPSHOTS_PER_BATCH])
+        request_json(address, "POST", f"/runs/{history.run}/batches", batch_to_wire(batch))
+    return history.run
+
+
+def _ways() -> Iterator[Way]:
+    calls, examining = Calls(), Calls()
+    with (
+        tempfile.TemporaryDirectory() as name,
+        calls.watch(),
+        _receiving() as receiver,
+        _serving(Path(name), receiver.server_port) as (engine, address),
+    ):
+        run = leakline.init(
+            "flows", name="flows", server=address, mode="online", quiet=True, directory=name
+        )
+        _train(run, range(STARTED_AFTER))
+        with calls.counted():
+            _train(run, range(STARTED_AFTER, GENERATIONS))
+        run.finish()
+        _until(lambda: _Receiver.taken, "no message arrives")
+        made_up = _sent(address)
+        with examining.watch(), examining.counted():
+            Examiner(engine, PATIENCE_SECONDS, Wakes(_nobody, lambda: None)).examine(made_up)
+    ends = (GENERATIONS - STARTED_AFTER) * (len(PHASES) + 1)
+    sent = calls.of["leakline-sender"].of("sender.py", "_send")
+    yield Way("a phase end, training thread", calls.of[MAIN], ends, 8)
+    yield Way("a snapshot, recorder thread", calls.of["leakline-recorder"], ends, 9)
+    yield Way("a batch, sender thread", calls.of["leakline-sender"], sent, 8)
+    yield Way("a batch, the server's event loop", calls.of[LOOP], sent, 8)
+    yield Way("a batch, the server's writer thread", calls.of["leakline-writer"], sent, 10)
+    yield Way(
+        f"an examination of {GENERATIONS} generations", examining.of[MAIN], 1, 40, most_calls=50_000
+    )
+    delivering = next(
+        count for name, count in calls.of.items() if name.startswith("leakline-deliver-")
+    )
+    yield Way("a message, the thread that delivers it", delivering, _Receiver.taken, 10)
+
+
+def _nobody(_run: str) -> None:
+    pass
+
+
+def measure() -> list[Part]:
+    ways = list(_ways())
+    return [
+        Part(
+            "what lies on each way, files without probes",
+            [way.line() for way in ways],
+            [figure for way in ways for figure in way.figures()],
+        )
+    ]
+
+
+PROGRAM: Final = Program("flows", __doc__, {"ways": measure}, shortened=False)
+
+
+def main() -> int:
+    return PROGRAM.run(f"{platform.python_implementation()} {platform.python_version()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

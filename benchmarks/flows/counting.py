@@ -1,0 +1,77 @@
+"""Counts what threads call, with the interpreter's own profiling hook."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import leakline
+import leakline_server
+
+# The probes are counted apart: each of them is a file of its own by design.
+_ROOTS: Final = tuple(str(Path(package.__file__).parent) + "/" for package in (leakline, leakline_server))  # fmt: skip
+_PROBES: Final = "/leakline/probes/"
+
+
+@dataclass(slots=True)
+class Count:
+    """The calls of one thread: how often it entered each function of the product, by file and name."""
+
+    functions: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    @property
+    def calls(self) -> int:
+        return self.functions.total()
+
+    def of(self, file: str, function: str) -> int:
+        """``file`` is the last part of its path."""
+        return sum(
+            n
+            for (path, name), n in self.functions.items()
+            if name == function and path.endswith(f"/{file}")
+        )
+
+    def files(self, units: int) -> list[str]:
+        """Those that at least every second of ``units`` enters: what happens now and then is not on the way."""
+        entered: Counter[str] = Counter()
+        for (path, _), count in self.functions.items():
+            entered[path] += count
+        return sorted(path for path, n in entered.items() if 2 * n >= units and _PROBES not in path)
+
+
+class Calls:
+    """By the name of the thread. Threads that start after `watch` has begun are counted, and the one that calls it."""
+
+    def __init__(self) -> None:
+        self.of: defaultdict[str, Count] = defaultdict(Count)
+        self._counts = False
+
+    def _note(self, frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call" and self._counts and frame.f_code.co_filename.startswith(_ROOTS):
+            code = frame.f_code
+            self.of[threading.current_thread().name].functions[code.co_filename, code.co_name] += 1
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        self._counts = True
+        try:
+            yield
+        finally:
+            self._counts = False
