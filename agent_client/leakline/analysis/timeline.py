@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from operator import le
+from operator import itemgetter, le
 from statistics import median, median_low
 from typing import Any, Final, TypeVar
 
@@ -108,6 +108,7 @@ class Timeline:
     places: dict[str, str] = field(default_factory=dict, compare=False)
     _values: dict[str, list[Value]] = field(default_factory=dict, compare=False)
     _increments: dict[str, Increments] = field(default_factory=dict, compare=False)
+    _spacings: dict[int, int] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         return len(self.generations)
@@ -119,7 +120,9 @@ class Timeline:
 
     def spacing(self, end: int) -> int:
         """Return the usual distance of neighbouring generations: 100 where every hundredth step was recorded."""
-        return spacing_of(self.generations[max(0, end - SPACED) : end])
+        if end not in self._spacings:
+            self._spacings[end] = spacing_of(self.generations[max(0, end - SPACED) : end])
+        return self._spacings[end]
 
     @cached_property
     def whole_from(self) -> int:
@@ -141,6 +144,16 @@ class Timeline:
         """As values, but as read: a resume starts again."""
         column = self.series[name]
         return [None if row is None else column[row] for row in self._rows_for(name, column)]
+
+    @cached_property
+    def _take_ends(self) -> Callable[[Sequence[Value]], Sequence[Value]]:
+        """Takes the readings at the ends of generations out of a column."""
+        rows = self.end_rows
+        return itemgetter(*rows) if len(rows) > 1 else lambda column: [column[row] for row in rows]
+
+    def end_readings(self, column: Sequence[Value]) -> Sequence[Value]:
+        """The readings of a column at the ends of the generations, as read."""
+        return self._take_ends(column)
 
     def at_ends(self, column: Sequence[Value]) -> list[Value]:
         """As values, of a column that is worked out: one entry for each snapshot, read at the ends of generations."""
@@ -270,7 +283,7 @@ class Timeline:
         return found
 
     @cached_property
-    def _phase_rows(self) -> dict[str, dict[int, int]]:
+    def phase_rows(self) -> dict[str, dict[int, int]]:
         """phase path -> position of the generation -> last row after that phase."""
         found: dict[str, dict[int, int]] = {}
         for row in self.step_rows:
@@ -282,22 +295,24 @@ class Timeline:
 
     def _rows_for(self, name: str, column: Sequence[Value]) -> Sequence[int | None]:
         """The rows to read a series at. All from one place in the generation, or nothing compares."""
-        at_ends = len(self.end_rows) - [column[row] for row in self.end_rows].count(None)
+        at_ends = len(self.end_rows) - self.end_readings(column).count(None)
         best, chosen = at_ends, None
         if at_ends < len(self.end_rows):
-            for phase, rows in self._phase_rows.items():
+            for phase, rows in self.phase_rows.items():
                 found = sum(column[row] is not None for row in rows.values())
                 if found * _ENOUGH_AT_ENDS > at_ends and found > best:
                     best, chosen = found, phase
         self.places[name] = END if chosen is None else f"phase {chosen}"
         if chosen is None:
             return self.end_rows
-        rows = self._phase_rows[chosen]
+        rows = self.phase_rows[chosen]
         return [rows.get(p) for p in range(len(self.generations))]
 
     def _joined(self, column: Sequence[Value], rows: Sequence[int | None]) -> list[Value]:
         """The readings with the jump at each resume replaced by what a generation gained before it."""
         if not self.segment or self.segment[0] == self.segment[-1]:
+            if rows is self.end_rows:
+                return list(self.end_readings(column))
             return [None if row is None else column[row] for row in rows]
         out: list[Value] = []
         known: list[float] = []
@@ -526,18 +541,18 @@ def _ends(
     Where no generation ends are recorded (imported logs), the phase read in most generations stands for
     them; without phases, the last reading of each generation.
     """
+    steps = enumerate(zip(kind, generation, strict=True))
+    ends = {g: row for row, (k, g) in steps if k == END and g is not None}
+    if ends:
+        return ends
     places: dict[str | None, dict[int, int]] = {}
     for row, g in enumerate(generation):
         if g is None:
             continue
-        if kind[row] == END:
-            places.setdefault(END, {})[g] = row
-        elif kind[row] == "phase_end" and phase[row]:
+        if kind[row] == "phase_end" and phase[row]:
             places.setdefault("phase " + str(phase[row]), {})[g] = row
         elif kind[row] in ("manual", "sample"):
             places.setdefault(None, {})[g] = row
-    if END in places:
-        return places[END]
     named = {place: rows for place, rows in places.items() if place is not None}
     if named:
         return max(named.values(), key=lambda rows: (len(rows), max(rows.values())))

@@ -30,8 +30,7 @@ class Services:
     examiner: ExaminerFigures
     derived: Derivations
     requests: Requests
-    # Look at this run again; from any thread.
-    # A run has news; whether that is its end.
+    # A run has news, and whether that is its end; from any thread.
     examine: Callable[[str, bool], None]
     # A delivery may be due; from any thread.
     deliver: Callable[[], None]

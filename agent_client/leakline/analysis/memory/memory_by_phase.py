@@ -5,6 +5,7 @@ threads in that time, or to ourselves.
 from __future__ import annotations
 
 from bisect import bisect, bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
@@ -77,7 +78,10 @@ def phase_slopes(
         paths.setdefault(top_level(path), []).append(path)
     slopes = {}
     for top, within in sorted(paths.items()):
-        changes = (sum(line[path] for path in line if path in within) for line in lines)
+        if len(within) == 1:
+            changes = [line.get(within[0], 0) for line in lines]
+        else:
+            changes = [sum([line[path] for path in line if path in within]) for line in lines]
         slopes[top] = floor_slope(x, list(accumulate(changes)))
     return slopes
 
@@ -86,17 +90,17 @@ def unread_phases(
     timeline: Timeline, booked: Sequence[Mapping[str, float]], first: int, end: int
 ) -> set[str]:
     """Return the top-level phases that ran without a reading of memory in the newest or in most of the generations."""
+    window = set(range(first, end))
     ran: dict[str, set[int]] = {}
-    for path, generation in _executions_by_generation(timeline):
-        position = timeline.position.get(generation)
-        if position is not None and first <= position < end:
-            ran.setdefault(top_level(path), set()).add(position)
+    for path, at in _positions_run(timeline).items():
+        ran.setdefault(top_level(path), set()).update(window.intersection(at))
     read: dict[str, set[int]] = {}
-    for position in range(first, end):
-        for path in booked[position]:
-            read.setdefault(top_level(path), set()).add(position)
+    for path in {path for position in window for path in booked[position]}:
+        read.setdefault(top_level(path), set()).update(i for i in window if path in booked[i])
     found = set()
     for phase, positions in ran.items():
+        if not positions:
+            continue
         known = positions & read.get(phase, set())
         if 2 * len(known) < len(positions) or max(positions) - max(known, default=-1) > _MIN_KNOWN:
             found.add(phase)
@@ -146,13 +150,13 @@ def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
 def phase_executions(timeline: Timeline | ProcessHistory) -> dict[str, int]:
     """How often each phase path ran, by the recorded counts or the snapshots after it; what is left out adds one."""
     found = dict.fromkeys(timeline.left_out.phases, 1)
-    for kind, phase in zip(timeline.kind, timeline.phase, strict=True):
-        if kind == "phase_end" and phase:
-            found[phase] = found.get(phase, 0) + 1
+    steps = zip(timeline.kind, timeline.phase, strict=True)
+    for phase, times in Counter([p for kind, p in steps if kind == "phase_end" and p]).items():
+        found[phase] = found.get(phase, 0) + times
     for name, column in timeline.series.items():
         if name.startswith(_PREFIX) and name.endswith(".executions"):
             path = name[len(_PREFIX) : -len(".executions")]
-            found[path] = max(found.get(path, 0), int(sum(v for v in column if v is not None)))
+            found[path] = max(found.get(path, 0), int(sum(filter(None, column))))
     return found
 
 
@@ -231,6 +235,18 @@ def _executions_by_generation(timeline: Timeline) -> dict[tuple[str, int], int]:
             value = None if column is None else column[row]
             if value is not None:
                 found[name, generation] = int(value)
+    return found
+
+
+def _positions_run(timeline: Timeline) -> dict[str, set[int]]:
+    """Phase path -> positions of the generations in which it ran, as `_executions_by_generation`."""
+    found = {path: set(rows) for path, rows in timeline.phase_rows.items()}
+    for name in account_names(timeline):
+        column = timeline.series.get(f"{_PREFIX}{name}.executions")
+        if column is not None:
+            counted = timeline.end_readings(column)
+            at = [position for position, times in enumerate(counted) if times is not None]
+            found.setdefault(name, set()).update(at)
     return found
 
 

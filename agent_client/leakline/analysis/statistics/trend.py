@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, combinations, pairwise
 from statistics import median
 from typing import Final
 
@@ -70,10 +70,8 @@ class Hinge:
 
 def pair_slopes(x: Sequence[float], y: Sequence[float]) -> list[float]:
     """All slopes between two points of different x, ascending."""
-    n = len(x)
-    return sorted(
-        (y[j] - y[i]) / (x[j] - x[i]) for i in range(n) for j in range(i + 1, n) if x[j] != x[i]
-    )
+    pairs = combinations(zip(x, y, strict=True), 2)
+    return sorted([(d - b) / (c - a) for (a, b), (c, d) in pairs if c != a])
 
 
 def kendall_variance(y: Sequence[float]) -> float:
@@ -92,10 +90,11 @@ def lag_one_correlation(values: Sequence[float]) -> float:
     if n < 4:
         return 0.0
     mean = sum(values) / n
-    spread = sum((v - mean) ** 2 for v in values)
+    off = [v - mean for v in values]
+    spread = sum([v**2 for v in off])
     if spread <= 0:
         return 0.0
-    return sum((values[i] - mean) * (values[i + 1] - mean) for i in range(n - 1)) / spread
+    return sum([a * b for a, b in pairwise(off)]) / spread
 
 
 def theil_sen(x: Sequence[float], y: Sequence[float]) -> Slope:
@@ -131,7 +130,7 @@ def block_minima(
     xs, ys = [], []
     for b in range(blocks):
         first, last = b * n // blocks, (b + 1) * n // blocks
-        lowest = min(range(first, last), key=lambda i: (y[i], i))
+        lowest = min(range(first, last), key=y.__getitem__)
         xs.append(x[lowest])
         ys.append(y[lowest])
     return xs, ys
@@ -181,18 +180,18 @@ def hinge_among(fits: Sequence[Fit], points: int, rise: float) -> Hinge | None:
 
 def _fit_from(x: Sequence[float], y: Sequence[float], bend: int) -> tuple[float, float]:
     """(absolute error, slope) of the best hinge that bends at ``x[bend]``."""
-    flat = median(y[: bend + 1])
-    after = range(bend + 1, len(x))
-    ratios = sorted(((y[i] - flat) / (x[i] - x[bend]), x[i] - x[bend]) for i in after)
-    slope = weighted_median(ratios)
-    error = sum(abs(y[i] - flat) for i in range(bend + 1))
-    error += sum(abs(y[i] - flat - slope * (x[i] - x[bend])) for i in after)
+    before, after = y[: bend + 1], range(bend + 1, len(x))
+    flat = median(before)
+    beyond = [(y[i] - flat, x[i] - x[bend]) for i in after]
+    slope = weighted_median(sorted([(rise / run, run) for rise, run in beyond]))
+    error = sum([abs(value - flat) for value in before])
+    error += sum([abs(rise - slope * run) for rise, run in beyond])
     return error, slope
 
 
 def weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
     """Of (value, weight) in ascending order."""
-    half, passed = sum(weight for _, weight in pairs) / 2, 0.0
+    half, passed = sum([weight for _, weight in pairs]) / 2, 0.0
     for value, weight in pairs:
         passed += weight
         if passed >= half:
