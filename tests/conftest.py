@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -20,6 +21,13 @@ def pytest_configure() -> None:
     """A shell hands down to what it puts into the background that interrupts are ignored; our children need theirs."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Read no file without a test that is `alone` where only those are to run: importing all takes a quarter minute."""
+    is_for_alone = config.getoption("markexpr").startswith("alone and")
+    is_test = is_for_alone and collection_path.match("test_*.py")
+    return True if is_test and "mark.alone" not in collection_path.read_text() else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
