@@ -159,7 +159,7 @@ def test_memory_that_went_with_an_attempt_does_not_fill_the_limit_of_the_next() 
 @pytest.mark.parametrize(
     ("changes", "which"), [({}, "attempt 2"), ({"attempt": 1}, "the newest attempt")]
 )
-def test_a_phase_that_only_an_earlier_attempt_ran_is_told_so(
+def test_a_phase_that_only_an_earlier_attempt_ran_is_ruled_out_with_that_reason(
     changes: dict[str, int], which: str
 ) -> None:
     """Reports 001 and 002: whether losses were kept in a phase depends on whether it ran, attempt by attempt."""
@@ -211,7 +211,7 @@ def test_each_attempt_grows_by_its_own_rate() -> None:
         assert growth.low < growth.estimate < growth.high
 
 
-def test_what_was_done_twice_is_told_of_who_did_it_again() -> None:
+def test_generations_done_twice_are_listed_with_the_attempt_that_did_them_again() -> None:
     found = attempts_of(attempt(1, 0, 8, 6), attempt(2, 6, 4, 6), attempt(3, 5, 12, 6))
     assert [(each.generations, each.again) for each in found] == [
         (GenerationSpan(0, 7), None), (GenerationSpan(6, 9), GenerationSpan(6, 7)),

@@ -90,7 +90,7 @@ def test_what_report_002_promised_is_refuted_by_the_run_of_report_001(scale: flo
     assert found[JUMP].state == ("broken" if scale == 1.0 else "holds")
 
 
-def test_the_verdict_says_where_it_leaks_beside_the_phase_that_was_blamed() -> None:
+def test_the_verdict_says_where_it_leaks_next_to_the_phase_that_was_blamed() -> None:
     verdict = examine(with_fix(crashed_at_13(0.5), OF_REPORT_002))
     assert verdict.findings[0].phase == EVALUATE
     assert (TRAIN, "never ran") in {(r.phase, r.reason) for r in verdict.ruled_out}

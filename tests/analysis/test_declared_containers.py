@@ -83,7 +83,7 @@ def test_a_store_that_fills_is_cleared_and_fills_again_is_never_suspected(
 ) -> None:  # fmt: skip
     length = lengths(generations, cleared_every, capacity)
     private = memory_of(length, given_back=given_back)
-    for end in range(5, generations + 1, 2):
+    for end in range(5, generations + 1, 5):
         history = run(
             length[:end], private[:end], capacity, sized=sized, counted_every=counted_every
         )

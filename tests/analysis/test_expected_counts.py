@@ -53,7 +53,7 @@ def test_fewer_than_declared_is_no_leak() -> None:
     assert check_counts(history)[0].state == "broken"
 
 
-def test_a_surplus_seen_once_without_a_collection_is_not_told_yet() -> None:
+def test_a_surplus_seen_once_without_a_collection_is_not_reported_yet() -> None:
     verdict = examine(counts_only((0, 2, 5), (1, 18, 5)))
     assert SEVERITY.index(verdict.status) < SEVERITY.index("suspected")
 
@@ -137,7 +137,7 @@ def test_a_run_that_comes_back_is_quiet() -> None:
     assert not examine(run).findings
 
 
-def test_what_stays_above_the_baseline_of_report_004_is_told_with_both_numbers() -> None:
+def test_what_stays_above_the_baseline_of_report_004_is_reported_with_both_numbers() -> None:
     run = history(trained(567, 567, 5678, 5678))
     (row,) = check_counts(run)
     assert (row.state, row.deviations[0].generation) == ("broken", 2)

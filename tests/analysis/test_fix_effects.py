@@ -385,7 +385,7 @@ def moment_of(history: RunHistory, generation: int) -> float:
     return next(t for t, g, kind in ends if g == generation and kind == "generation_end") + 0.001
 
 
-def test_four_fixes_declared_at_the_start_are_told_apart_by_the_comparison() -> None:
+def test_four_fixes_declared_at_the_start_are_distinguished_by_the_comparison() -> None:
     before = Training(leaks=(kept_environments(), loss_graph(), old_population()))
     after = Training(leaks=(old_population(),), seed=50)
     effects = compare(before.history(), with_fixes(after.history())).effects

@@ -53,7 +53,7 @@ def test_a_gauge_of_zero_in_both_is_no_change_and_from_zero_has_no_percent() -> 
         assert (change.same, change.change_percent) == expected
 
 
-def test_a_steady_frame_rate_beside_a_leak_is_not_told() -> None:
+def test_a_steady_frame_rate_next_to_a_leak_is_not_named() -> None:
     leaking = with_gauge(run("a", leaks=True), "js.frames_per_second", STEADY)
     assert companions(timelines_of(leaking)[0]) == ()
 
@@ -92,7 +92,7 @@ def test_rank_correlation_is_spearmans(a: list[float], b: list[float], found: fl
     assert rank_correlation(a, b) == pytest.approx(found)
 
 
-def test_a_crash_after_1000_episodes_beside_a_run_without_an_end() -> None:
+def test_a_crash_after_1000_episodes_is_compared_with_a_run_without_an_end() -> None:
     each = 3 * MIB
     before = history_of([800 * MIB + each * g for g in range(996)], limit=800 * MIB + each * 1000)
     before = replace(before, unit="episode", ended=True)

@@ -130,7 +130,7 @@ def test_a_leak_is_one_finding_with_the_right_answer(
 
 
 @pytest.mark.parametrize("start", [0, 5])
-def test_entries_are_told_per_episode_where_each_generation_has_as_many(start: int) -> None:
+def test_entries_are_given_per_episode_where_each_generation_has_as_many(start: int) -> None:
     """Report 001: 2,320 entries in a generation are 16 episodes with 145 each."""
     verdict = _examined(episode_history(start=start), executions={EPISODE: 16})
     sentence = "grows by 2,320 per generation"
@@ -193,7 +193,7 @@ def test_the_sentence_says_where_what_how_much_and_since_when() -> None:
     assert verdict.summary.endswith(" MiB per generation since generation 0")
 
 
-def test_figures_are_told_with_their_period() -> None:
+def test_figures_are_reported_with_their_period() -> None:
     verdict = _examined(figures(20 * MIB))
     assert "1 Figure every 5th generation" in verdict.summary
 

@@ -415,7 +415,7 @@ def test_names_of_generations_are_bounded(
 
 
 # Each is of one line, over and over; a line may take some milliseconds.
-SLOW_LINES = 50
+SLOW_LINES = 20
 SLOW_SECONDS = 2.5
 
 

@@ -263,7 +263,7 @@ def test_a_row_needs_one_test_that_every_change_runs(found: Found, tmp_path: Pat
     assert list(faults(both, tmp_path, {"A": 1})) == []
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_what_is_not_there_is_a_fault(tmp_path: Path) -> None:
     assert "does not exist" in "; ".join(faults_of("tests/test_b.py::test_it", tmp_path))
     assert "not of the form" in "; ".join(faults_of("docs/x.py::test_it", tmp_path))
     row = "| R-A1 | x | `tests/a.py::test_a` |\n"
