@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builder import GB
+from builder import GB, Training, kept_environments
 from pieces import (
     BROKEN,
     FLAT,
@@ -22,9 +22,10 @@ from pieces import (
     study_of,
     sure,
     timeline_from_rows,
+    with_series,
 )
 
-from leakline.analysis import RunHistory
+from leakline.analysis import RunHistory, examine
 from leakline.analysis.assertions.expected_counts import Violation
 from leakline.analysis.attribution.candidates import Candidate, Family, Place
 from leakline.analysis.comparison.comparison_results import GaugeChange
@@ -60,6 +61,7 @@ from leakline.analysis.findings.gauges import (
     companions,
     compared,
     gauges_of,
+    rank_correlation,
     title,
     with_companions,
 )
@@ -516,7 +518,7 @@ def test_a_note_and_what_waits_for_the_collector_come_first() -> None:
     ("old", "new", "percent", "same"),
     [
         (100, 104.9, 4.9, True), (100, 105, 5.0, False), (100, 95, -5.0, False), (0, 0, 0.0, True),
-        (None, 1, None, None),
+        (0, 3, None, False), (None, 1, None, None),
     ],
 )  # fmt: skip
 def test_a_gauge_is_the_same_within_five_percent(
@@ -561,6 +563,7 @@ def gauge_with_memory(
         # Eight readings at least,
         ([60, 57, 54, 51, 48, 45, 42], None),
         # that have changed by a fifth of the larger end,
+        ([100, 100, 99, 98, 97, 96, 81, 81], None),
         ([100, 100, 99, 98, 97, 96, 80, 80], "x fell from 100 to 80 while memory rose (rank correlation -0.99)."),
         # and go with memory nearly always.
         ([60, 57, 42, 39, 48, 45, 54, 51], None),
@@ -591,6 +594,28 @@ def test_the_clearest_two_gauges_are_evidence_of_what_leaks() -> None:
     watched = replace(leak, status="watch")
     assert with_companions(watched, told) is watched
     assert with_companions(leak, timeline_from_rows({"process.rss_bytes": memory})) is leak
+
+
+def test_a_frame_rate_that_falls_as_memory_rises_stands_with_the_evidence() -> None:
+    falling = {"js.frames_per_second": lambda g: 60.0 - 1.6 * g}
+    leaking = Training(generations=24, leaks=(kept_environments(),)).history()
+    finding = examine(with_series(leaking, falling)).findings[0]
+    (line,) = [line for line in finding.evidence if line.startswith("frames per second fell from ")]
+    assert "while memory rose (rank correlation -" in line
+    healthy = with_series(Training(generations=24).history(), falling)
+    assert not any(f.status in ("suspected", "confirmed") for f in examine(healthy).findings)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "found"),
+    [
+        ([1, 2, 3, 4], [10, 20, 30, 400], 1.0), ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
+        ([1, 2, 3, 4], [5, 5, 5, 5], 0.0), ([1, 2, 2, 3], [1, 2, 2, 3], 1.0),
+        ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 0.8),
+    ],
+)  # fmt: skip
+def test_rank_correlation_is_spearmans(a: list[float], b: list[float], found: float) -> None:
+    assert rank_correlation(a, b) == pytest.approx(found)
 
 
 FORGES = {"repository": "https://github.com/a/b.git", "commit": "0123abc"}

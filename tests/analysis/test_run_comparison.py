@@ -14,6 +14,7 @@ from builder import (
     TRAIN,
     Leak,
     Training,
+    history_of,
     kept_environments,
     loss_graph,
     old_population,
@@ -31,6 +32,7 @@ from leakline.analysis.comparison.comparison_results import (
     FindingChanges,
     Outcome,
     PhaseChange,
+    Survival,
     TypeChange,
     change_of,
     percent_of,
@@ -50,6 +52,7 @@ from leakline.analysis.comparison.run_comparison import (
     _Side,
     _summary,
     _type_change,
+    survival_change,
     warm_up,
 )
 from leakline.analysis.findings.growth_tables import type_growth
@@ -504,3 +507,34 @@ def test_the_twenty_types_that_grow_most_in_either_run_are_listed() -> None:
     old, new = ({row.name: row for row in type_growth(each)} for each in both)
     rows = _by_type(old, new, FindingChanges())
     assert [row.type for row in rows] == ["app.T01", *(f"app.T{i:02}" for i in range(24, 5, -1))]
+
+
+def test_a_crash_after_1000_episodes_is_compared_with_a_run_without_an_end() -> None:
+    each = 3 * MIB
+    before = history_of([800 * MIB + each * g for g in range(996)], limit=800 * MIB + each * 1000)
+    before = replace(before, unit="episode", ended=True)
+    after = history_of(
+        [800 * MIB + (g % 5) * 4096 for g in range(1400)], limit=800 * MIB + each * 1000
+    )
+    found = compare(before, replace(after, unit="episode", run="after")).survival
+    assert found is not None
+    out = found.before.oom_at_generation
+    assert out is not None
+    assert out.estimate == pytest.approx(1000, abs=10)
+    assert (found.before.last_generation, found.before.ended) == (995, True)
+    assert (found.after.last_generation, found.after.ended) == (1399, False)
+    assert found.after.oom_at_generation is None
+    assert found.sentence.startswith("Before: memory runs out about episode ")
+
+
+def test_the_sentence_says_of_each_run_how_far_it_comes() -> None:
+    out = Interval(1004.4, 989.6, 1020.4)
+    ended, goes_on = Survival(998, True, out), Survival(2000, False, None)
+    assert survival_change(ended, goes_on, "episode", "epoch").sentence == (
+        "Before: memory runs out about episode 1,004 (990 to 1,020); it ended at episode 998. "
+        "After: nothing says that memory runs out; it has come to epoch 2,000."
+    )
+    nothing = Survival(None, False, None)
+    assert survival_change(nothing, nothing, "episode", "epoch").sentence == (
+        "Before: no episode was seen. After: no epoch was seen."
+    )
