@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builder import EPISODE, EVALUATE, EVOLVE, GIB, MIB, Leak, Training, kept_environments
+from builder import EVALUATE, EVOLVE, GIB, MIB, Leak, Training, kept_environments
 from pieces import assessed, candidate, cause_of, growing, with_events, with_series
 
 from leakline.analysis import RunHistory, examine, history_from_batches
@@ -19,7 +19,6 @@ from leakline.snapshot import (
     CYCLIC_GARBAGE,
     Batch,
     Event,
-    Holder,
     ProcessIdentity,
     RunHeader,
     Snapshot,
@@ -152,17 +151,6 @@ def test_there_is_never_more_than_a_person_reads() -> None:
         "asyncio.Task", "socket.socket", "torch.utils.hooks.RemovableHandle", holder="wandb.x.grad.<cache>[*]",
     )  # fmt: skip
     assert len(lines) == MAX_LINES == len(set(lines))
-
-
-def test_a_cache_that_keeps_the_program_s_objects_is_named_from_the_history() -> None:
-    held = (Holder(0, "agents.Policy", "agents.Policy.act.<cache>[*]", 40, 2 * MIB),)
-    leak = Leak(EPISODE, 8 * MIB, {"agents.Policy": 4}, holders=held)
-    counts = {**Training().counts, "agents.Policy": 4.0}
-    finding = examine(
-        Training(leaks=(leak,), counts=counts, watch=("agents.Policy",)).history()
-    ).findings[0]
-    (line,) = [line for line in finding.advice if "lru_cache" in line]
-    assert line.startswith("agents.Policy.act.<cache>[*] is a cache that keeps every argument")
 
 
 def leaking(*events: Event, **series: Callable[[int], float]) -> RunHistory:

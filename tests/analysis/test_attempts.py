@@ -81,11 +81,6 @@ def test_what_was_done_again_is_there_once_as_the_later_attempt_did_it(
     assert phase_accounts(history).total[7:] == alone.total[1:]
 
 
-def test_processes_at_the_same_time_have_a_timeline_each() -> None:
-    both = together(FIRST, replace(FIRST, instance="p2", seed=3))
-    assert [timeline.name for timeline in timelines_of(both)] == ["rank 0 main", "rank 0 main 2"]
-
-
 def child(number: int, begins: float) -> ProcessHistory:
     (process,) = together(Training(generations=3, instance=f"c{number}")).processes
     shift = begins - process.time[0]
@@ -134,26 +129,6 @@ def test_a_run_resumed_with_the_fix_has_recovered() -> None:
 
 def test_too_few_generations_after_a_resume_say_nothing_yet() -> None:
     assert examine(together(LEAKING, resumed(4))).status == "confirmed"
-
-
-@pytest.mark.parametrize("generations", [6, 30])
-def test_a_run_resumed_without_the_fix_leaks_at_every_moment(generations: int) -> None:
-    again = resumed(generations, leaks=(kept_environments(),))
-    verdict = examine(together(LEAKING, again))
-    assert verdict.status == "confirmed", verdict.summary
-    (finding,) = [f for f in verdict.findings if f.status == "confirmed"]
-    assert finding.started_at_generation is not None
-    assert finding.started_at_generation.estimate <= 4
-
-
-def test_memory_that_went_with_an_attempt_does_not_fill_the_limit_of_the_next() -> None:
-    again = resumed(16, leaks=(kept_environments(),))
-    both, alone = (
-        examine(replace(history, limit_bytes=560 * MIB)).oom.generation
-        for history in (together(LEAKING, again), together(again))
-    )
-    assert both is not None and alone is not None
-    assert both.estimate == pytest.approx(alone.estimate, rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_a_broken_count_alone_neither_rises_nor_brings_memory(
 
 
 @pytest.mark.parametrize(
-    ("member", "told"),
+    ("member", "expected"),
     [
         (candidate("dict", "plain", 5.0), True), (candidate("dict", "plain", 4.9), False),
         (candidate("dict", "plain"), True), (candidate("dict", "plain", 4.9, declared=True), True),
@@ -122,9 +122,9 @@ def test_a_broken_count_alone_neither_rises_nor_brings_memory(
     ids=["a twentieth", "less", "unmeasured", "declared", "broken", "of a library"],
 )  # fmt: skip
 def test_plain_types_that_are_next_to_nothing_are_no_suspects(
-    member: Candidate, told: bool
+    member: Candidate, expected: bool
 ) -> None:
-    assert (member in _of_note(cause_of(ENVS, member, rate=100.0))) == told
+    assert (member in _of_note(cause_of(ENVS, member, rate=100.0))) == expected
     # The owner is one, whatever it is.
     assert member in _of_note(cause_of(member, rate=100.0))
 
@@ -162,10 +162,10 @@ def test_where_nothing_is_counted_in_a_list_the_holders_found_say_what_it_keeps(
 
 
 @pytest.mark.parametrize(
-    ("rate", "position", "told"), [(100.06, 0, 100.1), (0.5, 0, 0.5), (100.0, 1, 60.0), (0.0, 0, 60.0)]
+    ("rate", "position", "expected"), [(100.06, 0, 100.1), (0.5, 0, 0.5), (100.0, 1, 60.0), (0.0, 0, 60.0)]
 )  # fmt: skip
-def test_the_owner_carries_the_whole_growth(rate: float, position: int, told: float) -> None:
-    assert _rate_of_member(cause_of(ENVS, rate=rate), ENVS, position) == told
+def test_the_owner_carries_the_whole_growth(rate: float, position: int, expected: float) -> None:
+    assert _rate_of_member(cause_of(ENVS, rate=rate), ENVS, position) == expected
     assert _rate_of_member(cause_of(ENVS), replace(ENVS, bytes_rate=None), 1) is None
     assert _rate_of_member(cause_of(ENVS), replace(ENVS, bytes_rate=7.06), 1) == 7.1
     assert _count_rate(replace(ENVS, growth=growing(1.23456))) == 1.235
@@ -352,8 +352,8 @@ def test_two_looks_at_the_heap_are_enough_where_one_lies_just_before_the_start(
 
 def test_the_line_on_the_phase_has_its_share() -> None:
     places = (Place("train", "train", 0.756), Place("train", "train", None), SPREAD)
-    told = [_phase_lines(assessed(cause_of(place=place))) for place in places]
-    assert told == [["76 % of it stays in train."], ["It stays in train."], []]
+    lines = [_phase_lines(assessed(cause_of(place=place))) for place in places]
+    assert lines == [["76 % of it stays in train."], ["It stays in train."], []]
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_growth_that_does_not_matter_says_how_little_it_comes_to(
 
 
 @pytest.mark.parametrize(
-    ("family", "name", "measured", "slope", "told"),
+    ("family", "name", "measured", "slope", "expected"),
     [
         ("container", "app.log", 1024.0, 1.0, True), ("container", "app.log", 1023.0, 15.9, False),
         ("container", "app.log", None, 16.0, True), ("object", "app.Env", 1024.0, 1.0, True),
@@ -384,10 +384,10 @@ def test_growth_that_does_not_matter_says_how_little_it_comes_to(
     ],
 )  # fmt: skip
 def test_growth_that_does_not_matter_is_a_finding_from_a_kibibyte_or_16_of_the_program_on(
-    family: Family, name: str, measured: float | None, slope: float, told: bool
+    family: Family, name: str, measured: float | None, slope: float, expected: bool
 ) -> None:
     cause = cause_of(candidate(name, family, slope=slope), measured=measured)
-    assert worth_reporting(_standing(assessed(cause), "ok")) == told
+    assert worth_reporting(_standing(assessed(cause), "ok")) == expected
     assert worth_reporting(_standing(assessed(cause), "suspected"))
     assert not worth_reporting(_standing(assessed(cause_of(measured=1e6)), "ok"))
 
@@ -556,7 +556,7 @@ def gauge_with_memory(
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "expected"),
     [
         ([60, 57, 54, 51, 48, 45, 42, 39], "x fell from 58.5 to 40.5 while memory rose (rank correlation -1.00)."),
         ([10, 11, 12, 13, 14, 15, 16, 17], "x rose from 10.5 to 16.5 while memory rose (rank correlation +1.00)."),
@@ -569,8 +569,10 @@ def gauge_with_memory(
         ([60, 57, 42, 39, 48, 45, 54, 51], None),
     ],
 )  # fmt: skip
-def test_a_gauge_that_moves_with_memory_has_a_line(values: list[Value], told: str | None) -> None:
-    assert companions(gauge_with_memory(values)) == (() if told is None else (told,))
+def test_a_gauge_that_moves_with_memory_has_a_line(
+    values: list[Value], expected: str | None
+) -> None:
+    assert companions(gauge_with_memory(values)) == (() if expected is None else (expected,))
 
 
 def test_a_gauge_has_no_line_where_memory_does_not_rise_or_it_is_long_ago() -> None:
@@ -578,21 +580,21 @@ def test_a_gauge_has_no_line_where_memory_does_not_rise_or_it_is_long_ago() -> N
     assert companions(gauge_with_memory(falling, [200 - i for i in range(8)])) == ()
     assert companions(gauge_with_memory(falling, [200] * 8)) == ()
     # Only the newest 64 readings count.
-    for flat, told in ((64, 0), (20, 1)):
-        assert len(companions(gauge_with_memory([*range(20), *[20] * flat]))) == told
+    for flat, expected in ((64, 0), (20, 1)):
+        assert len(companions(gauge_with_memory([*range(20), *[20] * flat]))) == expected
 
 
 def test_the_clearest_two_gauges_are_evidence_of_what_leaks() -> None:
     memory = [100 + 10 * i for i in range(8)]
     falls, rises = [80, 70, 60, 50, 40, 30, 20, 10], [1, 2, 3, 4, 5, 6, 8, 7]
-    told = timeline_from_rows({
+    timeline = timeline_from_rows({
         "process.rss_bytes": memory, "gauge.a": rises, "gauge.b": falls, "gauge.c": falls, "gauge.d": falls,
     })  # fmt: skip
     leak = _finding("f", "suspected", 1.0, evidence=("Before.",))
-    found = with_companions(leak, told).evidence
+    found = with_companions(leak, timeline).evidence
     assert [line.split()[0] for line in found] == ["Before.", "b", "c"]
     watched = replace(leak, status="watch")
-    assert with_companions(watched, told) is watched
+    assert with_companions(watched, timeline) is watched
     assert with_companions(leak, timeline_from_rows({"process.rss_bytes": memory})) is leak
 
 

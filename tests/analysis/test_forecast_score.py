@@ -46,7 +46,7 @@ def test_a_steady_leak_is_forecast_to_the_hundredth() -> None:
 
 
 def test_a_growth_that_stopped_shows_as_forecasts_that_were_too_high() -> None:
-    """24 generations of growth, then none: what generation 23 foretold for 35 was 12 generations of it too much."""
+    """24 generations of growth, then none: what generation 23 forecast for 35 was 12 generations of it too much."""
     levels = [GIB + min(g, 24) * 50 * MIB for g in range(60)]
     found = score(history_of(levels))
     made = {each.made_at: each for each in found.past}

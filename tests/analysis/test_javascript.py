@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 import pytest
 
 from leakline.analysis import RunHistory, compare, examine, history_from_batches
-from leakline.analysis.findings.growth_tables import type_growth
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.memory.uncollected_memory import (
     YOUNG,
@@ -192,14 +191,6 @@ def test_the_fix_is_reported_with_its_percentage(node: bool) -> None:
     assert less == pytest.approx(-47 if node else -92.4, abs=1 if node else 0.1)
 
 
-def test_what_grows_is_in_the_table_of_types() -> None:
-    (row,) = type_growth(leaking())
-    assert (row.name, row.rating, row.phase) == ("tf.Tensor", "grows", TRAIN)
-    assert row.bytes_per_generation == pytest.approx(KEPT * EACH, rel=0.05)
-    (row,) = type_growth(made())
-    assert row.rating == "steady"
-
-
 def test_a_cleanup_that_does_not_reach_the_tensors_makes_it_worse() -> None:
     history = leaking()
     ran = tuple(
@@ -233,7 +224,6 @@ HEALTHY: Final = (
 )
 # A generation keeps Buffers of 1 MiB together, and plain objects of 2 MiB.
 LEAKING: Final = {"keeps_buffers": 1 * MIB, "keeps_objects": 2 * MIB}
-ACTIVE: Final = ("suspected", "confirmed", "recovered")
 Rows = list[dict[str, Any]]
 
 
@@ -313,13 +303,6 @@ def test_what_an_earlier_look_kept_changes_nothing_of_the_verdict(name: str) -> 
     for rows in up_to_each_reading(recorded(name))[::9]:
         history = history_of_rows(rows)
         assert examine(history, kept) == examine(history)
-
-
-def test_the_comparison_says_that_a_leak_next_to_the_tensors_is_gone() -> None:
-    before = history_of_rows(recorded("keeps_buffers"), "before")
-    compared = compare(before, history_of_rows(recorded("fixed_under_load"), "after"))
-    assert [f.kind for f in compared.findings.gone] == ["objects"]
-    assert not compared.findings.new
 
 
 HEAP, OUTSIDE = "js.heap_bytes", "js.external_bytes"

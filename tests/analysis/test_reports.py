@@ -309,7 +309,7 @@ def test_the_baseline_of_report_004_holds_what_it_says_of_it() -> None:
 
 
 def test_the_sample_of_report_004_lies_outside_of_its_own_band() -> None:
-    """After the first evaluation 6 to 8 GB are normal, and 8.52 GB are printed beside that."""
+    """After the first evaluation 6 to 8 GB are normal, and 8.52 GB are printed next to that."""
     history = declared(replay(TREND[1:2]), band("process.rss_bytes", 1, 1, 6 * GB, 8 * GB))
     check, *_ = examine(history).assertions
     assert (check.state, check.violations) == ("broken", 1)

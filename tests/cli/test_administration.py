@@ -25,8 +25,6 @@ from leakline_server.store.engine import open_engine, writing
 from leakline_server.store.migrate import current, downgrade, revisions, upgrade
 from leakline_server.store.schema import webhooks as webhook_table
 
-OLD = 1_600_000_000.0
-
 
 @pytest.fixture(autouse=True)
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:

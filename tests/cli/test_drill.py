@@ -72,10 +72,10 @@ def answers(*findings: Any, kind: drill.Kind = OBJECTS) -> dict[str, Answer]:
 def test_each_question_is_answered_rightly_or_not(
     findings: list[Any], wrong: str, said: str
 ) -> None:
-    told = answers(*findings)
-    assert ", ".join(name for name, answer in told.items() if not answer.right) == wrong
+    found = answers(*findings)
+    assert ", ".join(name for name, answer in found.items() if not answer.right) == wrong
     question, _, text = said.partition(": ")
-    assert not said or text in told[question].text
+    assert not said or text in found[question].text
 
 
 def test_a_graph_may_not_be_called_tensors_and_the_document_names_what_is_asked() -> None:

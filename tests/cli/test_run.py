@@ -205,8 +205,8 @@ def test_what_the_program_starts_finds_the_run_in_its_environment_and_joins_it(
         "child.py",
     )
     said = place.python(START_CHILD, "--quiet", "--project", "own")
-    told = (DOCS / "run.md").read_text().split("The run stays in its environment")[1]
-    names = re.findall(r"`(_?LEAKLINE_\w+)`", told.partition("\n\n")[0])
+    section = (DOCS / "run.md").read_text().split("The run stays in its environment")[1]
+    names = re.findall(r"`(_?LEAKLINE_\w+)`", section.partition("\n\n")[0])
     assert said.stdout.split() == sorted(names)
     recorded = list(place.recorded())
     assert sorted(each.process.role for each in recorded) == ["child", "main"]
@@ -556,11 +556,11 @@ def test_growth_seen_from_outside_is_not_called_memory_outside_python(
     watch, _ = watching(place, process.pid, "--per", "second")
     watch.communicate(timeout=60)
     report = leakline("report", str(place.folder / ".leakline")).output
-    told = report.partition("VERDICT")[2]
-    assert re.search(r"Memory grows by \S+ MiB per second.*; from outside nobody can tell", told)
-    assert "Start it with `leakline run -- ...` or put `leakline.init` into it" in told
-    assert "C extensions" not in told
-    assert "no counted Python object" not in told
+    verdict = report.partition("VERDICT")[2]
+    assert re.search(r"Memory grows by \S+ MiB per second.*; from outside nobody can tell", verdict)
+    assert "Start it with `leakline run -- ...` or put `leakline.init` into it" in verdict
+    assert "C extensions" not in verdict
+    assert "no counted Python object" not in verdict
 
 
 def test_a_program_that_waits_for_a_processor_has_longer_to_say_that_it_is_there(
