@@ -89,9 +89,9 @@ def assert_the_same(
         assert moments(history, of_moments) == moments(history, Kept())
 
 
-# One family in three in the ordinary run, all of them in the long one.
+# One family in six in the ordinary run, all of them in the long one.
 FAMILY = [
-    pytest.param(family, marks=[] if i % 3 == 0 else pytest.mark.long)
+    pytest.param(family, marks=[] if i % 6 == 0 else pytest.mark.long)
     for i, family in enumerate(FAMILIES)
 ]
 
