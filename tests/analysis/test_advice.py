@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builder import EVALUATE, EVOLVE, GIB, MIB, Leak, Training, kept_environments
+from builder import EVALUATE, EVOLVE, GIB, MIB, Leak, Training, history_of, kept_environments
 from pieces import assessed, candidate, cause_of, growing, with_events, with_series
 
 from leakline.analysis import RunHistory, examine, history_from_batches
@@ -305,3 +305,15 @@ def test_a_program_that_leakline_only_started_is_advised_to_call_it() -> None:
     (line,) = advice_on(history, "Nothing is watched that could tell", "native")
     assert "put leakline.init(watch=[…]) into the program" in line
     assert "run.census()" not in line
+
+
+def test_growth_seen_from_outside_is_not_called_memory_outside_python() -> None:
+    """Nobody outside can tell what Python keeps from what a C extension keeps."""
+    history = history_of([GIB + 10 * MIB * generation for generation in range(40)])
+    finding = examine(history).findings[0]
+    assert (finding.kind, finding.status) == ("native", "confirmed")
+    said = " ".join((*finding.evidence, *finding.advice))
+    assert "from outside nobody can tell" in said
+    assert "Start it with `leakline run -- ...` or put `leakline.init` into it" in said
+    assert "C extensions" not in said
+    assert "no counted Python object" not in said

@@ -547,22 +547,6 @@ def test_who_stops_watching_leaves_the_process_alone(
     assert f"attempt 1: {why}\n" in leakline("report", str(place.folder / ".leakline")).output
 
 
-@pytest.mark.long
-def test_growth_seen_from_outside_is_not_called_memory_outside_python(
-    start: Start, place: Place, leakline: Any
-) -> None:
-    """It keeps bytearrays: nobody outside can tell those from what a C extension keeps."""
-    process = start(GROWS, "15")
-    watch, _ = watching(place, process.pid, "--per", "second")
-    watch.communicate(timeout=60)
-    report = leakline("report", str(place.folder / ".leakline")).output
-    verdict = report.partition("VERDICT")[2]
-    assert re.search(r"Memory grows by \S+ MiB per second.*; from outside nobody can tell", verdict)
-    assert "Start it with `leakline run -- ...` or put `leakline.init` into it" in verdict
-    assert "C extensions" not in verdict
-    assert "no counted Python object" not in verdict
-
-
 def test_a_program_that_waits_for_a_processor_has_longer_to_say_that_it_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
