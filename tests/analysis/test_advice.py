@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builder import EPISODE, EVALUATE, EVOLVE, GIB, MIB, Leak, Training, kept_environments
+from builder import EVALUATE, EVOLVE, GIB, MIB, Leak, Training, history_of, kept_environments
 from pieces import assessed, candidate, cause_of, growing, with_events, with_series
 
 from leakline.analysis import RunHistory, examine, history_from_batches
@@ -19,7 +19,6 @@ from leakline.snapshot import (
     CYCLIC_GARBAGE,
     Batch,
     Event,
-    Holder,
     ProcessIdentity,
     RunHeader,
     Snapshot,
@@ -152,17 +151,6 @@ def test_there_is_never_more_than_a_person_reads() -> None:
         "asyncio.Task", "socket.socket", "torch.utils.hooks.RemovableHandle", holder="wandb.x.grad.<cache>[*]",
     )  # fmt: skip
     assert len(lines) == MAX_LINES == len(set(lines))
-
-
-def test_a_cache_that_keeps_the_program_s_objects_is_named_from_the_history() -> None:
-    held = (Holder(0, "agents.Policy", "agents.Policy.act.<cache>[*]", 40, 2 * MIB),)
-    leak = Leak(EPISODE, 8 * MIB, {"agents.Policy": 4}, holders=held)
-    counts = {**Training().counts, "agents.Policy": 4.0}
-    finding = examine(
-        Training(leaks=(leak,), counts=counts, watch=("agents.Policy",)).history()
-    ).findings[0]
-    (line,) = [line for line in finding.advice if "lru_cache" in line]
-    assert line.startswith("agents.Policy.act.<cache>[*] is a cache that keeps every argument")
 
 
 def leaking(*events: Event, **series: Callable[[int], float]) -> RunHistory:
@@ -317,3 +305,15 @@ def test_a_program_that_leakline_only_started_is_advised_to_call_it() -> None:
     (line,) = advice_on(history, "Nothing is watched that could tell", "native")
     assert "put leakline.init(watch=[…]) into the program" in line
     assert "run.census()" not in line
+
+
+def test_growth_seen_from_outside_is_not_called_memory_outside_python() -> None:
+    """Nobody outside can tell what Python keeps from what a C extension keeps."""
+    history = history_of([GIB + 10 * MIB * generation for generation in range(40)])
+    finding = examine(history).findings[0]
+    assert (finding.kind, finding.status) == ("native", "confirmed")
+    said = " ".join((*finding.evidence, *finding.advice))
+    assert "from outside nobody can tell" in said
+    assert "Start it with `leakline run -- ...` or put `leakline.init` into it" in said
+    assert "C extensions" not in said
+    assert "no counted Python object" not in said

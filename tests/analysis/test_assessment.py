@@ -179,19 +179,6 @@ def test_a_moment_of_memory_that_rises_alone_has_one_nameless_cause() -> None:
     assert len(assess(study, 8).causes) == 1
 
 
-def test_a_moment_shares_memory_out_to_a_class_that_grows_with_it() -> None:
-    study = study_of(
-        process__anon_bytes=[100_000 + 5000 * g for g in range(16)],
-        type__app__Env__count=[10 + 2 * g for g in range(16)],
-    )
-    (only,) = assess(study, 16).causes
-    assert only.cause.owner is not None
-    assert (only.cause.owner.name, only.cause.rate.estimate) == ("app.Env", 5000.0)
-    assert {"counts", "steady"} <= only.witnesses
-    g = only.cause.owner.growth
-    assert (only.start, only.window) == ((g.start, g.start_low, g.start_high), g.generations)
-
-
 def test_a_moment_that_no_later_snapshot_changes_is_worked_out_once() -> None:
     rows: list[tuple[str, int | None, str | None]] = [("generation_end", g, None) for g in range(6)]
     whole = study_of(steps_history(rows, {"process.anon_bytes": [1000] * 6}))

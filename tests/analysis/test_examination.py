@@ -24,9 +24,9 @@ from leakline.analysis.status import ACTIVE, step
 from leakline.analysis.timeline import timelines_of
 from leakline.analysis.timeline_analysis import TimelineAnalysis
 
-GENERATIONS = 90
-RUNS_PER_FAMILY = 20
-LEAKS_PER_FAMILY = 12
+GENERATIONS = 60
+RUNS_PER_FAMILY = 10
+LEAKS_PER_FAMILY = 8
 SEED = 20
 
 
@@ -66,7 +66,7 @@ def _share(found: Sequence[bool]) -> float:
 
 
 @pytest.mark.long
-def test_benign_runs_are_seldom_suspected_and_hardly_ever_confirmed() -> None:
+def test_benign_runs_are_rarely_suspected_and_hardly_ever_confirmed() -> None:
     suspected: dict[str, list[bool]] = {}
     confirmed: list[bool] = []
     baseline: list[bool] = []

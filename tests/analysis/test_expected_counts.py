@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from builder import EVALUATE, EVOLVE, MIB, TRAIN, Leak, Training, kept_environments, old_population
+from builder import EVALUATE, EVOLVE, MIB, TRAIN, Leak, Training, old_population
 from pieces import ends_history, ends_timeline, steps_history, timeline_of
 
 from leakline.analysis import (
@@ -47,13 +47,7 @@ def counts_only(*counts: tuple[int, int, int | None]) -> RunHistory:
     return steps_history(rows, series, expectations=(Expectation("Env", 2, 2),))
 
 
-def test_fewer_than_declared_is_no_leak() -> None:
-    history = counts_only(*((g, 1, g) for g in range(6)))
-    assert examine(history).status == "ok"
-    assert check_counts(history)[0].state == "broken"
-
-
-def test_a_surplus_seen_once_without_a_collection_is_not_told_yet() -> None:
+def test_a_surplus_seen_once_without_a_collection_is_not_reported_yet() -> None:
     verdict = examine(counts_only((0, 2, 5), (1, 18, 5)))
     assert SEVERITY.index(verdict.status) < SEVERITY.index("suspected")
 
@@ -62,17 +56,6 @@ def test_a_surplus_that_does_not_grow_is_a_broken_contract_and_nothing_more() ->
     verdict = examine(counts_only(*((g, 3, g) for g in range(8))))
     assert (verdict.status, [f.kind for f in verdict.findings]) == ("suspected", ["count_contract"])
     assert "Env is 3, declared 2" in verdict.summary
-
-
-def test_a_broken_count_and_its_growth_are_one_finding() -> None:
-    history = Training(
-        leaks=(kept_environments(),), expectations=(ENVIRONMENTS, AGENTS), generations=4
-    ).history()
-    verdict = examine(history)
-    active = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
-    assert [(f.kind, f.phase) for f in active] == [("objects", EVALUATE)]
-    assert active[0].suspects[0].name == "trading.TradingEnvironment"
-    assert any("declared 2" in line for line in active[0].evidence)
 
 
 @pytest.mark.parametrize("generations", [2, 3])
@@ -107,14 +90,14 @@ TENSOR = "torch.Tensor"
 def attempt(number: int, *rows: tuple[int | None, str | None, int], after: str | None) -> Batch:
     """(generation, phase, tensors) of one process, after what the client sends for ``"baseline"``."""
     name, data = expectation(TENSOR, "baseline", after)
-    told = (Event(0, 0.0, "expect", str(name), data=data),)
+    events = (Event(0, 0.0, "expect", str(name), data=data),)
     snapshots = []
     for i, (generation, phase, count) in enumerate(rows):
         kind = "baseline" if generation is None else "phase_end" if phase else "generation_end"
         at = 1000.0 * number + i
         samples = {f"type.{TENSOR}.count": count, "process.rss_bytes": 100 * MIB}
         snapshots.append(
-            Snapshot(i, at, at, generation, phase, "", kind, samples, told if i == 0 else ())
+            Snapshot(i, at, at, generation, phase, "", kind, samples, events if i == 0 else ())
         )
     return Batch(ProcessIdentity(f"p{number}", attempt=number), tuple(snapshots))
 
@@ -137,7 +120,7 @@ def test_a_run_that_comes_back_is_quiet() -> None:
     assert not examine(run).findings
 
 
-def test_what_stays_above_the_baseline_of_report_004_is_told_with_both_numbers() -> None:
+def test_what_stays_above_the_baseline_of_report_004_is_reported_with_both_numbers() -> None:
     run = history(trained(567, 567, 5678, 5678))
     (row,) = check_counts(run)
     assert (row.state, row.deviations[0].generation) == ("broken", 2)
@@ -245,7 +228,7 @@ def test_a_violation_knows_where_it_began_and_what_was_there_before() -> None:
         ([2, 3], None, True), ([2, 3], [None, None], True), ([2, 3], [0, 0], False), ([2, 3, 3], [0, 0, 0], True),
         ([2, 3], [0, 1], False),
     ],
-    ids=["nothing known", "nothing told", "seen once", "seen again", "collected before"],
+    ids=["nothing known", "nothing given", "seen once", "seen again", "collected before"],
 )  # fmt: skip
 def test_a_surplus_is_proven_where_it_was_there_again_or_nothing_is_known_of_collections(
     counts: list[Value], collections: list[Value] | None, proven: bool

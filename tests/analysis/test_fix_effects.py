@@ -263,7 +263,7 @@ def test_a_device_that_nothing_is_on_is_not_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "outcome", "said"),
+    ("judged", "outcome", "said"),
     [
         (verdict(), "done", "Nothing is suspected; memory changes by +5 B per generation over 10 generations."),
         # Flat from the first on is flat all the time.
@@ -280,9 +280,9 @@ def test_a_device_that_nothing_is_on_is_not_measured() -> None:
     ],
 )  # fmt: skip
 def test_memory_is_steady_where_nothing_is_suspected(
-    told: Verdict, outcome: str, said: str
+    judged: Verdict, outcome: str, said: str
 ) -> None:
-    assert _memory(told, since()) == (outcome, said)
+    assert _memory(judged, since()) == (outcome, said)
 
 
 def attempts(*ends: tuple[int, Sequence[int | None]]) -> RunHistory:
@@ -385,7 +385,7 @@ def moment_of(history: RunHistory, generation: int) -> float:
     return next(t for t, g, kind in ends if g == generation and kind == "generation_end") + 0.001
 
 
-def test_four_fixes_declared_at_the_start_are_told_apart_by_the_comparison() -> None:
+def test_four_fixes_declared_at_the_start_are_distinguished_by_the_comparison() -> None:
     before = Training(leaks=(kept_environments(), loss_graph(), old_population()))
     after = Training(leaks=(old_population(),), seed=50)
     effects = compare(before.history(), with_fixes(after.history())).effects
@@ -445,7 +445,7 @@ def fix(
 
 
 @pytest.mark.parametrize(
-    ("difference", "told"),
+    ("difference", "expected"),
     [
         # A change of 10 is one, and a change of 50 would have been seen.
         (Interval(-10, -15, -1), "helped"), (Interval(-9.9, -15, -1), "no_effect"),
@@ -455,9 +455,9 @@ def fix(
     ],
 )  # fmt: skip
 def test_an_effect_is_clear_of_nothing_and_no_effect_of_what_would_have_been_seen(
-    difference: Interval, told: str
+    difference: Interval, expected: str
 ) -> None:
-    assert _outcome(difference, 10, 50) == told
+    assert _outcome(difference, 10, 50) == expected
 
 
 def effect(old: Stretch, new: Stretch, subject: _Subject = OF_RUN) -> FixEffect:
@@ -465,7 +465,7 @@ def effect(old: Stretch, new: Stretch, subject: _Subject = OF_RUN) -> FixEffect:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "matters", "told"),
+    ("old", "new", "matters", "expected"),
     [
         # A fifth of what it was,
         (around(100), around(80), 0, "helped"), (around(100), around(80.1), 0, "no_effect"),
@@ -480,10 +480,10 @@ def effect(old: Stretch, new: Stretch, subject: _Subject = OF_RUN) -> FixEffect:
     ],
 )  # fmt: skip
 def test_a_change_counts_from_a_fifth_or_from_what_matters(
-    old: Interval, new: Interval, matters: float, told: str
+    old: Interval, new: Interval, matters: float, expected: str
 ) -> None:
-    assert effect(stretch(old, matters=matters), stretch(new)).outcome == told
-    assert effect(stretch(old), stretch(new, matters=matters)).outcome == told
+    assert effect(stretch(old, matters=matters), stretch(new)).outcome == expected
+    assert effect(stretch(old), stretch(new, matters=matters)).outcome == expected
 
 
 @pytest.mark.parametrize(

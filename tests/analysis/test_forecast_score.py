@@ -46,7 +46,7 @@ def test_a_steady_leak_is_forecast_to_the_hundredth() -> None:
 
 
 def test_a_growth_that_stopped_shows_as_forecasts_that_were_too_high() -> None:
-    """24 generations of growth, then none: what generation 23 foretold for 35 was 12 generations of it too much."""
+    """24 generations of growth, then none: what generation 23 forecast for 35 was 12 generations of it too much."""
     levels = [GIB + min(g, 24) * 50 * MIB for g in range(60)]
     found = score(history_of(levels))
     made = {each.made_at: each for each in found.past}
@@ -61,7 +61,7 @@ def test_a_growth_that_stopped_shows_as_forecasts_that_were_too_high() -> None:
     assert max(made) < 40
 
 
-def test_the_error_is_told_by_how_far_ahead_it_was() -> None:
+def test_the_error_is_given_by_how_far_ahead_a_forecast_was() -> None:
     """Growth that speeds up: the further ahead, the more is missing."""
     levels = [float(GIB + MIB * max(0, g - 6) ** 3 // 4) for g in range(64)]
     leads = score(history_of(levels)).by_lead
@@ -83,7 +83,7 @@ def test_over_finished_runs_the_error_is_small_at_every_lead() -> None:
     """Made-up leaks with noise and a start of their own, each once it has ended."""
     errors: dict[int, list[float]] = {}
     within = forecasts = 0
-    for seed in range(16):
+    for seed in range(8):
         chance = random.Random(seed)
         leak = Leak(IN_TRAINING, chance.uniform(5, 40) * MIB, start=chance.randint(0, 6))
         run = replace(Training(48, leaks=(leak,), seed=seed).history(), ended=True)
@@ -96,7 +96,7 @@ def test_over_finished_runs_the_error_is_small_at_every_lead() -> None:
     assert within >= 0.75 * forecasts
 
 
-def test_of_a_buffer_that_fills_and_has_room_it_is_never_foretold_that_memory_runs_out() -> None:
+def test_a_buffer_that_fills_and_has_room_is_never_forecast_to_run_out_of_memory() -> None:
     """Carried on as a line it would pass the limit; its capacity ends before that."""
     filling = Training(
         40, buffer_full_after=30, buffer_bytes=3 * GIB, noise=0.2 * MIB, warm_up=(0,),

@@ -6,10 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from subprocess import CompletedProcess
 
 import pytest
-from benchmarks.client import gpu
 from benchmarks.client.gpu import (
     Check,
     check_fragmentation,
@@ -17,7 +15,6 @@ from benchmarks.client.gpu import (
     check_leak,
     check_pinned,
     check_series,
-    conclude,
 )
 from builder import EVOLVE, GIB, MIB, TRAIN, Leak, Training, loss_graph
 from pieces import ends_timeline
@@ -187,16 +184,6 @@ def test_a_device_that_is_none_of_torch_on_cuda_is_judged_like_any(is_metal: boo
     assert (finding.kind, finding.status) == ("gpu", "confirmed")
 
 
-def test_the_second_of_two_devices_is_found() -> None:
-    def device(g: int, is_over: bool) -> Mapping[str, float]:
-        allocated = 2 * GIB + growing(256 * MIB, g, is_over)
-        still = torch_device(4 * GIB, 6 * GIB, 0)
-        return {**still, **torch_device(allocated, allocated + GIB, 0, index=1)}
-
-    (finding,) = of_devices(judged(device))
-    assert finding.growth_bytes_per_generation.estimate == pytest.approx(256 * MIB, rel=0.1)
-
-
 def test_reserved_memory_that_nears_the_end_of_the_device_matters() -> None:
     spare = Channel(
         "cuda.0.reserved_bytes",
@@ -236,15 +223,6 @@ def test_a_device_that_lasts_to_the_planned_end_has_no_risk() -> None:
         r"not before the planned end \(3\d\.\d\d GiB of 80\.00 GiB on GPU 0 by then\)",
         verdict.oom.sentence,
     ), verdict.oom.sentence
-
-
-def test_a_leak_that_fills_the_device_before_the_planned_end_is_critical() -> None:
-    verdict = judged(
-        lambda g, is_over: torch_device(*[10 * GIB + growing(GIB / 4, g, is_over)] * 2, 0),
-        Training(generations=40, total=1_000),
-    )
-    assert [f.priority for f in of_devices(verdict)] == ["critical"]
-    assert verdict.oom.sentence.startswith("OOM on GPU 0 near generation 2")
 
 
 def test_two_processes_fill_a_device_together() -> None:
@@ -349,33 +327,3 @@ def test_a_recording_without_readings_of_the_device_fails() -> None:
     assert results(check_series("run", on_the_card(still))) == {"ok"}
     nothing = history_from_batches(Training().header(), Training().batches())
     assert results(check_series("run", nothing)) == {"FAIL"}
-
-
-def test_the_last_line_counts_and_the_status_says_whether_all_passed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    passed, failed = Check("a", 0, 1, 1), Check("b", 0, 1, 2)
-    unknown, absent = Check("c", 0, 1, None, may_be_absent=True), Check("d", 0, 1, None)
-    assert conclude([passed, unknown]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 0 failed"
-    assert conclude([passed, failed, absent]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 2 failed"
-    # Nothing that was checked has passed.
-    assert conclude([unknown]) == conclude([]) == 1
-
-
-@pytest.mark.parametrize(("with_it", "result"), [(1.01, "ok"), (1.5, "FAIL")])
-def test_the_overhead_is_that_of_pairs(
-    with_it: float, result: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def finished(program: str, folder: str, how: str) -> CompletedProcess[str]:
-        seconds = with_it if how == "with" else 1.0
-        return CompletedProcess([program], 0, f"seconds {seconds:.6f}\n", "")
-
-    monkeypatch.setattr(gpu, "_finished", finished)
-    monkeypatch.setattr(gpu, "FIGURES", {})
-    assert results(list(gpu.overhead(float("inf")))) == {result}
-    assert gpu.FIGURES["overhead"]["ratio"]["middle"] == pytest.approx(with_it)
-    # Two pairs are measured however late it is.
-    assert results(list(gpu.overhead(0))) == {result}
-    assert len(gpu.FIGURES["overhead"]["with"]) == 2

@@ -20,7 +20,6 @@ from leakline.analysis.findings.growth_tables import (
     _state,
     _weight,
     change_rating,
-    measured,
     of_how_many,
     process_growth,
     type_growth,
@@ -312,11 +311,6 @@ def test_processes_that_a_finding_names_go_first_and_then_those_that_grow_most()
     order = [of_place(-5, "f"), of_place(9), of_place(0), of_place(-3), of_place(None)]
     mixed = [order[i] for i in (4, 2, 0, 3, 1)]
     assert sorted(mixed, key=_weight) == order
-
-
-@pytest.mark.parametrize(("points", "known"), [(0, False), (1, False), (2, True)])
-def test_two_readings_make_a_rate(points: int, known: bool) -> None:
-    assert (measured(Slope(5, 4, 6, points)) == Interval(5, 4, 6)) is known
 
 
 def test_the_sentence_says_how_many_processes_were_not_read() -> None:

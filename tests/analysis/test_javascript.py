@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 import pytest
 
 from leakline.analysis import RunHistory, compare, examine, history_from_batches
-from leakline.analysis.findings.growth_tables import type_growth
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.memory.uncollected_memory import (
     YOUNG,
@@ -151,7 +150,7 @@ def test_a_heap_that_grows_next_to_level_tensors_is_a_finding_of_its_own() -> No
     assert examine(level).status == "ok"
 
 
-def test_bytes_that_the_collector_may_have_freed_are_told_as_an_upper_bound() -> None:
+def test_bytes_that_the_collector_may_have_freed_are_called_an_upper_bound() -> None:
     # As it is with the backend for CPUs: the count rises, and resident memory does not.
     history = leaking(node=True, resident=lambda g: -(g + 1) * KEPT * EACH)
     (finding,) = examine(history).findings
@@ -163,7 +162,7 @@ def test_bytes_that_the_collector_may_have_freed_are_told_as_an_upper_bound() ->
 
 
 @pytest.mark.parametrize("unreliable", [True, False])
-def test_bytes_that_were_unreliable_in_a_part_of_the_run_are_told_so(unreliable: bool) -> None:
+def test_bytes_that_were_unreliable_in_a_part_of_the_run_are_called_so(unreliable: bool) -> None:
     history = leaking(node=True, resident=lambda g: -(g + 1) * KEPT * EACH)
     # One that it is reliable again means that it was not before, whatever the header said when it was made.
     data = {"tfjs_memory_unreliable": unreliable}
@@ -177,7 +176,7 @@ def test_bytes_that_were_unreliable_in_a_part_of_the_run_are_told_so(unreliable:
 
 
 @pytest.mark.parametrize("node", [False, True], ids=["page", "node"])
-def test_the_fix_is_told_with_its_percentage(node: bool) -> None:
+def test_the_fix_is_reported_with_its_percentage(node: bool) -> None:
     compared = compare(leaking(node=node, run="before"), made(node=node, run="after"))
     assert compared.outcome == "fixed", compared.summary
     (row,) = [row for row in compared.by_type if row.type == "tf.Tensor"]
@@ -190,14 +189,6 @@ def test_the_fix_is_told_with_its_percentage(node: bool) -> None:
     # Report 003 says 92 % of its tensors; a process has other memory too.
     less = compared.peak_bytes.change_percent
     assert less == pytest.approx(-47 if node else -92.4, abs=1 if node else 0.1)
-
-
-def test_what_grows_is_in_the_table_of_types() -> None:
-    (row,) = type_growth(leaking())
-    assert (row.name, row.rating, row.phase) == ("tf.Tensor", "grows", TRAIN)
-    assert row.bytes_per_generation == pytest.approx(KEPT * EACH, rel=0.05)
-    (row,) = type_growth(made())
-    assert row.rating == "steady"
 
 
 def test_a_cleanup_that_does_not_reach_the_tensors_makes_it_worse() -> None:
@@ -227,13 +218,12 @@ RECORDED: Final = Path(__file__).resolve().parents[1] / "data" / "node"
 # is left once in 25 generations, or last when much of it is young; and seven next to programs that take the processors.
 HEALTHY: Final = (
     "small_steps_healthy",
-    "norms_seldom_collected",
+    "norms_rarely_collected",
     "norms_with_high_floors",
     "fixed_under_load",
 )
 # A generation keeps Buffers of 1 MiB together, and plain objects of 2 MiB.
 LEAKING: Final = {"keeps_buffers": 1 * MIB, "keeps_objects": 2 * MIB}
-ACTIVE: Final = ("suspected", "confirmed", "recovered")
 Rows = list[dict[str, Any]]
 
 
@@ -268,7 +258,7 @@ def test_a_healthy_training_is_never_suspected_of_what_its_collector_leaves_lyin
     name: str,
 ) -> None:
     kept = Kept()
-    for rows in up_to_each_reading(recorded(name))[::3]:
+    for rows in up_to_each_reading(recorded(name))[::6]:
         found = objects_of(rows, kept)
         assert found is None or found.status in ("ok", "watch"), (rows[-1], found.evidence)
     assert examine(history_of_rows(recorded(name))).status == "ok"
@@ -307,19 +297,12 @@ def test_memory_of_native_code_is_found_where_v8_keeps_nothing_more() -> None:
     assert found.growth_bytes_per_generation.estimate == pytest.approx(8 * MIB, rel=0.15)
 
 
-@pytest.mark.parametrize("name", ["norms_seldom_collected", "keeps_objects"])
+@pytest.mark.parametrize("name", ["norms_rarely_collected", "keeps_objects"])
 def test_what_an_earlier_look_kept_changes_nothing_of_the_verdict(name: str) -> None:
     kept = Kept()
-    for rows in up_to_each_reading(recorded(name))[::3]:
+    for rows in up_to_each_reading(recorded(name))[::9]:
         history = history_of_rows(rows)
         assert examine(history, kept) == examine(history)
-
-
-def test_the_comparison_says_that_a_leak_next_to_the_tensors_is_gone() -> None:
-    before = history_of_rows(recorded("keeps_buffers"), "before")
-    compared = compare(before, history_of_rows(recorded("fixed_under_load"), "after"))
-    assert [f.kind for f in compared.findings.gone] == ["objects"]
-    assert not compared.findings.new
 
 
 HEAP, OUTSIDE = "js.heap_bytes", "js.external_bytes"

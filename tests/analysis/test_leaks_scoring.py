@@ -156,7 +156,7 @@ def test_a_path_is_right_where_it_leads_through_the_holder(
     ("planted", "finding", "right"),
     [
         ("train/augment", _finding("train", path="train/augment"), True), ("train/augment", _finding("train"), False),
-        # Between the phases is told as no phase.
+        # Between the phases is reported as no phase.
         (None, _finding(None), True), (None, _finding("train"), False), ("train", _finding(None), False),
     ],
 )  # fmt: skip

@@ -123,14 +123,6 @@ def test_a_phase_that_takes_items_out_of_what_grows_is_not_ruled_out() -> None:
         assert ruled_out(verdict)["report"] == SAME
 
 
-def test_growth_between_phases_leaves_flat_phases_ruled_out() -> None:
-    verdict = examine(
-        history(("train", "report"), {"": 2 * MIB}, {"type.app.Env.count": {"": 3.0}})
-    )
-    assert [finding.phase for finding in verdict.findings] == [None]
-    assert ruled_out(verdict) == {"train": SAME, "report": SAME}
-
-
 def test_a_child_that_grows_leaves_no_phase_ruled_out() -> None:
     whole = history(("train", "report"), {"train": 2 * MIB}, {"type.app.Env.count": {"train": 3.0}})
     children = {"children.uss_bytes": lambda g: 100 * MIB + 3 * MIB * max(0, g)}

@@ -436,17 +436,6 @@ RECORDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["cv2.VideoCapture", "sqlite3.Connection"])
-def test_handles_of_any_library_are_named_for_the_memory_behind_them(name: str) -> None:
-    counts = {name: 1.0, "container.app.opening.length": 1.0}
-    finding = handles(counts, Holder(0, name, "app.opening[*]", 30)).findings[0]
-    assert (finding.status, finding.kind, finding.phase) == ("confirmed", "objects", TRAIN)
-    assert [(s.role, s.name) for s in finding.suspects] == [
-        ("type", name), ("holder", "app.opening[*]"), ("container", "app.opening"),
-    ]  # fmt: skip
-    assert finding.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.1)
-
-
 def test_a_container_of_the_program_goes_before_one_of_a_library() -> None:
     """A worker comes with each fold, and multiprocessing keeps a set of all of them."""
     name = "multiprocessing.context.ForkProcess"

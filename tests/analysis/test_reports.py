@@ -191,7 +191,7 @@ def band(series: str, first: int, last: int | None, low: float, high: float) -> 
     return Event(0, 0.0, "band", series, data=data)
 
 
-def test_a_crash_after_about_60_episodes_is_foretold_from_the_first_30() -> None:
+def test_a_crash_after_about_60_episodes_is_forecast_from_the_first_30() -> None:
     each, begins = 240 * MIB, 8
     levels = [2 * GIB + each * max(0, episode - begins) for episode in range(61)]
     before = replace(history_of(levels[:30], limit=levels[60]), unit="episode")
@@ -211,7 +211,7 @@ def test_a_crash_after_about_60_episodes_is_foretold_from_the_first_30() -> None
     ("name", "limit"),
     [("losses", 1000), ("rewards", 1000), ("experience", 2000), ("steps", 100), ("collected", 20)],
 )
-def test_a_bounded_store_is_full_at_its_limit_and_one_entry_more_is_told(
+def test_a_bounded_store_is_full_at_its_limit_and_over_with_one_entry_more(
     name: str, limit: int
 ) -> None:
     def filled(*lengths: int) -> str:
@@ -309,7 +309,7 @@ def test_the_baseline_of_report_004_holds_what_it_says_of_it() -> None:
 
 
 def test_the_sample_of_report_004_lies_outside_of_its_own_band() -> None:
-    """After the first evaluation 6 to 8 GB are normal, and 8.52 GB are printed beside that."""
+    """After the first evaluation 6 to 8 GB are normal, and 8.52 GB are printed next to that."""
     history = declared(replay(TREND[1:2]), band("process.rss_bytes", 1, 1, 6 * GB, 8 * GB))
     check, *_ = examine(history).assertions
     assert (check.state, check.violations) == ("broken", 1)
@@ -411,7 +411,7 @@ def test_the_interval_of_the_first_leaking_generation_holds_the_truth(
     made: Callable[[random.Random, int], tuple[int, RunHistory]],
 ) -> None:
     inside, errors, widths = [], [], []
-    for seed in range(500):
+    for seed in range(60):
         start, history = made(random.Random(seed), seed)
         found = examine(history).findings[0].started_at_generation
         assert found is not None, seed

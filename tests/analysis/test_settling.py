@@ -159,7 +159,7 @@ def test_where_nothing_can_be_said_nothing_is(history: RunHistory) -> None:
     assert examine(history).duration is None
 
 
-def test_the_40_to_50_hours_of_report_001_are_told_from_its_first_generations() -> None:
+def test_the_40_to_50_hours_of_report_001_are_forecast_from_its_first_generations() -> None:
     """25 generations of 1.6 to 2 hours."""
     found = examine(timed(*[1.6 * HOUR, 1.8 * HOUR, 2.0 * HOUR] * 3)).duration
     assert found is not None

@@ -443,16 +443,16 @@ def test_a_leak_that_is_no_longer_read_stays_as_it_was(channel: str) -> None:
         assert status_of(history_of(flat[:n], **{channel: read})) == before
 
 
-@pytest.mark.parametrize("channel", GROWING_CHANNELS)
-def test_eight_flat_readings_are_a_recovery_however_rarely_they_are_taken(channel: str) -> None:
+def test_eight_flat_readings_are_a_recovery_however_rarely_they_are_taken() -> None:
     n, stop = 120, 30
     read = [*range(stop + 1), *range(stop + 8, n, 8)]
     rarely = only(rising(n, stop), read)
-    assert status_of(history_of(curve(lambda i: 0.0, n), **{channel: rarely})) == "recovered"
+    flat = curve(lambda i: 0.0, n)
+    assert status_of(history_of(flat, children__uss_bytes=rarely)) == "recovered"
     few = only(rising(n, stop), read[: stop + 5])
-    assert status_of(history_of(curve(lambda i: 0.0, n), **{channel: few})) in ACTIVE
+    assert status_of(history_of(flat, children__uss_bytes=few)) in ACTIVE
     often = rising(n, stop)
-    assert status_of(history_of(curve(lambda i: 0.0, n), **{channel: often})) == "recovered"
+    assert status_of(history_of(flat, children__uss_bytes=often)) == "recovered"
 
 
 def test_children_that_are_gone_have_recovered() -> None:
@@ -607,7 +607,7 @@ def test_an_attempt_without_readings_is_no_recovery(n: int) -> None:
     assert status_of(resumed(memory_of(leak), flat)) == "recovered"
 
 
-@pytest.mark.parametrize("read", [0, 1, 10])
+@pytest.mark.parametrize("read", [0, 10])
 def test_children_that_the_next_attempt_does_not_read_are_no_recovery(read: int) -> None:
     before = history_of(curve(lambda i: 0.0, 40), children__uss_bytes=rising(40))
     flat, n = curve(lambda i: 0.0, 60), 60
@@ -633,7 +633,7 @@ def test_a_rank_whose_snapshots_arrive_late_takes_no_growth_away(growth: float) 
     )
     kept = Kept()
     wanted = "confirmed" if growth else "ok"
-    for arrived in (0, 1, 2, 5, 12, 20, 30, 49, n):
+    for arrived in (0, 1, 5, 20, 49, n):
         history = with_rank(first, rank[:arrived]) if arrived else first
         verdict = examine(history, kept)
         assert verdict.status == wanted, arrived
@@ -647,7 +647,7 @@ def test_a_better_name_does_not_lower_a_status() -> None:
     process = whole.processes[0]
     for named_from in (26, 34):
         seen = 0
-        for end in range(named_from, 44, 2):
+        for end in range(named_from, 44, 4):
             rows = [i for i, g in enumerate(process.generation) if g is None or g <= end]
             series = {
                 name: [

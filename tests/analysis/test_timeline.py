@@ -400,7 +400,7 @@ def test_it_has_what_the_set_has(numbers: set[int], asked: int) -> None:
     assert found.until(asked) == Spans.of(sorted(n for n in numbers if n <= asked))
 
 
-def test_a_million_in_a_row_are_two_numbers() -> None:
-    assert Spans.of(range(1_000_000)).spans == ((0, 999_999),)
+def test_thousands_in_a_row_are_two_numbers() -> None:
+    assert Spans.of(range(10_000)).spans == ((0, 9_999),)
     assert not NO_SPANS
     assert 3.0 not in Spans.of([3])

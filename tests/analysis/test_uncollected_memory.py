@@ -224,27 +224,6 @@ def test_a_guessed_class_does_not_take_what_the_allocator_keeps() -> None:
     assert sum(f.growth_bytes_per_generation.estimate for f in rest) < 1.2 * MIB
 
 
-def test_measured_live_objects_are_not_kept_by_the_allocator() -> None:
-    holder = Holder(0, ENVIRONMENT, KEPT, 400, round(5.5 * MIB / 16))
-    leak = Leak(
-        TRAIN, 6 * MIB, {ENVIRONMENT: 16, "allocator.kept_bytes": 4 * MIB}, holders=(holder,)
-    )
-    assert first(examined(leak, **{"allocator.kept_bytes": 10.0 * MIB})).kind == "objects"
-
-
-def test_of_two_holders_the_one_that_grows_keeps_what_leaks() -> None:
-    """The population of now is overwritten: it holds many agents, and no more than before."""
-    now, past = "trainer.Trainer.population[*]", "trainer.Trainer.past[*][*]"
-    holders = (Holder(0, ENVIRONMENT, now, 16), Holder(0, ENVIRONMENT, past, 14))
-    leak = Leak(
-        EVALUATE, 6 * MIB, {ENVIRONMENT: 16, "container.trainer.Trainer.past[*].length": 16},
-        holders=holders,
-    )  # fmt: skip
-    assert first(examined(leak)).suspects[1].name == past
-    few = replace(leak, holders=(holders[0], Holder(0, ENVIRONMENT, past, 2)))
-    assert first(examined(few)).suspects[1].name == past
-
-
 ENVS = candidate("app.Env", "object")
 OBJECTS, IS_WHOLE, LOOKED = (
     "python.garbage_objects",

@@ -144,17 +144,27 @@ def by_the_second(snapshots: Iterable[Snapshot], apart: float = 1.0) -> Iterator
 
 
 @contextmanager
-def serving(folder: Path, **environment: str) -> Iterator[str]:
-    """A server with a database of its own; yield its address."""
+def banner_of_server(folder: Path, **environment: str) -> Iterator[tuple[str, str]]:
+    """A server with a database of its own; yield the two lines that it prints."""
     process = subprocess.Popen(
         [sys.executable, "-m", "leakline", "serve", "--port", "0"],
-        cwd=folder, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+        cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment},
     )  # fmt: skip
     assert process.stdout is not None
-    yield "http://" + process.stdout.readline().split("http://")[1].split()[0]
+    yield process.stdout.readline(), process.stdout.readline()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
+
+
+def address_in(line: str) -> str:
+    return "http://" + line.split("http://")[1].split()[0]
+
+
+@contextmanager
+def serving(folder: Path, **environment: str) -> Iterator[str]:
+    """A server with a database of its own; yield its address."""
+    with banner_of_server(folder, **environment) as (first, _):
+        yield address_in(first)
 
 
 def post_runs(address: str) -> None:
@@ -165,11 +175,18 @@ def post_runs(address: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server that all tests share, and may send runs to."""
-    with serving(tmp_path_factory.mktemp("server")) as address:
-        post_runs(address)
-        yield address
+def banner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """What a server printed that all tests share."""
+    with banner_of_server(tmp_path_factory.mktemp("server")) as lines:
+        yield lines
+
+
+@pytest.fixture(scope="session")
+def server(banner: tuple[str, str]) -> str:
+    """The address of that server, to which tests may send runs."""
+    address = address_in(banner[0])
+    post_runs(address)
+    return address
 
 
 def post_run(

@@ -82,9 +82,9 @@ def test_what_is_read_every_ten_seconds_is_printed_as_readings_and_not_as_second
     assert f"over {seen}" in after
     assert f"Based on {seen}." in page_at(f"{server}/runs/by-tens-before")
     assert f"memory at second {10 * GENERATIONS - 10} " in ask("compare", *pair).output
-    told = ask("compare", *pair, "--markdown").output
+    printed = ask("compare", *pair, "--markdown").output
     page = page_at(f"{server}/compare?before=by-tens-before&after=by-tens-after")
-    assert all(f"Compared over {seen} that both runs have" in each for each in (told, page))
+    assert all(f"Compared over {seen} that both runs have" in each for each in (printed, page))
     assert f"AT SECOND {10 * GENERATIONS - 10}" in page
 
 
@@ -143,8 +143,8 @@ def test_a_comparison_becomes_markdown(ask: Any, server: str) -> None:
 
 
 def test_a_run_without_generations_is_described_by_its_time(ask: Any, server: str) -> None:
-    post_run(server, "told", "by-time/told", 0, unit="minute", counted=by_the_minute)
-    output = ask("compare", "app/fixed", "by-time/told", "--markdown").output
+    post_run(server, "by-time", "by-time/short", 0, unit="minute", counted=by_the_minute)
+    output = ask("compare", "app/fixed", "by-time/short", "--markdown").output
     # It ended when the server received its end, long after the times of its snapshots.
     assert re.fullmatch(r"\d+ d \d+ h", cells(output.splitlines(), "progress")[2])
     assert "The two runs have no generations in common." in output

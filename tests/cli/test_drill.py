@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -70,10 +72,10 @@ def answers(*findings: Any, kind: drill.Kind = OBJECTS) -> dict[str, Answer]:
 def test_each_question_is_answered_rightly_or_not(
     findings: list[Any], wrong: str, said: str
 ) -> None:
-    told = answers(*findings)
-    assert ", ".join(name for name, answer in told.items() if not answer.right) == wrong
+    found = answers(*findings)
+    assert ", ".join(name for name, answer in found.items() if not answer.right) == wrong
     question, _, text = said.partition(": ")
-    assert not said or text in told[question].text
+    assert not said or text in found[question].text
 
 
 def test_a_graph_may_not_be_called_tensors_and_the_document_names_what_is_asked() -> None:
@@ -163,15 +165,26 @@ def test_the_end_of_a_run_is_no_alert_on_its_leak(
         assert drill._alert(receiver, "r2", {"status": status}).right
 
 
+@pytest.fixture
+def in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have a script run where the command starts its server."""
+
+    def write(script: str) -> None:
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    return write
+
+
 def test_the_server_that_was_started_is_asked_and_none_that_the_shell_names(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    in_its_place: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LEAKLINE_PUBLIC_URL", "https://leakline.example")
+    in_its_place('echo "Leakline serves ${LEAKLINE_PUBLIC_URL:-http://127.0.0.1:7}  (Ctrl-C)"')
     with Children() as children:
-        asker = start_server(children, 0)
-        assert (asker.server or "").startswith("http://127.0.0.1:")
-        assert asker.get("/runs")["items"] == []
+        assert start_server(children, 0).server == "http://127.0.0.1:7"
 
 
 def test_a_run_that_the_server_does_not_know_yet_is_waited_for(
@@ -194,12 +207,13 @@ def test_a_run_that_the_server_does_not_know_yet_is_waited_for(
     assert found == {"state": "finished", "verdict": verdict}
 
 
-def test_without_the_server_it_says_in_one_line_how_to_install_it(
-    leakline: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_server_that_does_not_start_is_one_line_with_its_reason(
+    leakline: Any, in_its_place: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What comes first on the path replaces a package of the server that is not there.
-    (tmp_path / "uvicorn.py").write_text("raise ImportError('not here', name='uvicorn')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "leakline_server.config", None)
+    why = leakline("serve").error
+    assert "not installed" in why and "pip install 'leakline[server]'" in why
+    in_its_place(f'echo "{why}" >&2; exit 1')
     said = leakline("drill", "objects")
     assert said.status == 1
-    assert "did not start" in said.error and "pip install 'leakline[server]'" in said.error
+    assert said.error.endswith(f"the server did not start: {why}")

@@ -17,10 +17,10 @@ from leakline.report.terminal_text import BARS, Shown, columns, cut, frame, spar
 
 def test_json_is_of_one_moment(ask: Any) -> None:
     assert ask("top", "run1", "--json").status == 2
-    told = json.loads(ask("top", "run1", "--json", "--once").output)
-    assert told["run"]["id"] == told["verdict"]["run"] == "run1"
-    assert told["types"][0]["name"] == "app.Environment"
-    assert told["phases"]["lines"]
+    printed = json.loads(ask("top", "run1", "--json", "--once").output)
+    assert printed["run"]["id"] == printed["verdict"]["run"] == "run1"
+    assert printed["types"][0]["name"] == "app.Environment"
+    assert printed["phases"]["lines"]
 
 
 def test_one_frame_says_what_matters(ask: Any) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -194,10 +196,12 @@ def _modules() -> Iterator[tuple[str, Path]]:
             yield ".".join(p for p in parts if p != "__init__"), path
 
 
-def _imports(name: str, path: Path) -> Iterator[Import]:
-    """Yield what a module imports that is not of the standard library."""
+@cache
+def _imports(name: str) -> list[Import]:
+    """What a module imports that is not of the standard library."""
+    path = MODULES[name]
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    yield from _of_nodes(ast.parse(path.read_text()), package, path, "loaded")
+    return list(_of_nodes(ast.parse(path.read_text()), package, path, "loaded"))
 
 
 def _of_nodes(tree: ast.AST, package: list[str], path: Path, when: When) -> Iterator[Import]:
@@ -232,21 +236,21 @@ def _longest(name: str, rows: Mapping[str, tuple[str, ...]]) -> str | None:
     return max(rooms, key=len, default=None)
 
 
-MODULES = list(_modules())
+MODULES = dict(_modules())
 
 
 def test_the_tables_name_only_what_exists() -> None:
     for row in {*LAYERS, *LAZILY, *FORBIDDEN, *ORDER}:
-        assert any(_within(name, row) for name, _ in MODULES), f"no such package: {row}"
+        assert any(_within(name, row) for name in MODULES), f"no such package: {row}"
 
 
-@pytest.mark.parametrize(("name", "path"), MODULES, ids=[name for name, _ in MODULES])
-def test_a_module_imports_only_what_its_layer_allows(name: str, path: Path) -> None:
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_imports_only_what_its_layer_allows(name: str) -> None:
     row = _longest(name, LAYERS)
     assert row is not None, f"{name} is in no layer"
     lazily = LAZILY.get(_longest(name, LAZILY) or "", ())
     forbidden = [(above, names) for above, names in FORBIDDEN.items() if _within(name, above)]
-    for each in _imports(name, path):
+    for each in _imports(name):
         is_itself = _within(each.name, row) if "." in row else False
         allowed = LAYERS[row] + (() if each.when == "loaded" else lazily)
         is_typing = each.when == "typing" and each.name.split(".")[0] == name.split(".")[0]
@@ -257,24 +261,21 @@ def test_a_module_imports_only_what_its_layer_allows(name: str, path: Path) -> N
 
 
 def test_no_package_imports_a_later_layer_when_it_is_loaded() -> None:
-    for name, path in MODULES:
-        mine = next((i for i, package in enumerate(ORDER) if _within(name, package)), None)
-        for each in _imports(name, path):
-            theirs = next(
-                (i for i, package in enumerate(ORDER) if _within(each.name, package)), None
-            )
-            if each.when == "loaded" and mine is not None and theirs is not None:
-                assert theirs <= mine, each.where
+    def turn(name: str) -> int | None:
+        return next((i for i, package in enumerate(ORDER) if _within(name, package)), None)
+
+    for name in MODULES:
+        mine = turn(name)
+        for each in _imports(name) if mine is not None else ():
+            theirs = turn(each.name) if each.when == "loaded" else None
+            assert theirs is None or theirs <= mine, each.where
 
 
 def test_the_client_imports_foreign_libraries_only_inside_functions() -> None:
     heavy = ("torch", "numpy", "psutil", "pynvml", "matplotlib", "leakline_server")
-    for name, path in MODULES:
-        if _within(name, "leakline"):
-            for each in _imports(name, path):
-                assert not (each.when == "loaded" and _within(each.name, *heavy)), (
-                    f"{each.where} at the top"
-                )
+    for name in (name for name in MODULES if _within(name, "leakline")):
+        loaded = [each for each in _imports(name) if each.when == "loaded"]
+        assert [each.where for each in loaded if _within(each.name, *heavy)] == []
 
 
 # -- folders that a person can look through -----------------------------------------------------------------
@@ -292,7 +293,7 @@ FACADES = {
 def test_no_folder_has_too_many_modules_and_no_two_modules_the_same_name() -> None:
     folders: Counter[str] = Counter()
     names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, path in MODULES:
+    for name, path in MODULES.items():
         if path.stem != "__init__":
             folders[str(path.parent.relative_to(ROOT))] += 1
         if path.stem not in IN_MANY_FOLDERS:
@@ -303,7 +304,7 @@ def test_no_folder_has_too_many_modules_and_no_two_modules_the_same_name() -> No
 
 
 def test_every_package_says_what_it_imports_and_only_facades_import() -> None:
-    for name, path in MODULES:
+    for name, path in MODULES.items():
         if path.stem == "__init__":
             body = ast.parse(path.read_text()).body
             words = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
@@ -315,7 +316,7 @@ def test_every_package_says_what_it_imports_and_only_facades_import() -> None:
 
 # -- `import leakline` is in the first lines of a training script -------------------------------------------
 
-REPEATS = 7
+REPEATS = 4
 # Of the CPU of an interpreter that starts and ends. Measured 9; `import asyncio` is 5 to 6.
 MOST_OF_AN_EMPTY_START = 14.0
 MOST_MODULES_OF_OURS = 108
@@ -403,3 +404,11 @@ def test_a_run_has_every_call_of_the_contract_and_each_is_explained() -> None:
     for call in RUN_CALLS:
         assert getattr(leakline.Run, call).__doc__, f"Run.{call} has no docstring"
         assert hasattr(leakline.current(), call), f"the run that does nothing has no {call}"
+
+
+def test_the_version_is_said_in_one_place() -> None:
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
+    package = (ROOT / "agent_client" / "js" / "package.json").read_text()
+    assert f'"version": "{leakline.__version__}"' in package
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest and newest.group(1) == leakline.__version__
