@@ -89,11 +89,11 @@ class Client:
 
 
 @contextlib.contextmanager
-def listening(app: FastAPI) -> Iterator[Client]:
+def listening(app: FastAPI, keep_alive: float = 5.0) -> Iterator[Client]:
     with socket.create_server(("127.0.0.1", 0)) as opened:
         settings = uvicorn.Config(
             app, log_level="warning", access_log=False, ws="none", server_header=False,
-            timeout_graceful_shutdown=1, http=Connection,
+            timeout_graceful_shutdown=1, timeout_keep_alive=keep_alive, http=Connection,
         )  # fmt: skip
         server = uvicorn.Server(settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)

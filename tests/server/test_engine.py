@@ -47,7 +47,6 @@ from leakline_server.workers.examination_worker import Examiner, Wakes
 from leakline_server.workers.storage_upkeep import Compactor, Sealer
 
 READ = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM sqlite_master').fetchone()"
-Loss = Callable[[Path], Callable[[], Any]]
 
 
 def _file_deleted(path: Path) -> Callable[[], Any]:
@@ -74,52 +73,42 @@ def _log_deleted(path: Path) -> Callable[[], Any]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lose", [_file_deleted, _folder_moved, _replaced, _log_deleted])
 def test_a_database_that_vanishes_takes_nothing_until_it_is_back(
-    serve: Any, make_run: Any, tmp_path: Path, eventually: Any, lose: Loss
+    serve: Any, make_run: Any, tmp_path: Path, eventually: Any
 ) -> None:
     path = tmp_path / "data" / "leakline.db"
     server = serve(arguments=["--database-url", f"sqlite:///{path}"])
     run, batches = make_run(), "/api/v1/runs/r1/batches"
     assert server.request("POST", "/api/v1/runs", run.header)[0] in (200, 201)
     assert server.request("POST", batches, run.wire(0, 10))[0] == 200
-    bring_back = lose(path)
-    status, said = server.request("POST", batches, run.wire(10, 10))
-    assert (status, said["error"]["code"]) == (503, "database_moved")
-    # Also what is a row of its own, and whoever connects again.
-    assert server.request("POST", "/api/v1/runs", make_run(id="r2").header)[0] == 503
-    assert server.request("GET", "/readyz")[0] == 503
-    bring_back()
-    eventually(lambda: server.request("GET", "/readyz")[0] == 200)
-    assert server.request("POST", batches, run.wire(10, 10))[0] == 200
-    server.interrupt()
-    again = serve(arguments=["--database-url", f"sqlite:///{path}"])
-    _, found = again.request("GET", "/api/v1/runs/r1/export.json")
-    assert [row["sequence"] for row in found["snapshots"]] == list(range(20))
 
+    def is_refused(wire: Any) -> bool:
+        status, said = server.request("POST", batches, wire)
+        return (status, said["error"]["code"]) == (503, "database_moved")
 
-@pytest.mark.long
-def test_a_database_that_another_program_recreated_takes_and_loses_nothing(
-    serve: Any, make_run: Any, tmp_path: Path
-) -> None:
-    """Whoever opens what was deleted makes an empty one, and SQLite takes the write-ahead log for one left behind."""
-    path = tmp_path / "leakline.db"
-    server = serve(arguments=["--database-url", f"sqlite:///{path}"])
-    run, batches = make_run(), "/api/v1/runs/r1/batches"
-    server.request("POST", "/api/v1/runs", run.header)
-    assert server.request("POST", batches, run.wire(0, 10))[0] == 200
+    for number, lose in enumerate((_file_deleted, _folder_moved, _replaced, _log_deleted), 1):
+        wire = run.wire(10 * number, 10)
+        bring_back = lose(path)
+        assert is_refused(wire)
+        # Also what is a row of its own, and whoever connects again.
+        assert server.request("POST", "/api/v1/runs", make_run(id="r2").header)[0] == 503
+        assert server.request("GET", "/readyz")[0] == 503
+        bring_back()
+        eventually(lambda: server.request("GET", "/readyz")[0] == 200)
+        assert server.request("POST", batches, wire)[0] == 200
+    # Whoever opens what was deleted makes an empty one, and SQLite takes the write-ahead log for one left behind.
     bring_back = _file_deleted(path)
     subprocess.run([sys.executable, "-c", READ, path], check=True)
     assert not Path(f"{path}-wal").exists()
     path.unlink(missing_ok=True)
     bring_back()
-    status, said = server.request("POST", batches, run.wire(10, 10))
-    assert (status, said["error"]["code"]) == (503, "database_moved")
+    wire = run.wire(50, 10)
+    assert is_refused(wire)
     server.interrupt()
     again = serve(arguments=["--database-url", f"sqlite:///{path}"])
-    assert again.request("POST", batches, run.wire(10, 10))[0] == 200
+    assert again.request("POST", batches, wire)[0] == 200
     _, found = again.request("GET", "/api/v1/runs/r1/export.json")
-    assert [row["sequence"] for row in found["snapshots"]] == list(range(20))
+    assert [row["sequence"] for row in found["snapshots"]] == list(range(60))
 
 
 def test_a_connection_that_would_make_another_log_is_refused(tmp_path: Path) -> None:
