@@ -9,6 +9,7 @@ import json
 import os
 import re
 import select
+import signal
 import socket
 import threading
 import time
@@ -385,6 +386,9 @@ def test_a_server_with_few_files_turns_connections_away_and_serves_those_it_has(
         # The database has files left.
         first.sendall(b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert status(first) == 200
+        # It ends when it is asked to, whoever is connected.
+        server.interrupt(signal.SIGTERM)
+    assert server.process.returncode == 0
 
 
 @pytest.fixture
@@ -457,24 +461,6 @@ def test_stars_are_matched_in_linear_time(api: TestClient, make_run: Any) -> Non
     assert time.monotonic() - started < 5
     assert names("process.*rss*s") == {"process.rss_bytes"}
     assert names("process.rss_bytes*rss_bytes") == set()
-
-
-@pytest.mark.long
-def test_ctrl_c_during_an_upload_is_quiet_and_prompt(serve: Any) -> None:
-    server = serve()
-    assert server.request("POST", "/api/v1/runs", {"id": "r1"})[0] == 201
-    paths = ("/api/v1/runs/r1/batches", "/api/v1/runs")
-    with contextlib.ExitStack() as stack:
-        for path in paths:
-            upload = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
-            upload.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
-            # The server asks for the body: it waits for it now.
-            assert b"100" in upload.recv(100)
-            upload.sendall(b"{")
-        seconds, said = server.interrupt()
-    assert seconds < 2
-    assert not re.search("Traceback|Error|Cancel", said), said
 
 
 NEEDED = {

@@ -201,12 +201,9 @@ def test_bodies_of_a_project_leave_as_much_room_as_they_take() -> None:
 @pytest.mark.flow
 @pytest.mark.alone
 @pytest.mark.long
-def test_other_projects_do_not_feel_a_crowd_of_new_names(
-    serve: Callable[..., Any], database_url: str
-) -> None:
+def test_other_projects_do_not_feel_a_crowd_of_new_names(serve: Callable[..., Any]) -> None:
     """In one queue for all they would wait as long as the crowd does; how long is measured by `make test-weekly`."""
-    server = serve(arguments=["--database-url", database_url])
-    waits = beside_a_crowd(server.port)
+    waits = beside_a_crowd(serve().port, alone=2.0, crowded=5.0)
     assert waits.refused == []
     assert waits.crowded < 0.5 * waits.of_the_crowd, waits
 

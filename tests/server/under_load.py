@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
+from tests.server.conftest import Server
 
 # Of each snapshot, as C11 of our reliability figures has it.
 TYPES: Final = 40
@@ -39,7 +40,6 @@ class Figures:
     resident: list[tuple[float, float]] = field(default_factory=list)
     analysis: list[tuple[float, float]] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
-    late_seconds: float = 0.0
 
     def p99(self, since: float = 0.0) -> float:
         seconds = sorted(took for at, took in self.answers if at >= since)
@@ -55,41 +55,33 @@ def median_between(resident: list[tuple[float, float]], first: float, last: floa
     return statistics.median(bytes_ for at, bytes_ in resident if first <= at <= last)
 
 
-class Watched:
+class Watched(Server):
     """`leakline run -- leakline serve`: a server that sends what it measures of itself to itself."""
 
     def __init__(self, folder: Path, per: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            self.port = taken.getsockname()[1]
+            port = taken.getsockname()[1]
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith("LEAKLINE_")
         }
-        self._log = (folder / "server.log").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "leakline", "run", "--per", per, "--name", "itself", "--",
-             sys.executable, "-m", "leakline", "serve", "--port", str(self.port)],
-            cwd=folder, stdout=self._log, stderr=subprocess.STDOUT,
-            env={**kept, "LEAKLINE_RUN_ID": SELF, "LEAKLINE_SERVER": f"http://127.0.0.1:{self.port}"},
-        )  # fmt: skip
+        with (folder / "server.log").open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "leakline", "run", "--per", per, "--name", "itself", "--",
+                 sys.executable, "-m", "leakline", "serve", "--port", str(port)],
+                cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True,
+                env={**kept, "LEAKLINE_RUN_ID": SELF, "LEAKLINE_SERVER": f"http://127.0.0.1:{port}"},
+            )  # fmt: skip
+        super().__init__(process, port, folder)
         self._until_it_answers()
 
     @property
     def log(self) -> str:
-        self._log.flush()
-        return Path(self._log.name).read_text()
+        return (self.folder / "server.log").read_text()
 
     def get(self, path: str) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        with contextlib.closing(connection):
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            raw = answer.read()
-        assert answer.status == 200, raw
-        return (
-            json.loads(raw)
-            if answer.headers.get_content_type() == "application/json"
-            else raw.decode()
-        )
+        status, found = self.request("GET", path)
+        assert status == 200, found
+        return found
 
     def verdict(self) -> dict[str, Any]:
         return dict(self.get(f"/api/v1/runs/{SELF}/verdict"))
@@ -157,7 +149,6 @@ class Training(threading.Thread):
         while due < self._until:
             self._pause.wait(max(0.0, due - time.monotonic()))
             began = time.monotonic()
-            self._figures.late_seconds = max(self._figures.late_seconds, began - due)
             self._post(f"/api/v1/runs/{name}/batches", self._batch(sequence))
             self._figures.answers.append((time.monotonic(), time.monotonic() - began))
             sequence += PER_BATCH
@@ -285,7 +276,7 @@ def _burden(port: int, number: int, names: int, until: float, waited: list[float
 
 
 @dataclass(frozen=True)
-class NonTensorGrowth:
+class Waits:
     """What others had beside a crowd: 99 % of their answers within so many seconds, without it and with it."""
 
     alone: float
@@ -295,22 +286,26 @@ class NonTensorGrowth:
     of_the_crowd: float
 
 
-def beside_a_crowd(port: int) -> NonTensorGrowth:
-    """Send 500 snapshots a second of ten projects, and from the fifth second on over 40 connections of another project
-    batches of 4,000 new names.
+def beside_a_crowd(port: int, alone: float = 4.0, crowded: float = 8.0) -> Waits:
+    """Send 500 snapshots a second of ten projects for so many seconds, and then for so many more also over 40
+    connections of another project batches of 4,000 new names.
     """
     figures, began = Figures(), time.monotonic()
-    trainings = [Training(port, n, 500, began + 13.0, figures) for n in range(10)]
+    until = began + alone + crowded + 1.0
+    trainings = [Training(port, n, 500, until, figures) for n in range(10)]
     for training in trainings:
         training.start()
-    threading.Event().wait(4.0)
+    threading.Event().wait(alone)
     # What it takes to start is not measured.
-    crowd = start_crowd(port, 40, 4_000, seconds=8.0)
+    crowd = start_crowd(port, 40, 4_000, crowded)
     begun = time.monotonic()
     for training in trainings:
         training.join(60)
     waited = crowd.waited()
-    alone = Figures([answer for answer in figures.answers if answer[0] < begun])
-    return NonTensorGrowth(
-        alone.p99(began + 1.0), figures.p99(begun + 1.0), figures.refused, statistics.median(waited)
+    before = Figures([answer for answer in figures.answers if answer[0] < begun])
+    return Waits(
+        before.p99(began + 1.0),
+        figures.p99(begun + 1.0),
+        figures.refused,
+        statistics.median(waited),
     )
