@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -392,11 +391,11 @@ def test_a_server_with_few_files_turns_connections_away_and_serves_those_it_has(
 
 
 @pytest.fixture
-def make_client(tmp_path: Path) -> Iterator[Callable[..., TestClient]]:
+def make_client(sqlite_url: str) -> Iterator[Callable[..., TestClient]]:
     with contextlib.ExitStack() as stack:
 
         def make(**settings: Any) -> TestClient:
-            client = serving(f"sqlite:///{tmp_path}/x.db", raises=False, **settings)
+            client = serving(sqlite_url, raises=False, **settings)
             client.base_url = client.base_url.copy_with(port=8765)
             return stack.enter_context(client)
 
@@ -471,9 +470,13 @@ NEEDED = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, make_run: Any) -> Iterator[TestClient]:
-    url = f"sqlite:///{tmp_path_factory.mktemp('headers')}/x.db"
-    with serving(url, raises=False, allowed_origins=("https://a.example",)) as client:
+def site(
+    sqlite_copies: Copies, tmp_path_factory: pytest.TempPathFactory, make_run: Any
+) -> Iterator[TestClient]:
+    with (
+        sqlite_copies.new(tmp_path_factory.mktemp("headers")) as url,
+        serving(url, raises=False, allowed_origins=("https://a.example",)) as client,
+    ):
         make_run().begin(client, 9)
         yield client
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Column, Table, Text, and_, insert, select, update
 from starlette.testclient import TestClient
-from tests.server.conftest import sqlite_url
+from tests.server.databases import Copies
 from tests.server.stored import (
     LATER,
     change_file,
@@ -23,6 +25,7 @@ from tests.server.stored import (
     find,
     seal,
     seal_all,
+    serving,
     statements,
 )
 
@@ -51,21 +54,37 @@ READS = (
     "events", "large-objects", "holders", "census", "phases", "types",
 )  # fmt: skip
 
-# Packed snapshots are alike in both kinds of database, and Postgres checks types and encoding itself.
-database_url = sqlite_url
+
+@pytest.fixture(scope="module")
+def filled(sqlite_copies: Copies, tmp_path_factory: pytest.TempPathFactory, make_run: Any) -> Path:
+    """The folder of a database with 1,200 snapshots in two sealed segments, and 60 that are not sealed."""
+    folder = tmp_path_factory.mktemp("filled")
+    with sqlite_copies.new(folder) as url, serving(url) as api:
+        run = with_floats(make_run).begin(api, 600)
+        seal_all(engine_of(api))
+        run.send(api, 600, 600)
+        seal_all(engine_of(api))
+        run.send(api, 1200, 60, size=20)
+    return folder
+
+
+def with_floats(make_run: Any) -> Any:
+    return make_run(extra={"float": lambda i: i / 3})
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_copies: Copies) -> str:
+    """SQLite alone: packed snapshots are alike in both, and Postgres checks types and encoding itself."""
+    if "run" in request.fixturenames:
+        shutil.copytree(request.getfixturevalue("filled"), tmp_path, dirs_exist_ok=True)
+    with sqlite_copies.new(tmp_path, empty="run" in request.fixturenames) as url:
+        return url
 
 
 @pytest.fixture
 def run(api: TestClient, make_run: Any) -> Any:
-    """1,200 snapshots, of which two segments are sealed and 300 are not."""
-    run = make_run(extra={"float": lambda i: i / 3})
-    run.create(api)
-    run.send(api, 0, 600)
-    seal_all(engine_of(api))
-    run.send(api, 600, 600)
-    seal_all(engine_of(api))
-    run.send(api, 1200, 60, size=20)
-    return run
+    """The one that is there."""
+    return with_floats(make_run)
 
 
 def number_of(engine: Engine, name: str) -> int:

@@ -73,7 +73,7 @@ def lists(columns: BatchColumns) -> dict[str, list[Any]]:
 
 
 @without_native
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(tables(integers | floats | st.none()))
 def test_a_batch_is_taken_or_refused_alike_in_either_way(table: dict[str, list[Any]]) -> None:
     body = body_of(table)
@@ -308,7 +308,7 @@ def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) 
         native_module.forget()
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(tables(integers | plain_floats | st.none()))
 def test_a_body_is_read_back_as_it_was_packed(table: dict[str, list[Any]]) -> None:
     columns = decode.check("r", body_of(table), 1.0).columns
@@ -383,7 +383,7 @@ def test_a_body_of_a_later_form_is_not_guessed_at() -> None:
         incoming_batch.unpack(compress(msgspec.msgpack.encode(form)), dict)
 
 
-TRIES: Final = 5
+TRIES: Final = 3
 
 
 def batch(**told: Any) -> bytes:

@@ -26,9 +26,6 @@ from tests.server.stored import engine_of, put_run, serving
 
 from leakline.errors import LeaklineError
 from leakline_server.admin import opened_at
-from leakline_server.app import create_app
-from leakline_server.config import Config
-from leakline_server.paths import MIGRATIONS
 from leakline_server.store.engine import (
     DATABASE_ERRORS,
     DatabaseMoved,
@@ -39,7 +36,6 @@ from leakline_server.store.engine import (
     writing,
 )
 from leakline_server.store.maintenance import disk_space, run_deletion, storage_sizes
-from leakline_server.store.migrate import upgrade
 from leakline_server.store.schema import batches, runs
 from leakline_server.store.series import sealing
 from leakline_server.store.series.column_reader import Key
@@ -267,12 +263,15 @@ def test_only_a_full_disk_is_called_one(engine: Engine) -> None:
 
 @pytest.mark.long
 def test_batches_and_runs_are_refused_while_the_disk_is_full_and_taken_with_room(
-    tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str,
+    make_run: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1_000.0]
     monkeypatch.setattr(disk_space, "time", SimpleNamespace(monotonic=lambda: now[0]))
     run = wide(make_run)
-    with serving(f"sqlite:///{tmp_path}/x.db") as api:
+    with serving(sqlite_url) as api:
         run.begin(api, 50)
 
         def post(first: int) -> Any:
@@ -321,18 +320,17 @@ class Full:
             raise OperationalError(statement, None, error)
 
 
-@pytest.mark.long
 def test_workers_that_meet_a_full_disk_tell_it_once_and_try_again_later(
-    tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str,
+    make_run: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    url = f"sqlite:///{tmp_path}/x.db"
     names = ["r1", "r2", "r3"]
-    with TestClient(create_app(Config(database_url=url)), base_url="http://127.0.0.1") as api:
+    with serving(sqlite_url) as api:
         for name in names:
-            run = make_run(id=name, instance=name)
-            run.create(api)
-            run.send(api, 0, 600)
-    engine, clock = open_engine(url), [1_000.0]
+            make_run(id=name, instance=name).begin(api, 600)
+    engine, clock = open_engine(sqlite_url), [1_000.0]
     wakes = Wakes(lambda _: None, lambda: None)
     examiner = Examiner(engine, 20.0, wakes, clock=lambda: clock[0], now=lambda: 2_000_000_000.0)
     full = Full(engine)
@@ -419,7 +417,7 @@ def served(disk: Disk, log: Path) -> Iterator[tuple[subprocess.Popen[str], str]]
 
 
 def connected(address: str) -> httpx2.Client:
-    return httpx2.Client(base_url=address, timeout=20)
+    return httpx2.Client(base_url=address, timeout=60)
 
 
 def read_at_once(address: str, readers: int = 30) -> list[int]:
@@ -497,10 +495,11 @@ def fill(engine: Engine, run_id: str, mib: int) -> None:
 
 
 def test_what_a_removed_run_took_is_given_back_in_small_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_space, "SLACK_BYTES", MIB // 2)
-    file = tmp_path / "leakline.db"
+    engine = open_engine(sqlite_url)
+    file = Path(engine.url.database or "")
 
     def size() -> int:
         """When what was written has reached it."""
@@ -508,8 +507,6 @@ def test_what_a_removed_run_took_is_given_back_in_small_steps(
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return file.stat().st_size
 
-    engine = open_engine(f"sqlite:///{file}")
-    upgrade(engine, MIGRATIONS)
     fill(engine, "old", 4)
     fill(engine, "new", 1)
     assert not disk_space.give_back(engine)

@@ -482,7 +482,9 @@ def test_a_server_that_is_killed_leaves_nobody_behind(
     run = make_run()
     server.request("POST", "/api/v1/runs", run.header)
     server.request("POST", "/api/v1/runs/r1/batches", run.wire(0, 90))
-    eventually(lambda: server.request("GET", "/api/v1/runs/r1/verdict")[1]["generations"] == 30)
+    eventually(
+        lambda: server.request("GET", "/api/v1/runs/r1/verdict")[1]["generations"] == 30, 60.0
+    )
     metrics = server.request("GET", "/metrics")[1]
     assert "leakline_analysis_process_cpu_seconds_total" in metrics
     listed = subprocess.run(

@@ -23,14 +23,13 @@ from tests.server.access.people import ADDRESS, asking, bearer, sign_in, token
 from tests.server.conftest import DATABASES, copies_of
 from tests.server.databases import Copies
 from tests.server.otlp_requests import memory, request
-from tests.server.stored import Answer, Client, count_of, engine_of, listening, serving
+from tests.server.stored import Answer, Client, count_of, engine_of, find, listening, serving
 
-from leakline.analysis.results import Finding, Interval, Verdict, to_json
 from leakline_server import limits
 from leakline_server.app import create_app
 from leakline_server.config import Config, from_environment
 from leakline_server.security import credentials
-from leakline_server.store import findings, request_rows, schema
+from leakline_server.store import request_rows, schema
 from leakline_server.store.alerts import alert_rows
 from leakline_server.store.engine import Engine, keep_newest, writing
 from leakline_server.store.maintenance.retention_policy import PerProject
@@ -354,17 +353,6 @@ def test_counts_no_longer_accepted_go(
     assert count_of(engine, schema.assertions, ended.is_not(None)) == 3
 
 
-def examine(engine: Engine, fingerprints: list[str], now: float) -> None:
-    growth = Interval(7.0, 6.0, 8.0)
-    found = tuple(
-        Finding(name, "confirmed", "objects", None, None, (), growth, None, 0.9)
-        for name in fingerprints
-    )
-    said = Verdict("r1", "generation", 9, "confirmed", "r1 leaks", growth, 0.9, found)
-    with writing(engine) as connection:
-        findings.save(connection, said, to_json(said), now)
-
-
 @pytest.fixture
 def begun(asking_api: TestClient, admin: Any) -> None:
     body = {"id": "r1", "project": "p"}
@@ -375,7 +363,7 @@ def test_old_notes_on_a_leak_go(
     asking_api: TestClient, engine: Engine, admin: Any, begun: None, patch: Any
 ) -> None:
     patch("store.incident_groups.MAX_PAST", 3)
-    examine(engine, ["f1"], time.time())
+    find(engine, "r1", when=time.time())
     for word in ["close"] + ["ignore", "acknowledge"] * 6:
         body = {"project": "p", "reason": word}
         answer = asking_api.post(f"/api/v1/incidents/f1/{word}", json=body, headers=admin)
@@ -390,7 +378,7 @@ def test_old_notes_on_a_leak_go(
 def test_incidents_that_are_over_are_bounded(engine: Engine, begun: None, patch: Any) -> None:
     patch("store.findings.MAX_RUN_INCIDENTS", 4)
     for number in range(10):
-        examine(engine, ["stays", f"f{number}"], 1e9 + number)
+        find(engine, "r1", when=1e9 + number, leaks=["stays", f"f{number}"])
     names = select(schema.incidents.c.fingerprint).order_by(schema.incidents.c.fingerprint)
     with engine.connect() as connection:
         assert connection.scalars(names).all() == ["f5", "f6", "f7", "f8", "f9", "stays"]

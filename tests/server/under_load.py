@@ -286,18 +286,18 @@ class Waits:
     of_the_crowd: float
 
 
-def beside_a_crowd(port: int, alone: float = 4.0, crowded: float = 8.0) -> Waits:
-    """Send 500 snapshots a second of ten projects for so many seconds, and then for so many more also over 40
-    connections of another project batches of 4,000 new names.
+def beside_a_crowd(port: int, alone: float = 4.0) -> Waits:
+    """Send 500 snapshots a second of ten projects, and after so many seconds for 8 more also over 40 connections of
+    another project batches of 4,000 new names.
     """
     figures, began = Figures(), time.monotonic()
-    until = began + alone + crowded + 1.0
+    until = began + alone + 9.0
     trainings = [Training(port, n, 500, until, figures) for n in range(10)]
     for training in trainings:
         training.start()
     threading.Event().wait(alone)
     # What it takes to start is not measured.
-    crowd = start_crowd(port, 40, 4_000, crowded)
+    crowd = start_crowd(port, 40, 4_000, seconds=8.0)
     begun = time.monotonic()
     for training in trainings:
         training.join(60)
