@@ -218,10 +218,10 @@ def test_nothing_is_put_back_under_a_server(
     status, said, _ = db("backup", tmp_path / "b.db", url=url)
     assert (status, "whole" in said) == (0, True)
     number = shared_server.process.pid
-    told = f"a server (process {number}) is running on {database}; stop it first\n"
+    said_so = f"a server (process {number}) is running on {database}; stop it first\n"
     for command in (("restore", tmp_path / "b.db"), ("upgrade",)):
         said = db(*command, url=url)
-        refused(said, told)
+        refused(said, said_so)
         assert "another" not in said[2]
     assert shared_server.request("GET", "/api/v1/runs/backed-up")[0] == 200
 

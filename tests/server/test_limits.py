@@ -755,8 +755,8 @@ def words(name: str) -> Cut:
 
     def cut(client: Client, make_run: Any, most: int) -> None:
         for n in range(2):
-            told = [f"{name} {n} {i}" for i in range(most)]
-            client.post("/api/v1/runs", {"id": name, name: told})
+            sent = [f"{name} {n} {i}" for i in range(most)]
+            client.post("/api/v1/runs", {"id": name, name: sent})
         assert len(client.get(f"/api/v1/runs/{name}")[name]) == most
 
     return cut
@@ -766,8 +766,8 @@ def note(client: Client, run: str, many: int, text: str) -> list[dict[str, Any]]
     """Add this note so many times, numbered; those that are there then."""
     client.post("/api/v1/runs", {"id": run})
     for first in range(0, many, 60):
-        told = [{"text": f"{first + i} {text}"} for i in range(60)]
-        assert client.ask("PATCH", f"/api/v1/runs/{run}", {"notes": told}).status == 200
+        sent = [{"text": f"{first + i} {text}"} for i in range(60)]
+        assert client.ask("PATCH", f"/api/v1/runs/{run}", {"notes": sent}).status == 200
     there: list[dict[str, Any]] = client.get(f"/api/v1/runs/{run}")["notes"]
     assert there[-1]["text"] == f"{many - 1} {text}"
     return there
@@ -793,7 +793,7 @@ def attempts(client: Client, make_run: Any, most: int) -> None:
     assert f"{most + 2} attempts, the newest first, {most} of them." in page
 
 
-def told_processes(client: Client, make_run: Any, most: int) -> None:
+def listed_processes(client: Client, make_run: Any, most: int) -> None:
     for rank in range(most + 3):
         process = {"instance": f"crowd-{rank}", "rank": rank}
         client.post("/api/v1/runs", {"id": "crowd", "process": process})
@@ -807,7 +807,7 @@ def told_processes(client: Client, make_run: Any, most: int) -> None:
     assert f"{most} of {most + 3} processes are shown" in page
 
 
-def told_bytes(client: Client, make_run: Any, most: int) -> None:
+def listed_bytes(client: Client, make_run: Any, most: int) -> None:
     client.post("/api/v1/runs", {"id": "wordy"})
     reasons = {f"{i} " + "\u4e00" * 500: 1 for i in range(limits.MAX_LOST_REASONS)}
     for rank in range(6):
@@ -819,7 +819,7 @@ def told_bytes(client: Client, make_run: Any, most: int) -> None:
     assert len(answer.body) < most + 50_000
 
 
-def told_lines(client: Client, make_run: Any, most: int) -> None:
+def listed_lines(client: Client, make_run: Any, most: int) -> None:
     lines = ["\u4e00" * (limits.MAX_LINE_LENGTH - 2) + f"{i:02}" for i in range(50)]
     for rank in range(9):
         run = make_run(id="loud", instance=f"loud-{rank}", rank=rank)
@@ -854,9 +854,9 @@ ABSORBED: dict[str, tuple[Cut, str, int]] = {
     "MAX_RUN_TAGS": (words("tags"), "", limits.MAX_RUN_TAGS),
     "MAX_DECLARED_PHASES": (words("phases"), "", limits.MAX_DECLARED_PHASES),
     "MAX_NOTES": (notes, RUNS, 150), "MAX_NOTES_BYTES": (long_notes, RUNS, 100_000),
-    "MAX_ATTEMPTS_LISTED": (attempts, RUNS, 3), "MAX_PROCESSES_LISTED": (told_processes, PROCESSES, 4),
-    "MAX_PROCESSES_LISTED_BYTES": (told_bytes, PROCESSES, 150_000),
-    "MAX_LINES_LISTED_BYTES": (told_lines, "", limits.MAX_LINES_LISTED_BYTES),
+    "MAX_ATTEMPTS_LISTED": (attempts, RUNS, 3), "MAX_PROCESSES_LISTED": (listed_processes, PROCESSES, 4),
+    "MAX_PROCESSES_LISTED_BYTES": (listed_bytes, PROCESSES, 150_000),
+    "MAX_LINES_LISTED_BYTES": (listed_lines, "", limits.MAX_LINES_LISTED_BYTES),
     "MAX_ITEMS": (items, "store.series.chart_points", 10),
 }  # fmt: skip
 

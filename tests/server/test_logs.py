@@ -88,8 +88,8 @@ def test_a_request_has_the_id_of_the_proxy_or_ours(said: io.StringIO, sqlite_url
         for given in all_given:
             answer = api.get("/api/v1/runs?q=secret-word", headers={"x-request-id": given})
             assert answer.status_code == 200
-    told = [line for line in lines(said) if "/api/v1/runs" in line["message"]]
-    for given, line in zip(all_given, told, strict=True):
+    logged = [line for line in lines(said) if "/api/v1/runs" in line["message"]]
+    for given, line in zip(all_given, logged, strict=True):
         assert line["message"].startswith("GET /api/v1/runs 200 in ")
         assert (line["request"] == given) == (given == of_proxy)
         assert len(line["request"]) >= 8
@@ -130,6 +130,6 @@ def test_errors_of_the_database_show_no_values(tmp_path: Path) -> None:
 def test_a_server_writes_its_log_as_json(shared_server: Server) -> None:
     assert shared_server.request("GET", "/healthz")[0] == 200
     written = (shared_server.folder / "log").read_text().splitlines()
-    told = [json.loads(each)["message"] for each in written]
-    assert any("did you mean LEAKLINE_KEEP_DAYS" in each for each in told)
-    assert any(each.startswith("GET /healthz 200") for each in told)
+    logged = [json.loads(each)["message"] for each in written]
+    assert any("did you mean LEAKLINE_KEEP_DAYS" in each for each in logged)
+    assert any(each.startswith("GET /healthz 200") for each in logged)

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
-from tests.server.conftest import Server
 
 # Of each snapshot, as C11 of our reliability figures has it.
 TYPES: Final = 40
@@ -55,33 +54,41 @@ def median_between(resident: list[tuple[float, float]], first: float, last: floa
     return statistics.median(bytes_ for at, bytes_ in resident if first <= at <= last)
 
 
-class Watched(Server):
+class Watched:
     """`leakline run -- leakline serve`: a server that sends what it measures of itself to itself."""
 
     def __init__(self, folder: Path, per: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
+            self.port = taken.getsockname()[1]
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith("LEAKLINE_")
         }
-        with (folder / "server.log").open("w") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "leakline", "run", "--per", per, "--name", "itself", "--",
-                 sys.executable, "-m", "leakline", "serve", "--port", str(port)],
-                cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True,
-                env={**kept, "LEAKLINE_RUN_ID": SELF, "LEAKLINE_SERVER": f"http://127.0.0.1:{port}"},
-            )  # fmt: skip
-        super().__init__(process, port, folder)
+        self._log = (folder / "server.log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "leakline", "run", "--per", per, "--name", "itself", "--",
+             sys.executable, "-m", "leakline", "serve", "--port", str(self.port)],
+            cwd=folder, stdout=self._log, stderr=subprocess.STDOUT,
+            env={**kept, "LEAKLINE_RUN_ID": SELF, "LEAKLINE_SERVER": f"http://127.0.0.1:{self.port}"},
+        )  # fmt: skip
         self._until_it_answers()
 
     @property
     def log(self) -> str:
-        return (self.folder / "server.log").read_text()
+        self._log.flush()
+        return Path(self._log.name).read_text()
 
     def get(self, path: str) -> Any:
-        status, found = self.request("GET", path)
-        assert status == 200, found
-        return found
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            raw = answer.read()
+        assert answer.status == 200, raw
+        return (
+            json.loads(raw)
+            if answer.headers.get_content_type() == "application/json"
+            else raw.decode()
+        )
 
     def verdict(self) -> dict[str, Any]:
         return dict(self.get(f"/api/v1/runs/{SELF}/verdict"))
