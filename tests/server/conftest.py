@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -277,22 +277,24 @@ class Server:
 StartServer = Callable[..., Server]
 
 
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[StartServer]:
-    """Start a server; with the same port and folder it is the same one, started again."""
+@contextlib.contextmanager
+def started_in(
+    folder: Path, log: IO[str] | None = None, **environment: str
+) -> Iterator[StartServer]:
+    """Start servers; with the same port and folder it is the same one, started again."""
     servers: list[Server] = []
 
     def start(port: int = 0, arguments: Sequence[str] = (), files: int | None = None) -> Server:
         few = [] if files is None else ["prlimit", f"--nofile={files}:{files}"]
         process = subprocess.Popen(
             [*few, sys.executable, "-m", "leakline", "serve", "--port", str(port), *arguments],
-            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            cwd=folder, stdout=subprocess.PIPE, stderr=log or subprocess.STDOUT, text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
         )  # fmt: skip
         assert process.stdout is not None
         line = process.stdout.readline()
         assert "http://" in line, line + process.stdout.read()
-        server = Server(process, int(line.split("http://")[1].split()[0].rsplit(":")[-1]), tmp_path)
+        server = Server(process, int(line.split("http://")[1].split()[0].rsplit(":")[-1]), folder)
         servers.append(server)
         return server
 
@@ -302,6 +304,24 @@ def serve(tmp_path: Path) -> Iterator[StartServer]:
             server.kill()
         assert server.process.stdout is not None
         server.process.stdout.close()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[StartServer]:
+    with started_in(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for those that need a process and leave it as it is. Its log is in the file ``log``, as JSON."""
+    folder = tmp_path_factory.mktemp("shared")
+    as_json = {"LEAKLINE_LOG_FORMAT": "json", "LEAKLINE_LOG_LEVEL": "info"}
+    with (
+        (folder / "log").open("w") as log,
+        started_in(folder, log, LEAKLINE_KEEP_DAY="3", **as_json) as start,
+    ):
+        yield start()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.message import Message
 from pathlib import Path
@@ -89,11 +89,11 @@ class Client:
 
 
 @contextlib.contextmanager
-def listening(app: FastAPI) -> Iterator[Client]:
+def listening(app: FastAPI, keep_alive: float = 5.0) -> Iterator[Client]:
     with socket.create_server(("127.0.0.1", 0)) as opened:
         settings = uvicorn.Config(
             app, log_level="warning", access_log=False, ws="none", server_header=False,
-            timeout_graceful_shutdown=1, http=Connection,
+            timeout_graceful_shutdown=1, timeout_keep_alive=keep_alive, http=Connection,
         )  # fmt: skip
         server = uvicorn.Server(settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
@@ -121,15 +121,16 @@ def put_run(connection: sqlalchemy.Connection, run_id: str, **values: Any) -> No
     connection.execute(insert(runs).values(id=run_id, **of_all | at | values))
 
 
-def find(engine: Engine, run_id: str, *, when: float) -> Any:
-    """Save a verdict with one confirmed leak, as an examination does; the incident that it made."""
+def find(engine: Engine, run_id: str, *, when: float, leaks: Sequence[str] = ("f1",)) -> Any:
+    """Save a verdict with these confirmed leaks, as an examination does; the first incident that changed."""
     growth = Interval(7.0, 6.0, 8.0)
-    found = Finding("f1", "confirmed", "objects", "train", 0.9, (), growth, None, 0.9)
+    found = tuple(
+        Finding(each, "confirmed", "objects", "train", 0.9, (), growth, None, 0.9) for each in leaks
+    )
     said = f"{run_id} leaks"
-    verdict = Verdict(run_id, "generation", 9, "confirmed", said, growth, 0.9, (found,))
+    verdict = Verdict(run_id, "generation", 9, "confirmed", said, growth, 0.9, found)
     with writing(engine) as connection:
-        (change,) = findings.save(connection, verdict, to_json(verdict), when)
-    return change
+        return findings.save(connection, verdict, to_json(verdict), when)[0]
 
 
 def change_file(engine: Engine, statement: str, **values: Any) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy.engine import make_url
+from tests.server.conftest import Server
 from tests.server.stored import serving
 
 from leakline.cli import main
@@ -208,20 +209,21 @@ def made_newer(file: Path) -> Path:
 
 @pytest.mark.flow
 def test_nothing_is_put_back_under_a_server(
-    db: Db, serve: Any, make_run: Any, tmp_path: Path
+    db: Db, shared_server: Server, make_run: Any, tmp_path: Path
 ) -> None:
-    server = serve()
-    assert server.request("POST", "/api/v1/runs", make_run().header)[0] == 201
-    url = f"sqlite:///{tmp_path}/.leakline-server/leakline.db"
+    run = make_run(id="backed-up")
+    assert shared_server.request("POST", "/api/v1/runs", run.header)[0] == 201
+    database = shared_server.folder / ".leakline-server" / "leakline.db"
+    url = f"sqlite:///{database}"
     status, said, _ = db("backup", tmp_path / "b.db", url=url)
     assert (status, "whole" in said) == (0, True)
-    database = tmp_path / ".leakline-server" / "leakline.db"
-    told = f"a server (process {server.process.pid}) is running on {database}; stop it first\n"
+    number = shared_server.process.pid
+    said_so = f"a server (process {number}) is running on {database}; stop it first\n"
     for command in (("restore", tmp_path / "b.db"), ("upgrade",)):
         said = db(*command, url=url)
-        refused(said, told)
+        refused(said, said_so)
         assert "another" not in said[2]
-    assert server.request("GET", "/api/v1/runs/r1")[0] == 200
+    assert shared_server.request("GET", "/api/v1/runs/backed-up")[0] == 200
 
 
 def test_what_was_backed_up_is_put_back_and_what_was_there_is_kept(
@@ -306,22 +308,29 @@ def test_what_is_put_back_belongs_to_whom_the_database_did(db: Db, file: Path, s
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("rights_of_folder", [0o755, 0o555])
-def test_a_database_that_nobody_may_write_is_backed_up(
-    db: Db, file: Path, tmp_path: Path, rights_of_folder: int
-) -> None:
+BACK_UP_BOTH = """
+import sys
+from leakline.cli import main
+for name in ("a", "b"):
+    assert main(["db", "backup", f"{name}.db", "--database-url", f"sqlite:///{name}/leakline.db"]) == 0
+"""
+
+
+def test_a_database_that_nobody_may_write_is_backed_up(file: Path, tmp_path: Path) -> None:
     file.chmod(0o400)
-    file.parent.chmod(rights_of_folder)
+    for name, rights_of_folder in (("a", 0o755), ("b", 0o555)):
+        shutil.copytree(file.parent, tmp_path / name)
+        (tmp_path / name).chmod(rights_of_folder)
     # What root may in spite of all rights is taken from it.
     less = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
     done = subprocess.run(
-        [*(less if os.getuid() == 0 else ()), sys.executable, "-m", "leakline", "db", "backup", tmp_path / "b.db",
-         "--database-url", f"sqlite:///{file}"],
+        [*(less if os.getuid() == 0 else ()), sys.executable, "-c", BACK_UP_BOTH],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "b.db").stat().st_mode & 0o777 == 0o400
-    assert runs_of(tmp_path / "b.db") == ["r1"]
+    for made in (tmp_path / "a.db", tmp_path / "b.db"):
+        assert made.stat().st_mode & 0o777 == 0o400
+        assert runs_of(made) == ["r1"]
 
 
 def test_a_copy_that_breaks_off_changes_nothing(

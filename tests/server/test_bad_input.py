@@ -300,29 +300,6 @@ def test_an_unknown_run_is_not_found_wherever_it_is_asked_for(api: TestClient, s
     assert "POST /api/v1/runs" in error["message"]
 
 
-def like(pattern: str, names: list[str]) -> list[str]:
-    return [name for name in names if re.fullmatch(pattern, name)]
-
-
-def test_control_characters_are_removed_from_every_text(api: TestClient, other: Any) -> None:
-    path = f"/api/v1/runs/{other.id}"
-    wire = other.wire(32, 3)
-    wire["columns"]["label"][0] = "a\x00b\nc\x1b[31m"
-    wire["columns"]["series"]["type.a\x00b.count"] = [1, 2, 3]
-    wire["events"][0]["name"] = "mark\x07"
-    wire["process"]["host"] = "ho\x00st"
-    assert api.post(f"{path}/batches", json=wire).json()["accepted"] == 3
-    end = {"state": "failed", "reason": "killed\x00\x1b by hand", "instance": other.instance}
-    assert api.patch(path, json=end).json()["reason"] == "killed by hand"
-    assert api.patch(path, json={**end, "instance": "p\x00"}).status_code == 422
-    for query in ("r%00", "project:a%00b", "tag:%00", "status:%00", "%00"):
-        assert api.get(f"/?q={query}").status_code == 200
-    assert api.get(f"{path}/snapshots").json()["items"][-1]["label"] == "abc[31m"
-    assert len(like(r"type\.a~[0-9a-f]{12}b\.count", api.get(path).json()["series"])) == 1
-    assert api.get(path).json()["processes"][0]["host"] == "host"
-    assert api.get(f"{path}/events").json()["items"][0]["name"] == "mark"
-
-
 def test_fields_we_do_not_know_change_nothing(api: TestClient, other: Any) -> None:
     path = f"/api/v1/runs/{other.id}/batches"
     wire = other.wire(10, 3)
@@ -333,29 +310,47 @@ def test_fields_we_do_not_know_change_nothing(api: TestClient, other: Any) -> No
     assert api.post(path, json=plain).json()["accepted"] == 0
 
 
-# What turns or hides the text around it, as it is and escaped.
+# What controls a terminal, and what turns or hides the text around it, as it is and escaped.
+CONTROLS = ("\x00", "\x07", "\x1b")
 STEERING = ("\u202e", "\u2066", "\u2069", "\u200f", "\u061c", "\x85", "\x9b", "\u2028", "\ufeff")
+REMOVED = (*CONTROLS, *STEERING)
 
 
 @pytest.mark.parametrize("escaped", [True, False])
-def test_what_turns_text_around_is_removed_from_every_text(
+def test_what_controls_or_turns_text_around_is_removed_from_every_text(
     escaped: bool, api: TestClient, other: Any
 ) -> None:
     path = f"/api/v1/runs/{other.id}"
-    for at, mark in enumerate(STEERING):
+
+    def as_json(value: Any) -> bytes:
+        return json.dumps(value, ensure_ascii=escaped).encode()
+
+    for at, mark in enumerate(REMOVED):
         wire = other.wire(3 * at, 3)
         wire["columns"]["label"][0] = f"a{mark}b"
         wire["columns"]["series"][f"gauge.{mark}x"] = [1, 2, 3]
-        body = json.dumps(wire, ensure_ascii=escaped).encode()
-        assert api.post(f"{path}/batches", content=body).json()["accepted"] == 3, ascii(mark)
+        wire["events"] = [{"sequence": 3 * at, "time": 1e9, "kind": "mark", "name": f"m{mark}"}]
+        wire["process"]["host"] = f"ho{mark}st"
+        assert api.post(f"{path}/batches", content=as_json(wire)).json()["accepted"] == 3, at
+    for mark in STEERING:
         change = {"name": f"c{mark}d", "notes": [{"text": f"e{mark}f\ng"}], "tags": [f"t{mark}"]}
-        changed = api.patch(path, content=json.dumps(change, ensure_ascii=escaped).encode()).json()
+        changed = api.patch(path, content=as_json(change)).json()
         assert (changed["name"], changed["tags"]) == ("cd", ["t"])
         assert changed["notes"][-1]["text"] == "ef\ng"
+    for mark in REMOVED:
+        end = {"state": "failed", "reason": f"killed{mark} by hand", "instance": other.instance}
+        assert api.patch(path, content=as_json(end)).json()["reason"] == "killed by hand"
+    assert api.patch(path, json={**end, "instance": "p\x00"}).status_code == 422
     labels = {row["label"] for row in api.get(f"{path}/snapshots?limit=200").json()["items"]}
     assert "ab" in labels
-    assert not [mark for mark in STEERING if mark in api.get(path).text + "".join(map(str, labels))]
-    assert len(like(r"gauge\.~[0-9a-f]{12}x", api.get(path).json()["series"])) == len(STEERING)
+    found = api.get(path)
+    assert not [mark for mark in REMOVED if mark in found.text + "".join(map(str, labels))]
+    signed = [n for n in found.json()["series"] if re.fullmatch(r"gauge\.~[0-9a-f]{12}x", n)]
+    assert len(signed) == len(REMOVED)
+    assert found.json()["processes"][0]["host"] == "host"
+    assert {event["name"] for event in api.get(f"{path}/events").json()["items"]} == {"m"}
+    for query in ("r%00", "project:a%00b", "tag:%00", "status:%00", "%00"):
+        assert api.get(f"/?q={query}").status_code == 200
     # Text from right to left and emoji stay as they are.
     for name in ("שלום עולם", "مرحبا", "👩\u200d🔬 \U0001f9ea", "é ü 界"):
         assert api.patch(path, json={"name": name}).json()["name"] == name

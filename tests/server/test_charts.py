@@ -12,7 +12,6 @@ from starlette.testclient import TestClient
 from leakline.analysis.results import PhaseAccount, PhaseAccounts
 from leakline.sampling.cuda_cache import CacheFall
 from leakline_server.charts import chart_builder
-from leakline_server.charts.chart_builder import accounts_within
 from leakline_server.charts.chart_parts import (
     Axis,
     Chart,
@@ -378,16 +377,6 @@ def test_a_later_attempt_replaces_what_it_did_again() -> None:
     of_buckets = Points("a", "1", None, [0, 1], [5, 6], [1, 6], [9, 6])
     joined = join_attempts([of_buckets, Points("a", "2", None, [2], [4])])
     assert (joined.low, joined.high) == ([1, 6, 4], [9, 6, 4])
-
-
-def test_books_of_a_stretch_are_those_of_its_generations() -> None:
-    phase_accounts = PhaseAccounts(
-        (1, 2, 4), (PhaseAccount("train", (1, 2, 3), (None, 1, 2), (1, 1, 0)),), (1, 2, 3)
-    )
-    assert accounts_within(phase_accounts, 2, 3) == PhaseAccounts(
-        (2,), (PhaseAccount("train", (2,), (1,), (1,)),), (2,)
-    )
-    assert accounts_within(phase_accounts, 5, 9).generations == ()
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ def lists(columns: BatchColumns) -> dict[str, list[Any]]:
 
 
 @without_native
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(tables(integers | floats | st.none()))
 def test_a_batch_is_taken_or_refused_alike_in_either_way(table: dict[str, list[Any]]) -> None:
     body = body_of(table)
@@ -112,26 +112,17 @@ NAMES = (
     b"\xff", b"\xed\xa0\x80", b"a\xc3", b"\xc0\x80",
 )  # fmt: skip
 NO_OBJECTS = (
-    b"",
-    b"{",
-    b"}",
-    b"[1]",
-    b"3",
-    b'"',
-    b"{}}",
-    b"{,}",
-    b'{"a":[1]},',
-    b'{"a":[1],"a":[1]}',
-)
+    b"", b"{", b"}", b"[1]", b"3", b'"', b"{}}", b"{,}", b'{"a":[1]},', b'{"a":[1],"a":[1]}',
+)  # fmt: skip
 
 
 @without_native
-@pytest.mark.parametrize("text", NOT_PLAIN)
-def test_what_is_not_plain_is_left_to_be_read_value_by_value(text: str) -> None:
-    series = {"a": text, "b": "[1,2,3]"}
-    assert read_series(texts(series), 3) is None
-    assert read_series(texts({**series, "c": "[1.5,null,2]"}), 3) is None
-    assert read_series(texts({"c": "[1.5,null,2]", "b": "[1,2,3]"}), 3) is not None
+def test_what_is_not_plain_is_left_to_be_read_value_by_value() -> None:
+    plain = {"b": "[1,2,3]", "c": "[1.5,null,2]"}
+    assert read_series(texts(plain), 3) is not None
+    for text in NOT_PLAIN:
+        assert read_series(texts({"a": text, "b": "[1,2,3]"}), 3) is None, text
+        assert read_series(texts({"a": text, **plain}), 3) is None, text
 
 
 @without_native
@@ -241,24 +232,15 @@ def as_json_reads(text: bytes) -> Any:
 
 @without_native
 @settings(max_examples=80)
-@given(objects())
-def test_what_is_read_is_what_json_reads_to_the_bit(made: tuple[bytes, int]) -> None:
-    text, count = made
-    found = read_series(text, count)
-    assert found is None or as_read(found, count) == as_json_reads(text)
-
-
-@without_native
-@settings(max_examples=60)
 @given(objects(), st.data())
-def test_a_text_with_a_wrong_byte_is_read_the_same_or_not_at_all(
+def test_what_is_read_of_a_text_whole_or_with_a_wrong_byte_is_what_json_reads_to_the_bit(
     made: tuple[bytes, int], data: st.DataObject
 ) -> None:
     text, count = made
     at = data.draw(st.integers(0, len(text) - 1))
     byte = data.draw(st.integers(0, 255) | st.sampled_from(b'{}[]",:-.eEn \\0'))
     broken = text[:at] + bytes((byte,)) + text[at + 1 :]
-    for each in (broken, text[:at], text[at:]):
+    for each in (text, broken, text[:at], text[at:]):
         found = read_series(each, count)
         assert found is None or as_read(found, count) == as_json_reads(each)
 
@@ -283,23 +265,24 @@ def test_nothing_is_left_behind_by_what_was_read_or_was_not() -> None:
     plain = texts({"a": "[1,2]", "é" * 40: "[1,null]", "f": "[1.25,0.12345678901234567]"})
     still = json.dumps({"a": [2**40] * 60, "b": list(range(60))}).encode()
     broken = [plain[:-2], plain.replace(b"2]", b"2,3]"), plain.replace(b'"f"', b'"a"'), b"{"]
+    many = [texts({f"{kind}.{i}": "[1]" for i in range(3_000)}) for kind in "ab"]
 
-    def read_all(times: int) -> None:
-        for i in range(times):
+    def read_all() -> None:
+        # Names that nobody sends again take the places of others, and not more.
+        assert all(read_series(text, 1) is not None for text in many)
+        for _ in range(300):
             assert read_series(plain, 2) is not None
             assert read_series(still, 60) is not None
-            # Names that nobody sends again take the places of others, and not more.
-            assert read_series(b'{"one.%d":[1]}' % (i % 5_000), 1) is not None
             assert all(read_series(text, 2) is None for text in broken)
 
     def left_behind() -> int:
         gc.collect()
         before = sys.getallocatedblocks()
-        read_all(2_000)
+        read_all()
         gc.collect()
         return abs(sys.getallocatedblocks() - before)
 
-    read_all(5_000)
+    read_all()
     # What is left behind is so each time; what other threads of this process take meanwhile is not.
     assert min(left_behind() for _ in range(3)) < 100
 
@@ -325,7 +308,7 @@ def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) 
         native_module.forget()
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(tables(integers | plain_floats | st.none()))
 def test_a_body_is_read_back_as_it_was_packed(table: dict[str, list[Any]]) -> None:
     columns = decode.check("r", body_of(table), 1.0).columns
@@ -400,7 +383,7 @@ def test_a_body_of_a_later_form_is_not_guessed_at() -> None:
         incoming_batch.unpack(compress(msgspec.msgpack.encode(form)), dict)
 
 
-TRIES: Final = 5
+TRIES: Final = 3
 
 
 def batch(**told: Any) -> bytes:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from pydantic import TypeAdapter
@@ -189,7 +188,6 @@ def test_plain_numbers_stay_plain() -> None:
     ]  # fmt: skip
 
 
-FORM = "application/x-www-form-urlencoded"
 # Whole generations of three snapshots each; one more than it takes.
 LEARNED = 27
 AGENTS_17 = {"type": "app.Agent", "low": 17, "high": 17}
@@ -246,65 +244,38 @@ def expected(api: TestClient, run: str) -> list[tuple[str, int, bool]]:
     return [(each["type"], each["high"], each["accepted"]) for each in found]
 
 
-@pytest.mark.long
-def test_one_click_on_a_real_server_holds_for_every_later_run(
-    serve: Any, database_url: str, make_run: Any, eventually: Any
+def test_one_click_holds_for_every_later_run_until_it_is_taken_back(
+    learned: TestClient, make_run: Any, eventually: Any
 ) -> None:
-    server = serve(arguments=["--database-url", database_url])
-
-    class Poster:
-        @staticmethod
-        def post(path: str, json: Any) -> Any:
-            status, body = server.request("POST", path, json)
-            return type("Answer", (), {"status_code": status, "json": lambda _: body, "text": str(body)})()  # fmt: skip
-
     def page(run: str) -> str:
-        status, text = server.request("GET", f"/runs/{run}")
-        assert status == 200
-        return str(text)
+        return learned.get(f"/runs/{run}").text
 
     def click(run: str, label: str) -> None:
         action, fields = Forms(page(run)).found[label]
-        body = urlencode(fields).encode()
-        origin = {"content-type": FORM, "origin": server.url}
-        assert server.request("POST", action, body, origin)[0] == 303
+        assert learned.post(action, data=fields, follow_redirects=False).status_code == 303
 
-    def verdict(run: str) -> Any:
-        return server.request("GET", f"/api/v1/runs/{run}/verdict")[1]
-
-    steady(make_run, "first").begin(Poster, LEARNED)
     assert "was 17 at every reading of the last 8 generations" in page("first")
     click("first", "Expect 17 app.Agent")
-    after = page("first")
-    assert "is accepted as 17 in project erl" in after
-    assert "Expect 17 app.Agent" not in Forms(after).found
+    assert "is accepted as 17 in project erl" in page("first")
+    assert "Expect 17 app.Agent" not in Forms(page("first")).found
 
     # Two generations are enough: nothing has to be learned again.
-    doubling(make_run).begin(Poster, 12)
-    found = eventually(lambda: verdict("later")["findings"], 60.0)
+    doubling(make_run).begin(learned, 12)
+    found = eventually(lambda: verdict_of(learned, "later")["findings"], 60.0)
     assert found[0]["kind"] == "count_contract"
     assert "Agent is 33, accepted as 17" in found[0]["evidence"][0]
-    shown = page("later")
-    assert "a person" in shown and "broken" in shown
+    assert "a person" in page("later") and "broken" in page("later")
+    with engine_of(learned).connect() as connection:
+        sent = connection.scalars(
+            select(alerts.c.payload).where(alerts.c.event == "contract.violated")
+        )
+        assert [json.loads(payload)["origin"] for payload in sent] == ["accepted"]
 
     click("later", "Take back 17 app.Agent")
-    eventually(lambda: verdict("later")["status"] not in ("suspected", "confirmed"), 60.0)
-    assert Forms(page("first")).found.keys() >= {"Expect 17 app.Agent"}
+    over = ("suspected", "confirmed")
+    eventually(lambda: verdict_of(learned, "later")["status"] not in over, 60.0)
+    assert "Expect 17 app.Agent" in Forms(page("first")).found
     assert "is accepted as" not in page("first")
-
-
-def test_the_alert_names_who_declared_the_count(
-    learned: TestClient, make_run: Any, eventually: Any
-) -> None:
-    assert learned.post(OF_FIRST, json=AGENTS_17).status_code == 200
-    doubling(make_run).begin(learned, 12)
-    query = select(alerts.c.payload).where(alerts.c.event == "contract.violated")
-
-    def sent() -> list[str]:
-        with engine_of(learned).connect() as connection:
-            return list(connection.scalars(query))
-
-    assert json.loads(eventually(sent, 60.0)[0])["origin"] == "accepted"
 
 
 def test_a_run_of_another_project_and_one_that_had_ended_are_not_concerned(
@@ -400,20 +371,14 @@ def test_a_count_of_one_phase_and_that_of_all_readings_replace_each_other(
     assert (twice.status_code, twice.json()["error"]["code"]) == (404, "nothing_to_take_back")
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"type": "app.Agent"}, {"type": "app.Agent", "count": "-1"},
-        {"type": "app.Agent", "count": "1e3"}, {"type": "app.Agent", "count": "9" * 16},
-        {"type": "app.Agent", "count": "17", "after": "nowhere"},
-        {"type": "app.Nothing", "count": "17"}, {"count": "17"},
-    ],
-)  # fmt: skip
-def test_a_form_that_names_what_is_not_there_is_refused(
-    learned: TestClient, fields: dict[str, str]
-) -> None:
-    answer = learned.post("/runs/first/expectations", data=fields, follow_redirects=False)
-    assert answer.status_code == 422
+def test_a_form_that_names_what_is_not_there_is_refused(learned: TestClient) -> None:
+    agent = {"type": "app.Agent"}
+    for fields in (
+        agent, agent | {"count": "-1"}, agent | {"count": "1e3"}, agent | {"count": "9" * 16},
+        agent | {"count": "17", "after": "nowhere"}, {"type": "app.Nothing", "count": "17"}, {"count": "17"},
+    ):  # fmt: skip
+        answer = learned.post("/runs/first/expectations", data=fields, follow_redirects=False)
+        assert answer.status_code == 422, fields
     assert learned.get(OF_FIRST).json()["accepted"] == []
 
 

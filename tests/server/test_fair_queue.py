@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,12 +200,9 @@ def test_bodies_of_a_project_leave_as_much_room_as_they_take() -> None:
 @pytest.mark.flow
 @pytest.mark.alone
 @pytest.mark.long
-def test_other_projects_do_not_feel_a_crowd_of_new_names(
-    serve: Callable[..., Any], database_url: str
-) -> None:
+def test_other_projects_do_not_feel_a_crowd_of_new_names(serve: Callable[..., Any]) -> None:
     """In one queue for all they would wait as long as the crowd does; how long is measured by `make test-weekly`."""
-    server = serve(arguments=["--database-url", database_url])
-    waits = beside_a_crowd(server.port)
+    waits = beside_a_crowd(serve().port, alone=2.0)
     assert waits.refused == []
     assert waits.crowded < 0.5 * waits.of_the_crowd, waits
 
@@ -227,22 +223,9 @@ def test_many_are_asked_to_wait_longer_until_they_are_few_again() -> None:
     assert waits == set(range(1, LONGEST_RETRY_SECONDS + 1))
 
 
-def test_ten_thousand_come_back_at_a_rate_that_is_cheap_to_refuse() -> None:
-    """Each comes back exactly when it was told to, while the server writes nothing at all."""
-    turned_away, due = TurnedAway(), {0: 10_000}
-    refused = []
-    for second in range(120):
-        coming = due.pop(second, 0)
-        refused.append(coming)
-        for i in range(coming):
-            wait = turned_away.one_more(second + i / coming)
-            due[second + wait] = due.get(second + wait, 0) + 1
-    assert sum(refused[60:]) / 60 < 2_000
-
-
-def test_what_is_refused_is_not_unpacked(tmp_path: Path, make_run: Any, patch: Any) -> None:
+def test_what_is_refused_is_not_unpacked(sqlite_url: str, make_run: Any, patch: Any) -> None:
     run = make_run()
-    with serving(f"sqlite:///{tmp_path}/x.db") as api:
+    with serving(sqlite_url) as api:
         run.create(api)
         path, headers = "/api/v1/runs/r1/batches", {"content-encoding": "gzip"}
         body = gzip.compress(b"not a batch")

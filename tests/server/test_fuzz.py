@@ -192,7 +192,7 @@ def _packed(random: Random, body: bytes) -> tuple[bytes, str]:
 
 BODIES: Final = int(os.environ.get("LEAKLINE_FUZZ_BODIES", "300"))
 SEED: Final = int(os.environ.get("LEAKLINE_FUZZ_SEED", "10"))
-IN_PROCESS: Final = 400
+IN_PROCESS: Final = 250
 # It is no test where everything is refused at the door.
 TAKEN: Final = {
     ("batches", 200), ("batches", 422), ("batches", 413), ("runs", 200), ("rules", 201),
@@ -304,7 +304,7 @@ MIB: Final = 2**20
 MAX_PEAK_BYTES: Final = 12 * MIB
 # Of CPU.
 MAX_JSON_SECONDS: Final = 0.25
-TRIES: Final = 3
+TRIES: Final = 2
 
 
 def bomb(encoding: str, size: int) -> bytes:
@@ -324,15 +324,15 @@ MAX_CPU_SECONDS: Final = 0.1
 # As large as fits through: past 256 KiB it is refused before it is looked at.
 SIZES: Final = [
     ("gzip", 1_024), ("gzip", MAX_INFLATED_BYTES), ("gzip", MAX_INFLATED_BYTES + 1), ("gzip", 64 * MIB),
-    ("zstd", 1_024), ("zstd", MAX_INFLATED_BYTES + 1), ("zstd", 64 * MIB), ("zstd", 1_024 * MIB),
+    ("zstd", 1_024), ("zstd", MAX_INFLATED_BYTES + 1), ("zstd", 1_024 * MIB),
 ]  # fmt: skip
 
 
 @pytest.mark.flow
-def test_a_bomb_is_refused_and_nothing_of_it_is_kept(serve: Any, make_run: Any) -> None:
-    server, run = serve(), make_run()
+def test_a_bomb_is_refused_and_nothing_of_it_is_kept(shared_server: Any, make_run: Any) -> None:
+    server, run = shared_server, make_run(id="bombed")
     assert server.request("POST", "/api/v1/runs", run.header)[0] == 201
-    path, pid = "/api/v1/runs/r1/batches", server.process.pid
+    path, pid = "/api/v1/runs/bombed/batches", server.process.pid
     assert server.request("POST", path, run.wire(0, 60))[0] == 200
     for encoding, size in SIZES:
         body, headers = bomb(encoding, size), {"content-encoding": encoding}
@@ -347,7 +347,7 @@ def test_a_bomb_is_refused_and_nothing_of_it_is_kept(serve: Any, make_run: Any) 
         assert peak_bytes(pid) - before <= MAX_PEAK_BYTES, (encoding, size)
         # To inflate 1 GiB and throw it away takes about a second.
         assert (cpu_seconds(pid) - spent) / TRIES <= MAX_CPU_SECONDS, (encoding, size)
-    newest = server.request("GET", "/api/v1/runs/r1/snapshots?limit=1")[1]["items"][0]
+    newest = server.request("GET", "/api/v1/runs/bombed/snapshots?limit=1")[1]["items"][0]
     assert newest["sequence"] == 59
 
 
@@ -357,20 +357,20 @@ def cpu_seconds(pid: int) -> float:
 
 
 @pytest.mark.flow
-def test_few_bytes_of_json_do_not_hold_the_server_up(serve: Any) -> None:
-    server, path = serve(), "/api/v1/runs"
+def test_few_bytes_of_json_do_not_hold_the_server_up(shared_server: Any) -> None:
     shell = b'{"config":{"a":[%s]}}'
     # What the smallest texts make the most objects of; and what has to be looked through.
     values = (b"[]", b'{"":1}', b"1", rb'"\u0001"')
+    pid = shared_server.process.pid
     for size, value in product((MAX_BODY_BYTES, MAX_INFLATED_BYTES - 1), values):
         status = 400 if size <= MAX_BODY_BYTES else 413
         few = (size - len(shell)) // (len(value) + 1)
         body = gzip.compress(shell % b",".join([value] * few), 1)
         assert len(body) < 16_000
-        server.request("POST", path, body, {"content-encoding": "gzip"})
-        before = cpu_seconds(server.process.pid)
+        before = cpu_seconds(pid)
         for _ in range(TRIES):
-            assert server.request("POST", path, body, {"content-encoding": "gzip"})[0] == status
-        took = (cpu_seconds(server.process.pid) - before) / TRIES
+            headers = {"content-encoding": "gzip"}
+            assert shared_server.request("POST", "/api/v1/runs", body, headers)[0] == status
+        took = (cpu_seconds(pid) - before) / TRIES
         # Measured: 0.06 s of the empty lists; inflated to 2 MiB and looked at one by one 3.3 s.
         assert took <= MAX_JSON_SECONDS, (value, took)

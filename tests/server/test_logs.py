@@ -6,14 +6,12 @@ import io
 import json
 import logging
 import os
-import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
+from tests.server.conftest import Server
 from tests.server.stored import serving
 
 from leakline_server import logs
@@ -82,33 +80,27 @@ def test_a_line_of_json_says_when_what_and_where(said: io.StringIO) -> None:
     assert (other["logger"], other["level"]) == ("somebody.else", "warning")
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ("4bf92f3577b34da6a3ce929d0e0e4736", True), ("short", False), ("x" * 65, False), ('"} evil {"', False),
-        ("", False)],
-)  # fmt: skip
-def test_a_request_has_the_id_of_the_proxy_or_ours(
-    given: str, kept: bool, said: io.StringIO, tmp_path: Path
-) -> None:
+def test_a_request_has_the_id_of_the_proxy_or_ours(said: io.StringIO, sqlite_url: str) -> None:
     logs.configure("json", "info", said)
-    with serving(f"sqlite:///{tmp_path}/x.db") as api:
-        assert (
-            api.get("/api/v1/runs?q=secret-word", headers={"x-request-id": given}).status_code
-            == 200
-        )
-    (told,) = [line for line in lines(said) if "/api/v1/runs" in line["message"]]
-    assert told["message"].startswith("GET /api/v1/runs 200 in ")
-    assert (told["request"] == given) == kept
-    assert len(told["request"]) >= 8
+    of_proxy = "4bf92f3577b34da6a3ce929d0e0e4736"
+    all_given = (of_proxy, "short", "x" * 65, '"} evil {"', "")
+    with serving(sqlite_url) as api:
+        for given in all_given:
+            answer = api.get("/api/v1/runs?q=secret-word", headers={"x-request-id": given})
+            assert answer.status_code == 200
+    logged = [line for line in lines(said) if "/api/v1/runs" in line["message"]]
+    for given, line in zip(all_given, logged, strict=True):
+        assert line["message"].startswith("GET /api/v1/runs 200 in ")
+        assert (line["request"] == given) == (given == of_proxy)
+        assert len(line["request"]) >= 8
     assert "secret-word" not in said.getvalue()
 
 
 def test_a_bug_is_answered_with_the_id_of_its_line(
-    said: io.StringIO, tmp_path: Path, patch: Any, make_run: Any
+    said: io.StringIO, sqlite_url: str, patch: Any, make_run: Any
 ) -> None:
     logs.configure("json", "info", said)
-    with serving(f"sqlite:///{tmp_path}/x.db", raises=False) as api:
+    with serving(sqlite_url, raises=False) as api:
         make_run().create(api)
 
         def broken(*_: Any) -> None:
@@ -135,24 +127,9 @@ def test_errors_of_the_database_show_no_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.flow
-def test_a_server_writes_its_log_as_json_and_its_address_for_people(tmp_path: Path) -> None:
-    environment = {
-        **os.environ, "LEAKLINE_LOG_FORMAT": "json", "LEAKLINE_LOG_LEVEL": "info",
-        "LEAKLINE_KEEP_DAY": "3",
-    }  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "leakline", "serve", "--port", "0"], cwd=tmp_path, env=environment,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line.startswith("Leakline serves http://")
-        with urlopen(line.split()[2] + "/healthz", timeout=10) as answer:
-            assert answer.status == 200
-    finally:
-        process.terminate()
-        _, errors = process.communicate(timeout=20)
-    told = [json.loads(each) for each in errors.splitlines()]
-    assert any("did you mean LEAKLINE_KEEP_DAYS" in each["message"] for each in told)
-    assert any(each["message"].startswith("GET /healthz 200") for each in told)
+def test_a_server_writes_its_log_as_json(shared_server: Server) -> None:
+    assert shared_server.request("GET", "/healthz")[0] == 200
+    written = (shared_server.folder / "log").read_text().splitlines()
+    logged = [json.loads(each)["message"] for each in written]
+    assert any("did you mean LEAKLINE_KEEP_DAYS" in each for each in logged)
+    assert any(each.startswith("GET /healthz 200") for each in logged)

@@ -39,7 +39,6 @@ class Figures:
     resident: list[tuple[float, float]] = field(default_factory=list)
     analysis: list[tuple[float, float]] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
-    late_seconds: float = 0.0
 
     def p99(self, since: float = 0.0) -> float:
         seconds = sorted(took for at, took in self.answers if at >= since)
@@ -157,7 +156,6 @@ class Training(threading.Thread):
         while due < self._until:
             self._pause.wait(max(0.0, due - time.monotonic()))
             began = time.monotonic()
-            self._figures.late_seconds = max(self._figures.late_seconds, began - due)
             self._post(f"/api/v1/runs/{name}/batches", self._batch(sequence))
             self._figures.answers.append((time.monotonic(), time.monotonic() - began))
             sequence += PER_BATCH
@@ -285,7 +283,7 @@ def _burden(port: int, number: int, names: int, until: float, waited: list[float
 
 
 @dataclass(frozen=True)
-class NonTensorGrowth:
+class Waits:
     """What others had beside a crowd: 99 % of their answers within so many seconds, without it and with it."""
 
     alone: float
@@ -295,22 +293,26 @@ class NonTensorGrowth:
     of_the_crowd: float
 
 
-def beside_a_crowd(port: int) -> NonTensorGrowth:
-    """Send 500 snapshots a second of ten projects, and from the fifth second on over 40 connections of another project
-    batches of 4,000 new names.
+def beside_a_crowd(port: int, alone: float = 4.0) -> Waits:
+    """Send 500 snapshots a second of ten projects, and after so many seconds for 8 more also over 40 connections of
+    another project batches of 4,000 new names.
     """
     figures, began = Figures(), time.monotonic()
-    trainings = [Training(port, n, 500, began + 13.0, figures) for n in range(10)]
+    until = began + alone + 9.0
+    trainings = [Training(port, n, 500, until, figures) for n in range(10)]
     for training in trainings:
         training.start()
-    threading.Event().wait(4.0)
+    threading.Event().wait(alone)
     # What it takes to start is not measured.
     crowd = start_crowd(port, 40, 4_000, seconds=8.0)
     begun = time.monotonic()
     for training in trainings:
         training.join(60)
     waited = crowd.waited()
-    alone = Figures([answer for answer in figures.answers if answer[0] < begun])
-    return NonTensorGrowth(
-        alone.p99(began + 1.0), figures.p99(begun + 1.0), figures.refused, statistics.median(waited)
+    before = Figures([answer for answer in figures.answers if answer[0] < begun])
+    return Waits(
+        before.p99(began + 1.0),
+        figures.p99(begun + 1.0),
+        figures.refused,
+        statistics.median(waited),
     )
