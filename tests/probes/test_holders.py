@@ -415,7 +415,9 @@ class Step:
 """
 
 
-@pytest.fixture(scope="module", params=["0", "1"], ids=["in Python", "natively"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("0", marks=pytest.mark.long), "1"], ids=["in Python", "natively"]
+)  # fmt: skip
 def told_of_kinds(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, tuple[str, str]]:
