@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import math
+import signal
 import subprocess
 import sys
 import threading
@@ -399,11 +400,12 @@ def test_watched_and_expected_classes_are_counted_before_they_grow() -> None:
 
 
 def test_a_watched_builtin_is_counted_at_censuses() -> None:
+    kept = [({"number": number}, frozenset((number,))) for number in range(200)]
     run = leakline.init(mode="offline", quiet=True, watch=[dict, "frozenset"])
     run.finish()
     baseline = recorded()[0]
-    assert baseline.samples["type.dict.count"] > 100
-    assert baseline.samples["type.frozenset.count"] > 0
+    assert baseline.samples["type.dict.count"] >= len(kept)
+    assert baseline.samples["type.frozenset.count"] >= len(kept)
     assert {e.name for e in baseline.events if e.kind == "watch"} == {"dict", "frozenset"}
 
 
@@ -454,8 +456,9 @@ def test_current_is_the_active_run_and_otherwise_one_that_does_nothing(
 
 
 def test_a_disabled_run_does_nothing_at_all(spool_directory: Any) -> None:
-    threads = threading.active_count()
+    threads, before = threading.active_count(), (signal.getsignal(signal.SIGTERM), sys.excepthook)
     run = leakline.init(mode="disabled")
+    assert (signal.getsignal(signal.SIGTERM), sys.excepthook) == before
     for generation in range(3):
         run.generation(generation)
         with run.phase("train"):
@@ -501,10 +504,10 @@ def test_a_failure_of_ours_is_swallowed_counted_and_warned_of_once(
     error_boundary.swallowed.clear()
 
 
-SNAPSHOTS, WARM_UP = 10_000, 2_000
-# A batch on its way or a look while the loop goes on is up to 2.5 MB of this; kept snapshots would be 40 MB and more.
+SNAPSHOTS, WARM_UP = 5_000, 1_500
+# A batch on its way or a look while the loop goes on is up to 2.5 MB of this; kept snapshots would be 17 MB and more.
 PRIVATE_LIMIT_BYTES = 4 * 2**20
-# Blocks of the interpreter's allocator; one kept dictionary per snapshot would be 8,000 and more.
+# Blocks of the interpreter's allocator; one kept dictionary per snapshot would be 3,500 and more.
 BLOCKS_LIMIT = 1_000
 
 PROGRAM = """
@@ -563,7 +566,7 @@ print(json.dumps(taken))
 @pytest.mark.long
 @pytest.mark.flow
 @pytest.mark.parametrize("where", ["offline", "nobody listens"])
-def test_ten_thousand_snapshots_leave_the_client_as_small_as_two_thousand(
+def test_thousands_of_snapshots_leave_the_client_as_small_as_the_first(
     where: str, spool_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAKLINE_MODE", "offline" if where == "offline" else "online")
@@ -648,18 +651,16 @@ def test_the_server_takes_any_name(offline: Run, uploaded: Callable[[], Uploaded
 
 @pytest.mark.flow
 @pytest.mark.long
-@pytest.mark.parametrize("suffix", ["", "_bytes", ".count", ".length"])
-def test_the_server_takes_any_number(
-    offline: Run, uploaded: Callable[[], Uploaded], suffix: str
-) -> None:
+def test_the_server_takes_any_number(offline: Run, uploaded: Callable[[], Uploaded]) -> None:
     for number, value in enumerate(HUGE):
         offline.generation(number)
-        with_patience(offline.gauge, f"n{number}{suffix}", value)
+        for suffix in ("", "_bytes", ".count", ".length"):
+            with_patience(offline.gauge, f"n{number}{suffix}", value)
+            with_patience(offline.track, f"f{number}{suffix}", lambda value=value: value)
         with_patience(offline.gauge, f"w{number}", 1, warn_above=value)
         with_patience(offline.expect, "a.B", value)
         with_patience(offline.expect, "a.B", (0, value))
         with_patience(offline.track, f"t{number}", [], capacity=value)
-        with_patience(offline.track, f"f{number}{suffix}", lambda value=value: value)
         for low, high in ((value, None), (None, value)):
             with_patience(offline.band, "process.rss_bytes", (0, 10), low=low, high=high)
             with_patience(offline.budget, "train", normal=low, leak=high)
