@@ -504,10 +504,10 @@ def test_a_failure_of_ours_is_swallowed_counted_and_warned_of_once(
     error_boundary.swallowed.clear()
 
 
-SNAPSHOTS, WARM_UP = 5_000, 1_500
-# A batch on its way or a look while the loop goes on is up to 2.5 MB of this; kept snapshots would be 17 MB and more.
+SNAPSHOTS, WARM_UP = 10_000, 2_000
+# A batch on its way or a look while the loop goes on is up to 2.5 MB of this; kept snapshots would be 40 MB and more.
 PRIVATE_LIMIT_BYTES = 4 * 2**20
-# Blocks of the interpreter's allocator; one kept dictionary per snapshot would be 3,500 and more.
+# Blocks of the interpreter's allocator; one kept dictionary per snapshot would be 8,000 and more.
 BLOCKS_LIMIT = 1_000
 
 PROGRAM = """
@@ -566,7 +566,7 @@ print(json.dumps(taken))
 @pytest.mark.long
 @pytest.mark.flow
 @pytest.mark.parametrize("where", ["offline", "nobody listens"])
-def test_thousands_of_snapshots_leave_the_client_as_small_as_the_first(
+def test_ten_thousand_snapshots_leave_the_client_as_small_as_two_thousand(
     where: str, spool_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAKLINE_MODE", "offline" if where == "offline" else "online")
