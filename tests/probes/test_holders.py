@@ -418,7 +418,7 @@ class Step:
 @pytest.fixture(
     scope="module", params=[pytest.param("0", marks=pytest.mark.long), "1"], ids=["in Python", "natively"]
 )  # fmt: skip
-def told_of_kinds(
+def found_of_kinds(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, tuple[str, str]]:
     """Kind -> the paths that were found, and how many objects were left once the program had let go."""
@@ -435,9 +435,9 @@ def told_of_kinds(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_named_and_dies_when_the_program_lets_go(
-    kind: str, told_of_kinds: Mapping[str, tuple[str, str]]
+    kind: str, found_of_kinds: Mapping[str, tuple[str, str]]
 ) -> None:
-    paths, left = told_of_kinds[kind]
+    paths, left = found_of_kinds[kind]
     assert paths.split("|")[0] == KINDS[kind][0]
     assert "secret" not in paths
     assert left == "0"
