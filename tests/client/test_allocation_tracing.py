@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.client.conftest import wait_until
 from tests.client.recording import events
 
 from leakline import Run
 from leakline.sampling.allocation_tracing import (
     LINES_REPORTED,
-    LOOK_SECONDS,
     TRACED_SECONDS,
     TRACER_BYTES,
     Allocations,
@@ -34,18 +33,20 @@ class Watched:
     """An `Allocations` with a clock and a verdict by hand."""
 
     def __init__(self, status: str = "suspected", **more: Any) -> None:
-        self.status, self.now = status, 0.0
+        self.status, self.now, self.looks = status, 0.0, 0
         self.marks: list[tuple[str, str, Any]] = []
         self.traced = Allocations(
             lambda kind, name, data: self.marks.append((kind, name, data)), lambda: self.status,
-            lambda: self.now, **more,
+            self.clock, **more,
         )  # fmt: skip
+
+    def clock(self) -> float:
+        self.looks += 1
+        return self.now
 
     def wait(self) -> Any:
         """Return the data of the one mark that comes soon."""
-        until = time.monotonic() + 10
-        while not self.marks and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: self.marks)
         assert not tracemalloc.is_tracing()
         ((_, _, data),) = self.marks
         return data
@@ -113,7 +114,8 @@ def test_a_generation_that_lasts_too_long_ends_it_with_a_phase_or_without() -> N
     kept += [bytearray(1000) for _ in range(100)]
     watched.now = TRACED_SECONDS
     watched.see("sample", "phase_end")
-    time.sleep(4 * LOOK_SECONDS)
+    before = watched.looks
+    wait_until(lambda: watched.looks > before + 2)
     assert tracemalloc.is_tracing()
     # Nothing is seen of the program from here on.
     watched.now += 1
@@ -146,10 +148,9 @@ def test_tracing_that_is_stopped_or_outlives_its_run_reports_nothing(
     assert not tracemalloc.is_tracing()
     watched.now = 2 * TRACED_SECONDS
     watched.see("generation_end")
-    time.sleep(2 * LOOK_SECONDS)
+    assert not watched.lives()
     assert not tracemalloc.is_tracing()
     assert watched.marks == []
-    assert not watched.lives()
 
 
 TRAINING = """

@@ -159,18 +159,6 @@ def test_it_waits_for_the_outermost_phase_of_the_training_thread(offline: leakli
     assert order == ["inner over", "other over", "cleanup"]
 
 
-def test_it_never_runs_on_another_thread(offline: leakline.Run) -> None:
-    ran: list[int] = []
-    offline.register_cleanup("here", lambda: ran.append(threading.get_ident()), when=("gauge.n", 0))
-    offline.generation(0)
-    offline.gauge("n", 1)
-    phase_on_another_thread(offline)
-    assert ran == []
-    with offline.phase("train"):
-        pass
-    assert ran == [threading.get_ident()]
-
-
 def test_a_phase_that_fails_starts_no_cleanup(offline: leakline.Run) -> None:
     seen: list[int] = []
     offline.register_cleanup("n", lambda: seen.append(1), when=("gauge.n", 0))

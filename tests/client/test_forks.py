@@ -268,20 +268,19 @@ def test_what_is_started_without_the_id_of_the_run_starts_its_own(
     assert said.count("records to") == 2
 
 
-@pytest.mark.parametrize("rank", [0, 2])
 def test_what_is_started_with_the_id_of_the_run_joins_as_a_child_of_the_same_attempt(
-    train: Any, spool_directory: Path, rank: int
+    train: Any, spool_directory: Path
 ) -> None:
-    environ = {"LEAKLINE_RUN_ID": "ours", "RANK": str(rank), "WORLD_SIZE": "4"}
+    environ = {"LEAKLINE_RUN_ID": "ours", "RANK": "0", "WORLD_SIZE": "4"}
     said = train(times=2, **environ)
     found = processes(spool_directory)
     assert {run for run, _ in found} == {"ours"}
     assert [(p.rank, p.role, p.attempt) for _, p in found] == [
-        (rank, "main", 1), (rank, "child", 1), (rank, "child", 1),
+        (0, "main", 1), (0, "child", 1), (0, "child", 1),
     ]  # fmt: skip
     assert len({p.instance for _, p in found}) == 3
     # One process of a run talks.
-    assert said.count("records to") == (rank == 0)
+    assert said.count("records to") == 1
     # Resumed: it belongs to the second attempt, and has not counted as one.
     train(**environ)
     assert [(p.role, p.attempt) for _, p in processes(spool_directory)[3:]] == [

@@ -14,8 +14,6 @@ import select
 import socket
 import socketserver
 import ssl
-import subprocess
-import sys
 import threading
 import time
 import tracemalloc
@@ -28,6 +26,7 @@ import pytest
 from tests.client.faults import ANSWERS, FaultServer
 
 import leakline
+from leakline.cli import main
 from leakline.errors import ServerRefused, ServerUnreachable
 from leakline.transport.http_delivery import (
     Accepted,
@@ -496,11 +495,8 @@ def test_a_run_a_sync_and_a_command_trust_the_same_authority(
     assert server.ends[0]["state"] == "finished"
     sent = sorted(server.sequences)
     server.batches.clear()
-    sync = [sys.executable, "-m", "leakline", "sync", str(spool_directory), "--again"]
-    done = subprocess.run(sync, check=False, timeout=60, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert main(["sync", str(spool_directory), "--again"]) == 0
     assert sorted(server.sequences) == sent
     server.answer(200, {"items": []})
-    listed = [sys.executable, "-m", "leakline", "runs"]
-    subprocess.run(listed, check=True, timeout=60, capture_output=True)
+    assert main(["runs"]) == 0
     assert server.requests[-1][0] == "GET"

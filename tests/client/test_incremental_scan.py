@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.client.conftest import frozen_objects
 from tests.client.recording import recorded
 
 import leakline
@@ -183,6 +184,7 @@ def test_objects_that_the_program_freezes_stay_counted(
     monkeypatch: pytest.MonkeyPatch, pause: float, kind: type
 ) -> None:
 
+    monkeypatch.setattr(gc, "get_freeze_count", frozen_objects)
     monkeypatch.setenv("LEAKLINE_MAX_PAUSE", str(pause))
     things = [kind() for _ in range(50)]
     run = leakline.init(mode="offline", quiet=True, watch=[kind])
@@ -200,7 +202,10 @@ def test_objects_that_the_program_freezes_stay_counted(
     assert len(things) == 78
 
 
-def test_a_class_is_counted_although_objects_frozen_before_die() -> None:
+def test_a_class_is_counted_although_objects_frozen_before_die(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gc, "get_freeze_count", frozen_objects)
     going = [[number] for number in range(1_000)]
     gc.freeze()
     try:

@@ -115,12 +115,13 @@ def test_each_module_names_an_extra_that_there_is(
 
 def test_a_training_starts_a_run_and_finishes_it(options: dict[str, Any], tmp_path: Path) -> None:
     training = Training("one", options)
-    fit(training, 3)
+    # Resumed: it keeps its numbers.
+    fit(training, 3, first=7)
     assert leakline.current() is training.run
     training.end()
     training.end()
     assert not leakline.current().id
-    assert list(recorded(tmp_path).values()) == [([0, 1, 2], "finished")]
+    assert list(recorded(tmp_path).values()) == [([7, 8, 9], "finished")]
 
 
 @pytest.mark.parametrize(
@@ -214,13 +215,6 @@ def test_where_the_program_has_disabled_its_run_no_callback_starts_one(
     fit(training, 2)
     training.end()
     assert len(recorded(tmp_path)) == 1
-
-
-def test_a_resumed_training_keeps_its_numbers(options: dict[str, Any], tmp_path: Path) -> None:
-    training = Training("one", options)
-    fit(training, 2, first=7)
-    training.end()
-    assert list(recorded(tmp_path).values()) == [([7, 8], "finished")]
 
 
 def test_steps_are_counted_to_generations(options: dict[str, Any], tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.flow
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["absent", "black hole", "dripping", "endless body", "busy"])
+@pytest.mark.parametrize("mode", ["absent", "dripping", "busy"])
 def test_the_loop_goes_on_and_everything_arrives_once(
     tmp_path: Path, faulty: FaultServer, mode: str
 ) -> None:
@@ -70,7 +70,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["absent", "black hole", "garbage", "endless body", "busy"])
+@pytest.mark.parametrize("mode", ["black hole", "busy"])
 def test_spawned_trainings_end_as_without_us_and_everything_arrives_once(
     start: Any, spool_directory: Path, faulty: FaultServer, mode: str
 ) -> None:
@@ -94,7 +94,7 @@ def test_spawned_trainings_end_as_without_us_and_everything_arrives_once(
         assert max(numbers) >= 40
 
 
-# About 8 KB of notes in each of 80 generations. What happens to the disk happens in the middle.
+# About 8 KB of notes in each of 40 generations. What happens to the disk happens in the middle.
 TRAINING = """
 import errno, json, os, random, resource, shutil, sys, time
 from pathlib import Path
@@ -126,7 +126,7 @@ import leakline
 from leakline.runtime import error_boundary
 run = leakline.init()
 noise = random.Random(1)
-for generation in range(80):
+for generation in range(40):
     run.generation(generation)
     for _ in range(8):
         run.note(noise.randbytes(1000).hex())
@@ -134,11 +134,11 @@ for generation in range(80):
         print(f"generation {generation}")
     if generation % 10 == 0:
         run._chain.flush()
-    if generation == 40:
+    if generation == 20:
         sabotage()
         Path(os.environ["SABOTAGED"]).touch()
 print("done")
-run.generation(80)
+run.generation(40)
 deadline = time.monotonic() + 20
 while run._chain.sender is not None and time.monotonic() < deadline:
     run._chain.flush()
@@ -152,12 +152,8 @@ figures = {
 }
 Path(os.environ["FIGURES"]).write_text(json.dumps(figures))
 """
-PRINTED = "".join(f"generation {n}\n" for n in range(80)) + "done\n"
+PRINTED = "".join(f"generation {n}\n" for n in range(40)) + "done\n"
 
-WHILE_IT_RUNS = (
-    "delete the folder", "delete the file", "put a file in its place", "limit the size of files",
-    "make it read-only",
-)  # fmt: skip
 AS_ROOT = ("a full disk", "a read-only disk")
 
 
@@ -212,7 +208,14 @@ def _needs_mounts() -> None:
         pytest.skip(f"mounts are not permitted here: {tried.stderr.decode().strip()}")
 
 
-@pytest.mark.parametrize("how", [*WHILE_IT_RUNS, *AS_ROOT, "no permission"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "delete the folder", "limit the size of files",
+        *(pytest.param(how, marks=pytest.mark.long) for how in
+          ("delete the file", "put a file in its place", "make it read-only", *AS_ROOT, "no permission")),
+    ],
+)  # fmt: skip
 def test_a_disk_that_fails_is_one_warning_and_everything_arrives(
     tmp_path: Path, how: str, server: Any, until: Callable[..., None]
 ) -> None:
@@ -244,7 +247,7 @@ def one_warning(training: Training, done: subprocess.CompletedProcess[str]) -> d
     figures = training.figures()
     assert figures["swallowed"] == []
     assert figures["closes"], figures
-    assert figures["taken"] > 160
+    assert figures["taken"] > 80
     return figures
 
 

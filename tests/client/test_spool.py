@@ -503,7 +503,7 @@ def wide(sequence: int) -> Snapshot:
 def test_what_stays_is_smaller_than_what_was_there_however_many_snapshots_a_record_had(
     tmp_path: Path, together: int
 ) -> None:
-    limit = 2**20
+    limit = 2**18
     file = spool(tmp_path, limit)
     last = append_until(file, rewritten(file), make=wide, together=together)
     kept = adds_up(file, last)

@@ -10,6 +10,7 @@ import pytest
 
 import leakline
 from leakline.probes.growing_containers import ContainerWatch
+from leakline.probes.heap import instance_counts
 from leakline.probes.heap.census import take_census
 from leakline.probes.native_module import native
 from leakline.sampling import type_counts
@@ -69,6 +70,12 @@ def test_a_rise_while_libraries_load_hides_no_leak_for_long() -> None:
     assert news.is_news
 
 
+@pytest.fixture
+def few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the thousands of classes that tests load, those that are counted here."""
+    monkeypatch.setattr(instance_counts, "all_classes", lambda: [Piled, numpy.ndarray])
+
+
 def calibrated() -> TypeGrowth:
     growth = TypeGrowth()
     growth.calibrate(take_census().counts)
@@ -84,6 +91,7 @@ def end_with(growth: TypeGrowth, kept: list[Piled], counts: Iterable[int]) -> No
         growth.close_generation()
 
 
+@pytest.mark.usefixtures("few_classes")
 def test_few_of_a_librarys_class_are_news_once_they_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -99,6 +107,7 @@ def test_few_of_a_librarys_class_are_news_once_they_are_many(
     assert not news[-1]
 
 
+@pytest.mark.usefixtures("few_classes")
 def test_a_thousand_of_a_librarys_class_that_swing_by_some_dozens_are_not_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -113,6 +122,7 @@ def test_a_thousand_of_a_librarys_class_that_swing_by_some_dozens_are_not_search
 SWINGING = [208, 6_429, 7_053, 6_365, 7_091, 6_743, 6_909, 7_067, 6_440, 7_250]
 
 
+@pytest.mark.usefixtures("few_classes")
 @pytest.mark.parametrize(
     ("counts", "searched"),
     [
@@ -129,6 +139,7 @@ def test_arrays_are_searched_when_every_census_finds_more(
     assert growth.to_search(5) == searched
 
 
+@pytest.mark.usefixtures("few_classes")
 def test_arrays_that_leak_behind_a_swing_are_searched_again_and_again() -> None:
     growth, searched = TypeGrowth(), 0
     for k in range(120):
@@ -139,6 +150,7 @@ def test_arrays_that_leak_behind_a_swing_are_searched_again_and_again() -> None:
     assert searched >= 4
 
 
+@pytest.mark.usefixtures("few_classes")
 @pytest.mark.parametrize(
     ("counts", "least", "most"),
     [

@@ -221,7 +221,7 @@ def containers_may_shrink_between_two_slices(module):
         (lambda: {i: [i] for i in range(60_000)}, lambda one: one.clear()),
         (lambda: {(i, "a") for i in range(60_000)}, lambda one: one.clear()),
     ):  # fmt: skip
-        for steps in range(1, 40, 3):
+        for steps in range(1, 40, 6):
             one = make()
             work = SlicedCensus()
             for _ in range(steps):

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-TEXTS, TABLES = 6_000, 1_500
+TEXTS, TABLES = 3_000, 600
 NOT_THERE = -(2**63)
 CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 NAMES = ("a", "gauge.loss", "type.trading.Order.count", "é", "}", "n" * 200, "s" * 8, "😀" * 9)

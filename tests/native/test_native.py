@@ -12,21 +12,31 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
-from tests.native.interpreters import BUILD, CLIENT, NAMES, Interpreter, clean_environment, found
+from tests.native.interpreters import (
+    BUILD,
+    CLIENT,
+    NAMES,
+    ROOT,
+    Interpreter,
+    clean_environment,
+    found,
+)
 from tests.native.soak import FACILITIES
 
 HERE = Path(__file__).parent
 WITH_LOCK = [name for name in NAMES if not name.endswith("t")]
 WITHOUT_LOCK = [name for name in NAMES if name.endswith("t")]
+PACKAGES = {"leakline": CLIENT / "leakline", "leakline_server": ROOT / "server" / "leakline_server"}
 OURS = f"python{sys.version_info.major}.{sys.version_info.minor}"
 SECONDS = float(os.environ.get("LEAKLINE_SOAK_SECONDS", "10"))
 SANITIZE = (
     "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1",
 )  # fmt: skip
-Compiled = Callable[[str], tuple[Interpreter, Path]]
+Compiled = Callable[..., tuple[Interpreter, Path]]
 Sanitized = tuple[Interpreter, Path, dict[str, str]]
 
 
@@ -52,16 +62,20 @@ def _passes(one: Interpreter, check: str, *arguments: object, **setting: str) ->
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """Of the name of an interpreter, itself and the folder of its module; skips where either is missing."""
-    made: dict[str, Path] = {}
+    """Of the name of an interpreter, itself and the folder of a module; skips where either is missing. Of our own that
+    is the package, where the module was compiled in place.
+    """
+    made: dict[tuple[str, str], Path] = {}
 
-    def of(name: str) -> tuple[Interpreter, Path]:
-        one = _interpreter(name)
+    def of(name: str, package: str = "leakline") -> tuple[Interpreter, Path]:
+        one, in_place = _interpreter(name), PACKAGES[package]
+        if name == OURS and (in_place / f"_native{EXTENSION_SUFFIXES[0]}").exists():
+            return one, in_place
         if reason := one.cannot_build():
             pytest.skip(f"{one.label}: {reason}")
-        if name not in made:
-            made[name] = one.build(tmp_path_factory.mktemp(name))
-        return one, made[name]
+        if (name, package) not in made:
+            made[name, package] = one.build(tmp_path_factory.mktemp(name), package)
+        return one, made[name, package]
 
     return of
 
@@ -83,10 +97,10 @@ def test_an_allocation_that_is_refused_is_an_error_and_nothing_else(
 
 @pytest.mark.parametrize("name", WITH_LOCK)
 def test_the_numbers_of_a_batch_are_read_as_json_reads_them_and_sealed(
-    name: str, compiled: Compiled, tmp_path: Path
+    name: str, compiled: Compiled
 ) -> None:
-    one, _ = compiled(name)
-    _passes(one, "check_server.py", one.build(tmp_path, "leakline_server"))
+    one, folder = compiled(name, "leakline_server")
+    _passes(one, "check_server.py", folder)
 
 
 @pytest.mark.parametrize("name", WITHOUT_LOCK)

@@ -24,9 +24,7 @@ needs_native = pytest.mark.skipif(
 
 @pytest.fixture(params=["native", "pure"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Each test with the native module and without it. What is older than the test is on no list of the collector's:
-    nothing that other tests left is counted, nor takes time.
-    """
+    """Each test with the native module and without it; nothing that other tests left is counted."""
     monkeypatch.setenv(native_module.SETTING, "1" if request.param == "native" else "0")
     native_module.forget()
     if request.param == "native" and native_module.native() is None:
@@ -34,7 +32,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     gc.collect()
     gc.freeze()
     yield request.param
-    gc.unfreeze()
     native_module.forget()
 
 
@@ -107,14 +104,16 @@ def brute_force(kind: type) -> int:
     return found
 
 
-def run_alone(folder: Path, program: str, *arguments: str, **environment: str) -> str:
+def run_alone(
+    folder: Path, program: str, *arguments: str, given: str = "", **environment: str
+) -> str:
     """What a program prints in a process of its own: pytest rewrites asserting functions so that they ask for their
     own locals, and other tests leave things behind.
     """
     script = folder / "train.py"
     script.write_text(program, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", str(script), *arguments],
+        [sys.executable, "-X", "faulthandler", str(script), *arguments], input=given,
         capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

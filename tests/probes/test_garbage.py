@@ -50,7 +50,6 @@ def only_what_is_planted() -> Iterator[None]:
     yield
     gc.set_debug(0)
     gc.garbage.clear()
-    gc.unfreeze()
     gc.enable()
     gc.collect()
 
