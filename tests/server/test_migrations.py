@@ -39,13 +39,7 @@ from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.findings import current_verdict, first_verdict
 from leakline_server.store.maintenance.quarantine import set_aside
 from leakline_server.store.migrate import NewerDatabase, current, downgrade, revisions, upgrade
-from leakline_server.store.schema import (
-    alerts,
-    deliveries,
-    metadata,
-    segments,
-    webhooks,
-)
+from leakline_server.store.schema import alerts, deliveries, metadata, segments, webhooks
 from leakline_server.store.schema import assertions as assertions_table
 from leakline_server.store.schema import incidents as incidents_table
 from leakline_server.store.schema import runs as runs_table

@@ -11,15 +11,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, insert, select, update
 from starlette.testclient import TestClient
-from tests.server.stored import (
-    LATER,
-    compact_all,
-    count_of,
-    engine_of,
-    seal,
-    serving,
-    statements,
-)
+from tests.server.stored import LATER, compact_all, count_of, engine_of, seal, serving, statements
 
 from leakline.analysis.generation_axis import WHOLE, thinned
 from leakline.analysis.run_history import history_from_batches
