@@ -25,19 +25,20 @@ from leakline.cli import main
 from leakline_server.store.engine import open_engine
 from leakline_server.store.runs.run_history import load_for_examination
 
-SERVE = (sys.executable, "-m", "leakline", "serve")
+
+def start(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What is said by a start that fails."""
+    assert main(["serve", *arguments]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return printed.err
 
 
-def start(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A server that is not expected to stay."""
-    return subprocess.run(
-        [*SERVE, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
-def said_in_one_line(ended: subprocess.CompletedProcess[str], *words: str) -> None:
-    assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
-    is_one_line(ended.stderr, *words)
+def start_at_a_taken_port(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """The port, and what is said before the start ends at it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        return port, start(capsys, "--port", port)
 
 
 def is_one_line(errors: str, *words: str) -> None:
@@ -52,17 +53,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that commands run in, in this process, which goes on as it is."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
+    monkeypatch.setattr("leakline_server.serve._serve", lambda *_: pytest.fail("it serves"))
     return tmp_path
-
-
-def start_at_a_taken_port(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
-    """The port, and what is said before the start ends at it."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert main(["serve", "--port", port]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    return port, printed.err
 
 
 def test_a_port_in_use_is_one_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,23 +88,23 @@ def test_each_of_several_wrong_settings_has_a_line(
         assert line.startswith("  ") and name in line
 
 
-@pytest.mark.long
-@pytest.mark.flow
-def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("this is no database" * 100)
+def test_a_database_that_cannot_be_opened_is_one_line(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "file").write_text("this is no database" * 100)
     for path in ("file/leakline.db", "file"):
-        arguments = ("--port", "0", "--database-url", f"sqlite:///{tmp_path}/{path}")
-        said_in_one_line(start(tmp_path, *arguments), "database")
+        url = f"sqlite:///{elsewhere}/{path}"
+        is_one_line(start(capsys, "--port", "0", "--database-url", url), "database")
 
 
-@pytest.mark.long
-@pytest.mark.flow
-def test_a_database_of_a_newer_version_is_one_line(tmp_path: Path, serve: Any) -> None:
-    serve().interrupt()
-    with sqlite3.connect(tmp_path / ".leakline-server" / "leakline.db") as database:
+def test_a_database_of_a_newer_version_is_one_line(
+    elsewhere: Path, sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as database:
         database.execute("UPDATE alembic_version SET version_num = '9999_future'")
-    database.close()
-    said_in_one_line(start(tmp_path, "--port", "0"), "9999_future", "newer")
+        database.commit()
+    errors = start(capsys, "--port", "0", "--database-url", sqlite_url)
+    is_one_line(errors, "9999_future", "newer")
 
 
 def test_a_failing_database_is_503_and_batches_come_later(tmp_path: Path, make_run: Any) -> None:
