@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import re
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +23,7 @@ from tests.server.conftest import StartServer, copies_of
 from tests.server.server_kills import SIZES, Figures, Sender, check, forward
 from tests.server.test_live_updates import Stream
 
+from leakline.cli import main
 from leakline_server.config import from_environment
 from leakline_server.serve import believed
 from leakline_server.web.auth.authenticator import MAX_WRONG_PASSWORDS
@@ -225,12 +224,14 @@ def test_a_session_holds_at_both_and_failures_count_by_viewer(site: Site, make_r
     assert sign_in(port, PASSWORD)[0] == 303
 
 
-def test_the_proxy_passes_on_all_but_the_metrics(site: Site, eventually: Any) -> None:
-    assert site.call("GET", "/healthz") == (200, {"status": "ok"})
-    assert site.call("GET", "/readyz") == (200, {"status": "ok"})
-    assert site.call("GET", "/metrics")[0] == 404
-    status, answer = site.call("POST", "/api/v1/runs", {"id": "x" * 400_000})
-    assert (status, "error" in answer) == (413, True), answer
+HELD = {"content-security-policy", "x-content-type-options", "x-frame-options", "referrer-policy"}
+
+
+def test_the_proxy_passes_on_all_but_the_metrics_and_answers_as_the_servers_do(
+    site: Site, eventually: Any
+) -> None:
+    for path in ("/healthz", "/readyz"):
+        assert site.call("GET", path) == (200, {"status": "ok"})
     status, answer = site.call("GET", "/api/v1/runs/nobody")
     assert (status, answer["error"]["code"]) == (404, "run_not_found")
     # What went wrong is in its log, an object a line, and nothing else is. nginx writes a line after its answer.
@@ -239,11 +240,6 @@ def test_the_proxy_passes_on_all_but_the_metrics(site: Site, eventually: Any) ->
     assert not [line for line in told if line["message"].endswith(" 200")]
     assert all(len(line["request"]) == 32 for line in told)
 
-
-HELD = {"content-security-policy", "x-content-type-options", "x-frame-options", "referrer-policy"}
-
-
-def test_answers_of_the_proxy_have_the_form_of_the_servers(site: Site, eventually: Any) -> None:
     def check(status: int, headers: Any, text: str, code: str) -> None:
         assert json.loads(text)["error"]["code"] == code, (status, text)
         assert headers["content-type"] == "application/json"
@@ -256,6 +252,8 @@ def test_answers_of_the_proxy_have_the_form_of_the_servers(site: Site, eventuall
     status, *said = asked(port, "GET", "/metrics")
     assert status == 404
     check(status, *said, "not_found")
+    status, answer = site.call("POST", "/api/v1/runs", {"id": "x" * 400_000})
+    assert (status, "error" in answer) == (413, True), answer
     for path, size in (("/api/v1/runs", 600_000), ("/api/v1/runs/r/batches", 3_200_000)):
         status, *said = asked(port, "POST", path, "x" * size)
         assert status == 413
@@ -398,21 +396,24 @@ def test_behind_documented_tls_the_cookie_goes_by_https_alone(
 
 @pytest.mark.parametrize("trusted", ["", "127.0.0.1"])
 @pytest.mark.usefixtures("with_login")
-def test_a_start_behind_https_names_the_missing_setting(trusted: str, tmp_path: Path) -> None:
-    settings = {"LEAKLINE_PUBLIC_URL": "https://a.example", "LEAKLINE_TRUSTED_PROXIES": trusted}
+def test_a_start_behind_https_names_the_missing_setting(
+    trusted: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LEAKLINE_PUBLIC_URL", "https://a.example")
+    monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", trusted)
+    # This process goes on as it is.
+    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         # It says what is to be said, and ends because the port is taken.
-        ended = subprocess.run(
-            [sys.executable, "-m", "leakline", "serve", "--port", f"{taken.getsockname()[1]}"],
-            cwd=tmp_path, env={**os.environ, **settings}, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-    assert "cannot listen" in ended.stderr
+        assert main(["serve", "--port", f"{taken.getsockname()[1]}"]) == 1
+    errors = capsys.readouterr().err
+    assert "cannot listen" in errors
     words = (
         "set LEAKLINE_TRUSTED_PROXIES to the proxy's address (such as 127.0.0.1); without it ten wrong passwords of "
         "one person keep everybody from signing in"
     )
-    assert (words in ended.stderr) == (not trusted)
-    assert ("LEAKLINE_TRUSTED_PROXIES" in ended.stderr) == (not trusted)
+    assert (words in errors) == (not trusted)
+    assert ("LEAKLINE_TRUSTED_PROXIES" in errors) == (not trusted)
 
 
 @pytest.mark.parametrize(

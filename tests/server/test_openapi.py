@@ -57,12 +57,15 @@ def test_every_route_of_the_api_is_described(spec: dict[str, Any], api: TestClie
         assert path in spec["paths"], path
 
 
-def test_every_operation_has_a_summary_and_says_how_it_fails(spec: dict[str, Any]) -> None:
+def test_every_operation_says_what_it_is_whom_it_asks_and_how_it_fails(
+    spec: dict[str, Any],
+) -> None:
     for path, item in spec["paths"].items():
         for method, operation in item.items():
             assert operation.get("summary"), (method, path)
-            if "{run}" in path:
-                assert "404" in operation["responses"], (method, path)
+            asks, responses = path not in ("/healthz", "/readyz"), operation["responses"]
+            assert ("security" in operation) == ("401" in responses) == asks, (method, path)
+            assert "404" in responses or "{run}" not in path, (method, path)
 
 
 def test_every_reference_leads_somewhere(spec: dict[str, Any]) -> None:

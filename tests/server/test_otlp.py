@@ -133,9 +133,7 @@ def test_a_resource_without_an_instance_is_refused(shared_api: TestClient) -> No
     assert "OTEL_RESOURCE_ATTRIBUTES=service.instance.id" in error["message"]
 
 
-def test_attributes_of_a_resource_are_cut_at_their_bound(
-    api: TestClient,
-) -> None:
+def test_attributes_of_a_resource_are_cut_at_their_bound(api: TestClient) -> None:
     # Each character takes four bytes as JSON.
     more = {f"{i}" + "\U0001f600" * 190: "\U0001f600" * 400 for i in range(60)}
     take(api, memory([1], who={**WHO, **more}))
@@ -398,15 +396,6 @@ def test_a_resource_that_is_refused_keeps_no_other_out(each_api: TestClient) -> 
     assert refusal(post(each_api, both), 409)["code"] == "run_in_other_project"
     sizes = {run["name"]: run["rss_bytes"] for run in each_api.get("/api/v1/runs").json()["items"]}
     assert sizes == {"trainer worker-7": MIB, "trainer worker-8": 3 * MIB, "squats": None}
-
-
-def test_the_same_instance_in_two_projects_is_two_runs(each_api: TestClient) -> None:
-    for size, project in enumerate(("one", "two"), 1):
-        made = memory([size * MIB], who={**WHO, "leakline.project": project})
-        take(each_api, made)
-    runs = each_api.get("/api/v1/runs").json()["items"]
-    assert {run["project"]: run["rss_bytes"] for run in runs} == {"one": MIB, "two": 2 * MIB}
-    assert len({run["id"] for run in runs}) == 2
 
 
 MUTATIONS = 150

@@ -84,9 +84,7 @@ def test_each_run_is_a_line_at_its_generation_ends(three: TestClient) -> None:
     assert [line["colour"] for line in chart(read(three, "run=c&run=b"))["lines"]] == [2]
 
 
-def test_only_measured_series_are_offered(
-    three: TestClient,
-) -> None:
+def test_only_measured_series_are_offered(three: TestClient) -> None:
     text = read(three, "run=a&run=b&series=objects")
     assert chart(text)["unit"] == "count"
     assert chart(text)["lines"][0]["y"] == [100_000 + generation for generation in range(12)]

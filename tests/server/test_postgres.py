@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import select
 from starlette.testclient import TestClient
 from tests.server.conftest import copies_of
 from tests.server.server_kills import kill_and_check
@@ -27,20 +27,12 @@ from tests.server.stored import engine_of, statements
 from tests.server.test_live_updates import Stream
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
-from leakline.snapshot import ProcessIdentity, RunHeader
-from leakline_server.alerts.sending.http_post import Delivered
-from leakline_server.alerts.sending.signing import make_secret
-from leakline_server.config import Config
+from leakline.snapshot import RunHeader
 from leakline_server.store import findings, leases
-from leakline_server.store.alerts import alert_rows as alerts
-from leakline_server.store.alerts import webhooks
-from leakline_server.store.alerts.alert_rows import Alert
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.runs import run_registration, runs
 from leakline_server.store.runs.run_history import revision
 from leakline_server.store.schema import alerts as alert_rows
-from leakline_server.store.schema import deliveries
-from leakline_server.workers.delivery_worker import Deliverer, Seams
 from leakline_server.workers.examination_worker import Examiner, Wakes
 
 pytestmark = pytest.mark.long
@@ -327,68 +319,6 @@ def test_a_run_found_silent_by_two_servers_has_one_alert(engines: tuple[Engine, 
     with engines[0].connect() as connection:
         told = connection.scalars(select(alert_rows.c.run_id)).all()
     assert sorted(told) == [f"r{number}" for number in range(8)]
-
-
-def test_two_servers_deliver_each_alert_once(engines: tuple[Engine, Engine]) -> None:
-    join(engines[0])
-    config = Config(webhook_url="http://127.0.0.1:9/hook", webhook_allow=())
-    webhooks.register(engines[0], "http://hook.example/x", "standard", None, make_secret, NOW)
-    with writing(engines[0]) as connection:
-        new = [
-            Alert(f"evt_{i}", "r1", None, "run.silent", NOW, {"i": i}, subject=f"subject {i}")
-            for i in range(40)
-        ]
-        assert alerts.add(connection, new) == 40
-    posted: list[str] = []
-
-    def post(_address: Any, _body: bytes, headers: Mapping[str, str]) -> Delivered:
-        posted.append(headers["webhook-id"])
-        return Delivered(200, 0.01)
-
-    seams = Seams(clock=lambda: NOW + 1, post=post, resolve=lambda *_: ["93.184.216.34"])
-    deliverers = [Deliverer(engine, config, seams) for engine in engines]
-
-    def deliver(one: Deliverer) -> Callable[[], None]:
-        def call() -> None:
-            deadline = time.monotonic() + 30
-            while (one.run_once(NOW + 1) or pending() > 0) and time.monotonic() < deadline:
-                pass
-
-        return call
-
-    def pending() -> int:
-        with engines[0].connect() as connection:
-            query = select(func.count()).where(deliveries.c.state == "pending")
-            return int(connection.scalar(query) or 0)
-
-    at_once(*(deliver(one) for one in deliverers))
-    assert sorted(posted) == sorted(f"evt_{i}" for i in range(40))
-
-
-def test_servers_that_start_together_make_one_secret(engines: tuple[Engine, Engine]) -> None:
-    url = "http://hook.example/x"
-    made = at_once(*(
-        lambda engine=engine: webhooks.register(engine, url, "standard", None, make_secret, NOW) for engine in engines
-    ))  # fmt: skip
-    shown = [registered.made_secret for registered in made if registered.made_secret is not None]
-    assert len(shown) == 1
-    assert {registered.webhook.secret for registered in made} == set(shown)
-    assert len({registered.webhook.id for registered in made}) == 1
-
-
-def test_processes_joined_through_two_servers_are_apart(
-    engines: tuple[Engine, Engine],
-) -> None:
-    def joins(engine: Engine, rank: int) -> Callable[[], Any]:
-        header = RunHeader("r1", "p", "r1", "generation", None, NOW)
-        who = ProcessIdentity(f"p{rank}", rank, 1, "host")
-        return lambda: run_registration.join_run(engine, header, NOW, who)
-
-    joined = at_once(*(joins(engines[rank % 2], rank) for rank in range(8)))
-    assert [one.attempt for one in joined] == [1] * 8
-    found = runs.get_run(engines[0], "r1")
-    assert found is not None
-    assert sorted(process["rank"] for process in found["processes"]) == list(range(8))
 
 
 # What a page, the API and the analysis read of a run.

@@ -126,9 +126,7 @@ def test_an_acknowledged_leak_is_told_when_it_gets_worse(server: Server) -> None
     assert server.told() == [SUSPECTED, CONFIRMED, RESOLVED]
 
 
-def test_a_leak_is_told_again_when_its_acknowledgement_expires(
-    server: Server,
-) -> None:
+def test_a_leak_is_told_again_when_its_acknowledgement_expires(server: Server) -> None:
     server.see(finding("confirmed"))
     until = server.clock.now + 3_600
     server.say("acknowledged", status="confirmed", expires_at=until)
@@ -176,6 +174,15 @@ def test_where_no_run_goes_on_a_leak_is_as_the_newest_had_it(server: Server) -> 
         assert incident_groups.worst_of(connection, "erl", "f2") is None
 
 
+def test_a_leak_that_is_lost_in_the_noise_and_found_again_is_told_once(server: Server) -> None:
+    for status in ("suspected", "confirmed", "confirmed", "confirmed"):
+        server.see(finding(status))
+        server.see(finding(status))
+        server.see()
+        server.see(after=TO_BELIEVE - 60)
+    assert server.told() == [SUSPECTED, CONFIRMED]
+
+
 def test_a_clock_that_is_set_back_tells_nothing_twice(server: Server) -> None:
     """Or another server's, half a minute behind."""
     server.see(finding(), oom=risk("high"))
@@ -189,9 +196,7 @@ def test_a_clock_that_is_set_back_tells_nothing_twice(server: Server) -> None:
     assert len(server.told()) == 4
 
 
-def test_an_acknowledgement_of_a_clock_ahead_is_answered_once(
-    server: Server,
-) -> None:
+def test_an_acknowledgement_of_a_clock_ahead_is_answered_once(server: Server) -> None:
     server.see(finding())
     server.say("acknowledged", server.clock.now + 30)
     for _ in range(20):
@@ -236,9 +241,7 @@ def test_a_closed_leak_is_told_again_in_a_later_run_with_its_note(server: Server
     assert "Back in r2; closed before with: known." in server.rows()[-1].payload
 
 
-def test_a_closed_leak_is_back_in_the_next_attempt(
-    server: Server,
-) -> None:
+def test_a_closed_leak_is_back_in_the_next_attempt(server: Server) -> None:
     server.see(finding("confirmed"))
     server.say("closed")
     server.change("failed", ended_at=server.clock.now)
@@ -300,9 +303,7 @@ def test_a_run_that_ends_is_told_once_and_its_next_attempt_again(server: Server)
     assert server.told() == ["run.killed", "run.finished", "run.finished"]
 
 
-def test_silence_is_told_with_the_last_verdict_and_again(
-    server: Server,
-) -> None:
+def test_silence_is_told_with_the_last_verdict_and_again(server: Server) -> None:
     server.see(finding("confirmed"), after=0)
     server.hear()
     for _ in range(3):
@@ -314,9 +315,7 @@ def test_silence_is_told_with_the_last_verdict_and_again(
     assert server.told() == [CONFIRMED, "run.silent", "run.silent"]
 
 
-def test_a_run_silent_again_and_again_has_a_digest(
-    server: Server,
-) -> None:
+def test_a_run_silent_again_and_again_has_a_digest(server: Server) -> None:
     server.fall_silent(3)
     assert [row.quiet_until for row in server.rows()] == [None] * 3
     # More than an hour of it.

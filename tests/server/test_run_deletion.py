@@ -77,10 +77,10 @@ def run(api: TestClient, make_run: Any) -> Any:
     """It has ended; of its two processes some snapshots are sealed, and others wait."""
     made = make_run()
     made.create(api)
-    made.send(api, 0, 150, size=50)
-    make_run(instance="p2", rank=1).send(api, 0, 120, size=40)
+    made.send(api, 0, 90, size=45)
+    make_run(instance="p2", rank=1).send(api, 0, 80, size=40)
     seal(engine_of(api))
-    made.send(api, 150, 30)
+    made.send(api, 90, 20)
     end(api)
     return made
 
@@ -111,7 +111,7 @@ def test_a_removed_run_is_gone_at_once(api: TestClient, run: Any, make_run: Any)
 def test_its_rows_go_in_short_steps(api: TestClient, run: Any, make_run: Any) -> None:
     other = make_run(id="r10")
     other.create(api)
-    other.send(api, 0, 150, size=50)
+    other.send(api, 0, 90, size=45)
     engine = engine_of(api)
     seal(engine)
     before = rows(engine, "r10")
@@ -121,7 +121,7 @@ def test_its_rows_go_in_short_steps(api: TestClient, run: Any, make_run: Any) ->
     assert left / 3 <= steps <= left / 3 + 8
     assert rows(engine, "r1") == {}
     assert rows(engine, "r10") == before
-    assert sequences(api, "r10") == list(range(150))
+    assert sequences(api, "r10") == list(range(90))
 
 
 def test_rows_on_their_way_are_found_by_a_second_look(api: TestClient, run: Any) -> None:

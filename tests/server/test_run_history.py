@@ -30,7 +30,7 @@ from leakline_server.web import derived_analysis
 from leakline_server.web.compare import _changes
 from leakline_server.web.run_page.verdict_view import forecast_text, status_of, tiles, verdict_view
 
-GENERATIONS = 2_000
+GENERATIONS = 1_400
 SPIKE_AT, SPIKE = 3 * 777 + 1, 50 * 2**30
 
 
@@ -66,7 +66,7 @@ def two(shared_api: TestClient, make_run: Any) -> TestClient:
     }
     for number, (leak, extra) in enumerate(((4096, spike), (0, {}))):
         make_run(id=f"r{number}", instance=f"p{number}", leak_bytes=leak, extra=extra).begin(
-            shared_api, 3 * (GENERATIONS - 300 * number)
+            shared_api, 3 * (GENERATIONS - 200 * number)
         )
     return shared_api
 
@@ -82,14 +82,14 @@ def test_a_part_says_what_the_whole_says(two: TestClient, monkeypatch: pytest.Mo
     whole = compared(engine)
     read = [run for run, _ in run_history.load_to_compare(engine, "r0", "r1")]
     lengths = [sum(map(len, run.processes)) for run in read]
-    assert lengths == [3 * GENERATIONS, 3 * (GENERATIONS - 300)]
+    assert lengths == [3 * GENERATIONS, 3 * (GENERATIONS - 200)]
     monkeypatch.setattr(run_history, "COMPARED_WHOLE", 1_000)
     (before, _), (after, _) = run_history.load_to_compare(engine, "r0", "r1")
     assert sum(map(len, before.processes)) < 2 * GENERATIONS
     part = compared(engine)
-    assert part["generations_compared"] < whole["generations_compared"] == GENERATIONS - 300
+    assert part["generations_compared"] < whole["generations_compared"] == GENERATIONS - 200
     # What growth comes to is judged over as many as both have, whatever of them was read.
-    assert run_comparison._both_have(before, after, ()) == GENERATIONS - 300
+    assert run_comparison._both_have(before, after, ()) == GENERATIONS - 200
     assert part["outcome"] == whole["outcome"]
     assert part["peak_bytes"] == whole["peak_bytes"]
     assert part["peak_bytes"]["before"] == SPIKE
@@ -244,7 +244,7 @@ def test_a_run_that_rests_is_read_once(
     assert len(loads) <= 2
 
 
-LONG_GENERATIONS = 1_500
+LONG_GENERATIONS = 1_000
 
 
 @pytest.fixture(scope="module")
@@ -363,7 +363,7 @@ def test_a_long_run_is_the_same_read_in_blocks(
 def test_the_books_of_ranks_of_other_lengths_add_up(shared_api: TestClient, make_run: Any) -> None:
     """Of each, other generations are left out."""
     amounts = {"phase.evaluate.bytes": lambda i: 1024 + i % 5 if i % 3 == 2 else None}
-    for rank, generations in enumerate((1_152, 1_151, 900)):
+    for rank, generations in enumerate((896, 895, 800)):
         run = make_run(id="ranks", instance=f"rank-{rank}", rank=rank, extra=amounts)
         if not rank:
             run.create(shared_api)
@@ -374,7 +374,7 @@ def test_the_books_of_ranks_of_other_lengths_add_up(shared_api: TestClient, make
     kept = [set(each.generation) for each in read.processes]
     assert kept[1] - kept[0]
     shown = analysis.phase_accounts(read)
-    assert shown.count() == 1_152
+    assert shown.count() == 896
     adds_up(shown, whole)
 
 

@@ -266,6 +266,9 @@ def test_a_person_asks_and_the_next_batch_brings_it(api: TestClient, make_run: A
          "data": {"request": asked["id"], "outcome": "done"}},
     ]  # fmt: skip
     assert api.post("/api/v1/runs/r1/batches", json=wire).json()["requests"] == []
+    number = ask(api, {"kind": "cleanup"}).json()["id"]
+    sent = api.post("/api/v1/runs/r1/batches", json=run.wire(3, 1)).json()
+    assert sent["requests"] == [{"id": number, "kind": "cleanup", "asked_by": "person"}]
 
 
 @pytest.mark.parametrize(
@@ -327,16 +330,6 @@ def test_the_page_of_a_live_run_offers_them(
     assert f'data-type="{ENV}"' in found
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
     assert "data-ask" not in api.get("/runs/r1").text
-
-
-def test_a_cleanup_is_asked_of_the_process(api: TestClient, make_run: Any) -> None:
-    run = make_run()
-    run.create(api)
-    asked = ask(api, {"kind": "cleanup"})
-    assert asked.status_code == 202
-    number = asked.json()["id"]
-    sent = api.post("/api/v1/runs/r1/batches", json=run.wire(0, 1)).json()
-    assert sent["requests"] == [{"id": number, "kind": "cleanup", "asked_by": "person"}]
 
 
 def test_only_a_registered_cleanup_is_offered(api: TestClient, make_run: Any) -> None:

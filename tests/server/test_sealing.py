@@ -11,21 +11,13 @@ import numpy as np
 import pytest
 from sqlalchemy import func, insert, select, update
 from starlette.testclient import TestClient
-from tests.server.stored import (
-    LATER,
-    compact_all,
-    count_of,
-    engine_of,
-    seal,
-    serving,
-    statements,
-)
+from tests.server.stored import LATER, compact_all, count_of, engine_of, seal, serving, statements
 
-from leakline.analysis.generation_axis import thinned
+from leakline.analysis.generation_axis import WHOLE, thinned
 from leakline.analysis.run_history import history_from_batches
 from leakline.snapshot import RunHeader, header_from_wire
 from leakline_server.ingest import decode
-from leakline_server.ingest.writer import MAX_GROUP, Writer
+from leakline_server.ingest.writer import Writer
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.runs.run_history import load_for_examination, load_history
@@ -92,22 +84,27 @@ def segments_of(engine: Engine) -> list[tuple[int, int, int]]:
         return [tuple(row) for row in connection.execute(query)]
 
 
+@pytest.fixture
+def small_blocks(patch: Any) -> None:
+    """Of 512 snapshots: an eighth of what they are."""
+    patch("store.series.chunk_codec.BLOCK", 512)
+
+
 @pytest.mark.parametrize(
     ("first", "count", "size", "sealed", "waiting"),
     [
         # The batch that reaches across the end of a block is divided there.
-        pytest.param(0, 8_400, 200, [(0, 4_095, 1), (4_096, 8_191, 1)], 208, id="blocks"),
+        pytest.param(0, 1_050, 25, [(0, 511, 1), (512, 1_023, 1)], 26, id="blocks"),
         # Less than half of a block is left to compaction.
-        pytest.param(3_000, 4_200, 200, [(3_000, 4_095, 0)], 3_104, id="begun within one"),
+        pytest.param(375, 525, 25, [(375, 511, 0)], 388, id="begun within one"),
         pytest.param(
-            3_800, 8_700, 100, [(3_800, 4_095, 0), (4_096, 8_191, 1), (8_192, 12_287, 1)], 212,
-            id="a few before"),
-        pytest.param(0, 1_300, 4, [(0, 1_023, 0)], 276, id="small batches", marks=pytest.mark.long),
+            475, 1_088, 16, [(475, 511, 0), (512, 1_023, 1), (1_024, 1_535, 1)], 27, id="a few before"
+        ),
     ],
 )  # fmt: skip
 def test_enough_for_a_segment_is_sealed_by_itself(
     first: int, count: int, size: int, sealed: list[tuple[int, int, int]], waiting: int,
-    api: TestClient, run: Any, eventually: Any,
+    small_blocks: None, api: TestClient, run: Any, eventually: Any,
 ) -> None:  # fmt: skip
     run.send(api, first, count, size=size)
     engine = engine_of(api)
@@ -117,37 +114,49 @@ def test_enough_for_a_segment_is_sealed_by_itself(
 
 
 @pytest.mark.long
-def test_late_snapshots_are_sealed_apart(api: TestClient, run: Any, eventually: Any) -> None:
-    run.send(api, 0, 500, size=100)
-    run.send(api, 510, 8_200, size=100)
+def test_many_small_batches_are_sealed_before_a_block_is_full(
+    api: TestClient, run: Any, eventually: Any
+) -> None:
+    run.send(api, 0, 1_300, size=4)
     engine = engine_of(api)
-    eventually(lambda: segments_of(engine) == [(0, 4_095, 1), (4_096, 8_191, 1)], PATIENCE_SECONDS)
-    run.send(api, 500, 10, size=10)
-    run.send(api, 8_710, 4_200, size=100)
-    late = (500, 509, 0)
-    eventually(
-        lambda: segments_of(engine) == [(0, 4_095, 1), late, (4_096, 8_191, 1), (8_192, 12_287, 1)]
-    )
+    eventually(lambda: segments_of(engine) == [(0, 1_023, 0)], PATIENCE_SECONDS)
+    assert count_of(engine, func.sum(batches.c.count)) == 276
+
+
+@pytest.mark.long
+def test_late_snapshots_are_sealed_apart(
+    small_blocks: None, api: TestClient, run: Any, eventually: Any
+) -> None:
+    run.send(api, 0, 60, size=20)
+    run.send(api, 70, 1_020, size=20)
+    engine, blocks = engine_of(api), [(0, 511, 1), (512, 1_023, 1), (1_024, 1_535, 1)]
+    eventually(lambda: segments_of(engine) == blocks[:2], PATIENCE_SECONDS)
+    run.send(api, 60, 10, size=10)
+    run.send(api, 1_090, 520, size=20)
+    with_late = sorted([*blocks, (60, 69, 0)])
+    eventually(lambda: segments_of(engine) == with_late, PATIENCE_SECONDS)
     before = read_all(api)
     compact_all(engine)
-    assert segments_of(engine) == [(0, 4_095, 1), (4_096, 8_191, 1), (8_192, 12_287, 1)]
+    assert segments_of(engine) == blocks
     assert read_all(api) == before
 
 
 @pytest.mark.long
-def test_a_block_around_a_segment_is_compacted(api: TestClient, run: Any, eventually: Any) -> None:
-    run.send(api, 0, 700, size=100)
-    run.send(api, 710, 790, size=10)
+def test_a_block_around_a_segment_is_compacted(
+    small_blocks: None, api: TestClient, run: Any, eventually: Any
+) -> None:
+    run.send(api, 0, 88, size=22)
+    run.send(api, 98, 90, size=10)
     engine = engine_of(api)
     # It paused, and was sealed as all there is.
     assert seal_everything(engine) == 0
-    assert segments_of(engine) == [(0, 1_499, 1)]
-    run.send(api, 700, 10, size=10)
-    run.send(api, 1_500, 4_200, size=100)
-    eventually(lambda: segments_of(engine) == [(0, 1_499, 1), (700, 4_095, 0)], PATIENCE_SECONDS)
+    assert segments_of(engine) == [(0, 187, 1)]
+    run.send(api, 88, 10, size=10)
+    run.send(api, 188, 525, size=25)
+    eventually(lambda: segments_of(engine) == [(0, 187, 1), (88, 511, 0)], PATIENCE_SECONDS)
     before = read_all(api)
     compact_all(engine)
-    assert segments_of(engine) == [(0, 4_095, 1)]
+    assert segments_of(engine) == [(0, 511, 1)]
     assert read_all(api) == before
 
 
@@ -249,10 +258,14 @@ def test_the_history_is_that_of_the_offline_report(
         assert sorted(map(repr, getattr(found, name))) == sorted(map(repr, getattr(expected, name)))
 
 
+# Generations of a run that is read in part.
+MANY = WHOLE + 32
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_of_a_long_run_the_thinned_history_is_read(sealed: bool, api: TestClient, run: Any) -> None:
     run.extra["once"] = lambda i: 1 if i == 3 * 302 else None
-    run.send(api, 0, 3 * 1_000, size=200)
+    run.send(api, 0, 3 * MANY, size=200)
     engine = engine_of(api)
     if sealed:
         assert seal_everything(engine) == 0
@@ -261,15 +274,15 @@ def test_of_a_long_run_the_thinned_history_is_read(sealed: bool, api: TestClient
     (process,) = part.processes
     assert "once" in whole.processes[0].series
     assert "once" not in process.series
-    assert set(process.left_out.generations) == set(range(1_000)) - set(process.generation)
+    assert set(process.left_out.generations) == set(range(MANY)) - set(process.generation)
 
 
 def test_a_run_with_a_plan_is_read_whole(api: TestClient, run: Any) -> None:
-    run.send(api, 0, 3 * 1_000, size=200)
+    run.send(api, 0, 3 * MANY, size=200)
     event = {
-        "sequence": 3_000, "time": 1.0, "kind": "budget", "name": "run", "data": {"leak_bytes": 1},
+        "sequence": 3 * MANY, "time": 1.0, "kind": "budget", "name": "run", "data": {"leak_bytes": 1},
     }  # fmt: skip
-    wire = run.wire(3_000, 1)
+    wire = run.wire(3 * MANY, 1)
     wire["events"] = [event]
     assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
     engine = engine_of(api)
@@ -292,7 +305,7 @@ def made_of(table: Array) -> list[Chunk]:
 
 @pytest.mark.long
 def test_one_process_that_cannot_be_sealed_holds_up_no_other(
-    api: TestClient, run: Any, make_run: Any, eventually: Any, patch: Any,
+    small_blocks: None, api: TestClient, run: Any, make_run: Any, eventually: Any, patch: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     plain, tried = sealing.seal_one, []
@@ -305,21 +318,20 @@ def test_one_process_that_cannot_be_sealed_holds_up_no_other(
 
     patch("store.series.sealing.seal_one", failing)
     other = make_run(instance="p2", rank=1)
-    run.send(api, 0, 4_200, size=200)
-    other.send(api, 0, 4_200, size=200)
+    run.send(api, 0, 525, size=25)
+    other.send(api, 0, 525, size=25)
     engine = engine_of(api)
-    eventually(lambda: count_of(engine, func.count(segments.c.count)) == 1)
+    eventually(lambda: count_of(engine, func.count(segments.c.count)) == 1, PATIENCE_SECONDS)
     # It is left for a while, whatever comes.
-    run.send(api, 4_200, 400, size=200)
-    other.send(api, 4_200, 4_200, size=200)
-    eventually(lambda: count_of(engine, func.count(segments.c.count)) == 2)
+    run.send(api, 525, 50, size=25)
+    other.send(api, 525, 525, size=25)
+    eventually(lambda: count_of(engine, func.count(segments.c.count)) == 2, PATIENCE_SECONDS)
     assert tried == [Key("r1", 1)]
     assert "could not seal batches of run r1" in caplog.text
     assert count_of(engine, func.max(segments.c.process_id)) == 2
 
 
 SIZE = 20
-GROUPS = 8
 
 
 def batch(joined: Any, first: int) -> Any:
@@ -336,30 +348,31 @@ def joined(engine: Engine, make_run: Any) -> Any:
 def test_batches_are_sealed_while_more_come(engine: Engine, joined: Any, patch: Any) -> None:
     patch("store.series.sealing.ENOUGH_BATCHES", 200 // SIZE)
     patch("store.series.sealing.MIN_SNAPSHOTS", 200)
-    sealed_while_more_waited = []
+    until = time.monotonic() + PATIENCE_SECONDS
 
-    async def write() -> None:
+    async def write() -> int:
         writer = Writer(engine, lambda _runs: None, lambda keys: sealer.want(keys))
         sealer = Sealer(engine, writer.sealed)
         working = Worker("seal", sealer.once)
         writer.start()
         working.start()
-        numbers = range(0, GROUPS * MAX_GROUP * SIZE, SIZE)
+        sent = 0
         try:
-            for first in numbers:
+            while sealer.figures.snapshots < 1_000 and time.monotonic() < until:
                 working.wake()
-                await writer.store(batch(joined, first))
-            sealed_while_more_waited.append(sealer.figures.snapshots)
+                await writer.store(batch(joined, sent))
+                sent += SIZE
         finally:
             working.stop()
             writer.stop()
-        assert writer.figures.snapshots == len(numbers) * SIZE
+        assert writer.figures.snapshots == sent
+        assert sealer.figures.snapshots >= 1_000
+        return sent
 
-    asyncio.run(write())
-    assert sealed_while_more_waited[0] >= 1_000
+    sent = asyncio.run(write())
     with engine.connect() as connection:
         kept = [connection.scalar(select(func.sum(t.c.count))) or 0 for t in (batches, segments)]
-    assert sum(kept) == GROUPS * MAX_GROUP * SIZE
+    assert sum(kept) == sent
     # And in one go what came while the last of it was sealed, but for less than a segment.
     while sealing.seal_one(engine, Key(joined.id, 1), time.time()).snapshots:
         continue

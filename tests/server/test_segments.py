@@ -482,7 +482,7 @@ def wire(first: int, size: int) -> dict[str, Any]:
             "still": [5] * size,
             "rare": [s if s % 41 == 0 else None for s in sequence],
             "mixed": [s if s < 150 else s + 0.5 for s in sequence],
-            "spike": [10**12 if s == 333 else -s for s in sequence],
+            "spike": [10**12 if s == 233 else -s for s in sequence],
         },
     }
     if first >= 120:
@@ -586,14 +586,15 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def prepare(engine: Engine, run_id: str, without: int | None = None) -> Key:
-    """A run of 700 sealed snapshots, or without one batch of twenty."""
+    """A run of sealed snapshots, or without one batch of twenty."""
     begin(engine, run_id)
-    send(engine, run_id, *((first, 20) for first in range(0, 700, 20) if first != without))
+    send(engine, run_id, *((first, 20) for first in range(0, COUNT, 20) if first != without))
     seal_run(engine, run_id)
     return Key(run_id, 1)
 
 
-BLOCKS = [range(64 * i, min(700, 64 * i + 64)) for i in range(11)]
+COUNT = 300
+BLOCKS = [range(first, min(COUNT, first + BLOCK)) for first in range(0, COUNT, BLOCK)]
 
 
 def test_a_run_that_ended_has_whole_segments_and_a_block_is_sealed_as_one(
@@ -601,7 +602,7 @@ def test_a_run_that_ended_has_whole_segments_and_a_block_is_sealed_as_one(
 ) -> None:
     prepare(engine, "compacted")
     before = count_of(engine, func.count(detail_rows.c.body))
-    assert compact_run(engine, "compacted") == 11
+    assert compact_run(engine, "compacted") == len(BLOCKS)
     assert segments_of(engine, "compacted") == [(block, 1, len(block)) for block in BLOCKS]
     assert count_of(engine, func.count(detail_rows.c.body)) < before
     packed = func.coalesce(func.length(chunks.c.pieces), 0) + func.length(chunks.c.blob)
@@ -627,11 +628,11 @@ def rows_of(engine: Engine, table: Table, run_id: str) -> list[dict[str, Any]]:
 
 def test_the_newest_of_a_run_that_goes_on_stay_as_they_are(engine: Engine) -> None:
     prepare(engine, "r")
-    send(engine, "r", (700, 20))
+    send(engine, "r", (COUNT, 20))
     compact_run(engine, "r", 1e6)
     found = segments_of(engine, "r")
-    assert max(numbers.stop for numbers, level, _ in found if level) == 640
-    assert min(numbers.start for numbers, level, _ in found if not level) == 640
+    assert max(numbers.stop for numbers, level, _ in found if level) == BLOCKS[-1].start
+    assert min(numbers.start for numbers, level, _ in found if not level) == BLOCKS[-1].start
     # Live pages are told what is newer than the last they know, and not all of the run again.
     assert compact_run(engine, "r", 1e6) == 0
 
@@ -645,7 +646,7 @@ def test_what_came_late_joins_the_segment_it_belongs_into(engine: Engine) -> Non
     found = segments_of(engine, "r")
     assert [numbers for numbers, _, _ in found] == BLOCKS
     assert all(len(numbers) == count for numbers, _, count in found)
-    assert [level for _, level, _ in found][:9] == [1] * 9
+    assert {level for _, level, _ in found[:-1]} == {1}
 
 
 def test_who_finds_the_segments_changed_leaves_them(
@@ -665,7 +666,7 @@ def test_who_finds_the_segments_changed_leaves_them(
     monkeypatch.setattr(compaction, "_is_still", other_server_first)
     assert compaction.compact(engine, key, LATER) == 0
     assert count_of(engine, func.max(segments.c.level)) == 0
-    assert compact_run(engine, "r") == 11
+    assert compact_run(engine, "r") == len(BLOCKS)
     assert_same(read_all(engine, "r"), whole)
 
 
@@ -673,11 +674,11 @@ def test_who_finds_the_segments_changed_leaves_them(
 def test_every_point_holds_what_the_snapshots_under_it_say(name: str, engine: Engine) -> None:
     prepare(engine, "r")
     compact_run(engine, "r")
-    values = np.array(wire(0, 700)["columns"]["series"][name])
-    query = chart_points.SeriesQuery((name,), axis="sequence", points=12)
+    values = np.array(wire(0, COUNT)["columns"]["series"][name])
+    query = chart_points.SeriesQuery((name,), axis="sequence", points=len(BLOCKS) + 1)
     (item,) = chart_points.read_series(engine, "r", query)["items"]
-    assert len(item["x"]) == 700 // 64 + 1
-    for at, (start, stop) in enumerate(zip(item["x"], [*item["x"][1:], 700], strict=True)):
+    assert len(item["x"]) == len(BLOCKS)
+    for at, (start, stop) in enumerate(zip(item["x"], [*item["x"][1:], COUNT], strict=True)):
         under = values[start:stop]
         assert item["first"][at] == under[0]
         assert item["last"][at] == under[-1]
@@ -708,7 +709,7 @@ def test_servers_that_compact_at_once_make_each_segment_once(engine: Engine) -> 
         list(pool.map(server, range(4)))
     assert [numbers for numbers, _, _ in segments_of(engine, "r")] == BLOCKS
     assert_same(read_all(engine, "r"), whole)
-    assert count_of(engine, func.sum(chunks.c.count), chunks.c.series_id == TIME) == 700
+    assert count_of(engine, func.sum(chunks.c.count), chunks.c.series_id == TIME) == COUNT
 
 
 def test_one_process_that_cannot_be_compacted_holds_up_no_other(
@@ -731,7 +732,7 @@ def test_one_process_that_cannot_be_compacted_holds_up_no_other(
         while (rest := compactor.once()) != LOOK_SECONDS:
             rests.append(rest)
     # It makes all that is due, one after the other, and rests.
-    assert len(rests) > 10 and max(rests) < LOOK_SECONDS
+    assert len(rests) >= len(BLOCKS) and max(rests) < LOOK_SECONDS
     assert len(tried) == 1
     assert "run a bad one" in caplog.text
     assert all(level for _, level, _ in segments_of(engine, "other"))
@@ -741,7 +742,7 @@ def test_one_process_that_cannot_be_compacted_holds_up_no_other(
     while compactor.once() != LOOK_SECONDS:
         continue
     assert compaction.due(engine, LATER) == []
-    assert compactor.figures.snapshots == 1400
+    assert compactor.figures.snapshots == 2 * COUNT
 
 
 def test_many_series_are_compacted_with_the_memory_of_a_few(

@@ -315,18 +315,22 @@ def long_api(database_url: str, make_run: Any, patch: Any) -> Iterator[TestClien
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("compacted", [False, True], ids=["as it came", "compacted"])
-def test_a_line_of_a_phase_has_its_snapshots_only(compacted: bool, long_api: TestClient) -> None:
-    if compacted:
-        compact_r1(engine_of(long_api))
-    items = series(long_api, LONG_ASKED)
-    assert [(item["name"], item["phase"]) for item in items] == [
+def test_a_line_of_a_phase_has_its_snapshots_only_compacted_or_not(long_api: TestClient) -> None:
+    # The phases by themselves, a stretch of them, and several as one.
+    asked = (
+        LONG_ASKED, f"{LONG_ASKED}&from=10&to={LONG_COUNT // 3 - 10}", "name=float&kind=phase_end&points=4",
+    )  # fmt: skip
+    before = [series(long_api, each) for each in asked]
+    assert all(before)
+    assert [(item["name"], item["phase"]) for item in before[0]] == [
         (name, phase) for phase in ("evaluate", "train") for name in ("spike", "float", "sparse")
     ]
-    for item in items:
+    for item in before[0]:
         assert {name: item[name] for name in ("x", "first", "last", "min", "max")} == under(
             item["name"], ("evaluate", "train").index(item["phase"])
         )
+    compact_r1(engine_of(long_api))
+    assert [series(long_api, each) for each in asked] == before
 
 
 def under(name: str, place: int, width: int = 2_048) -> dict[str, list[float]]:
@@ -339,16 +343,3 @@ def under(name: str, place: int, width: int = 2_048) -> dict[str, list[float]]:
         for column, number in zip(found.values(), numbers, strict=True):
             column.append(number)
     return found
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "asked",
-    [f"{LONG_ASKED}&from=10&to={LONG_COUNT // 3 - 10}", "name=float&kind=phase_end&points=4"],
-    ids=["a stretch", "several phases"],
-)
-def test_compaction_changes_no_line(asked: str, long_api: TestClient) -> None:
-    before = series(long_api, asked)
-    assert before
-    compact_r1(engine_of(long_api))
-    assert series(long_api, asked) == before

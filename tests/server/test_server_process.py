@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import re
 import socket
 import sqlite3
@@ -22,89 +21,90 @@ from tests.server.server_kills import kill_and_check
 from tests.server.stored import serving
 from tests.server.under_load import PER_BATCH, SELF, load, watched
 
+from leakline.cli import main
 from leakline_server.store.engine import open_engine
 from leakline_server.store.runs.run_history import load_for_examination
 
-SERVE = (sys.executable, "-m", "leakline", "serve")
+
+def start(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What is said by a start that fails."""
+    assert main(["serve", *arguments]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return printed.err
 
 
-def start(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A server that is not expected to stay."""
-    return subprocess.run(
-        [*SERVE, *arguments], cwd=folder, env={**os.environ, **environment}, capture_output=True,
-        text=True, timeout=120, check=False,
-    )  # fmt: skip
-
-
-def told_at_the_start(folder: Path, **environment: str) -> str:
-    """What a server that serves has said to whoever reads its errors."""
-    process = subprocess.Popen(
-        [*SERVE, "--port", "0"], cwd=folder, env={**os.environ, **environment},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None and process.stdout.readline()
-    finally:
-        process.terminate()
-        _, told = process.communicate(timeout=60)
-    return told
-
-
-def said_in_one_line(ended: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
-    assert ended.returncode == status, ended.stderr
-    assert ended.stdout == ""
-    assert ended.stderr.count("\n") == 1, ended.stderr
-    assert ended.stderr.startswith("leakline: ")
-    for word in words:
-        assert word in ended.stderr
-
-
-@pytest.mark.flow
-def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+def start_at_a_taken_port(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """The port, and what is said before the start ends at it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        said_in_one_line(start(tmp_path, "--port", port), 1, port, "--port")
-    assert not (tmp_path / ".leakline-server").exists()
+        return port, start(capsys, "--port", port)
 
 
-@pytest.mark.flow
-def test_a_start_warns_of_the_former_place_and_of_a_public_address(tmp_path: Path) -> None:
-    (tmp_path / ".leakline").mkdir()
-    (tmp_path / ".leakline" / "leakline.db").touch()
-    told = told_at_the_start(tmp_path, LEAKLINE_PUBLIC_URL="https://leakline.example")
-    to_move, public = told.splitlines()
+def is_one_line(errors: str, *words: str) -> None:
+    assert errors.count("\n") == 1, errors
+    assert errors.startswith("leakline: ")
+    for word in words:
+        assert word in errors
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that commands run in, in this process, which goes on as it is."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
+    monkeypatch.setattr("leakline_server.serve._serve", lambda *_: pytest.fail("it serves"))
+    return tmp_path
+
+
+def test_a_port_in_use_is_one_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port, errors = start_at_a_taken_port(capsys)
+    is_one_line(errors, port, "--port")
+    assert not (elsewhere / ".leakline-server").exists()
+
+
+def test_a_start_warns_of_the_former_place_and_of_a_public_address(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / ".leakline").mkdir()
+    (elsewhere / ".leakline" / "leakline.db").touch()
+    monkeypatch.setenv("LEAKLINE_PUBLIC_URL", "https://leakline.example")
+    to_move, public, *_ = start_at_a_taken_port(capsys)[1].splitlines()
     assert "move leakline.db* to .leakline-server" in to_move
     assert "set LEAKLINE_LOGIN=1" in public
-    assert not (tmp_path / ".leakline-server").exists()
 
 
-@pytest.mark.flow
-def test_each_of_several_wrong_settings_has_a_line(tmp_path: Path) -> None:
-    ended = start(tmp_path, "--port", "http", LEAKLINE_KEEP_DAYS="soon", LEAKLINE_LOGN="1")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    first, *lines = ended.stderr.splitlines()
+def test_each_of_several_wrong_settings_has_a_line(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LEAKLINE_KEEP_DAYS", "soon")
+    monkeypatch.setenv("LEAKLINE_LOGN", "1")
+    assert main(["serve", "--port", "http"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    first, *lines = printed.err.splitlines()
     assert first == "leakline: 3 settings are wrong:"
     for line, name in zip(lines, ("--port", "LEAKLINE_KEEP_DAYS", "LEAKLINE_LOGN"), strict=True):
         assert line.startswith("  ") and name in line
 
 
-@pytest.mark.long
-@pytest.mark.flow
-def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("this is no database" * 100)
+def test_a_database_that_cannot_be_opened_is_one_line(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "file").write_text("this is no database" * 100)
     for path in ("file/leakline.db", "file"):
-        arguments = ("--port", "0", "--database-url", f"sqlite:///{tmp_path}/{path}")
-        said_in_one_line(start(tmp_path, *arguments), 1, "database")
+        url = f"sqlite:///{elsewhere}/{path}"
+        is_one_line(start(capsys, "--port", "0", "--database-url", url), "database")
 
 
-@pytest.mark.long
-@pytest.mark.flow
-def test_a_database_of_a_newer_version_is_one_line(tmp_path: Path, serve: Any) -> None:
-    serve().interrupt()
-    with sqlite3.connect(tmp_path / ".leakline-server" / "leakline.db") as database:
+def test_a_database_of_a_newer_version_is_one_line(
+    elsewhere: Path, sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as database:
         database.execute("UPDATE alembic_version SET version_num = '9999_future'")
-    database.close()
-    said_in_one_line(start(tmp_path, "--port", "0"), 1, "9999_future", "newer")
+        database.commit()
+    errors = start(capsys, "--port", "0", "--database-url", sqlite_url)
+    is_one_line(errors, "9999_future", "newer")
 
 
 def test_a_failing_database_is_503_and_batches_come_later(tmp_path: Path, make_run: Any) -> None:
@@ -196,10 +196,10 @@ def kept_after_buffers(how: str) -> str:
     return ran.stdout.strip()
 
 
-def shown_and_alive() -> Counter[str]:
+def shown_and_alive() -> Counter[type]:
     """What pages are made of, by class."""
-    names = (repr(type(each)) for each in gc.get_objects())
-    return Counter(name for name in names if SHOWN.search(name))
+    found = Counter(map(type, gc.get_objects()))
+    return Counter({kind: count for kind, count in found.items() if SHOWN.search(repr(kind))})
 
 
 @pytest.fixture
@@ -222,8 +222,7 @@ def test_nothing_that_a_page_showed_waits_for_the_collector(client: TestClient) 
     try:
         before = shown_and_alive()
         for path in PAGES:
-            for _ in range(3):
-                assert client.get(path).status_code == (404 if path.endswith("nobody") else 200)
+            assert client.get(path).status_code == (404 if path.endswith("nobody") else 200)
         refused = client.post("/alerts/rules", data={"series": "", "above": "x"})
         assert refused.status_code == 422 and "gauge.queue" in refused.text
         assert shown_and_alive() - before == Counter()

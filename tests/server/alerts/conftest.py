@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, Table, insert, select
+from tests.server.stored import put_run
 
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict
 from leakline_server.alerts.alert_payload import ExaminedRun
 from leakline_server.store.alerts.alert_rows import Alert
 from leakline_server.store.engine import writing
-from leakline_server.store.schema import deliveries, incidents, runs
+from leakline_server.store.schema import deliveries, incidents
 
 NOW = 1_760_000_000.0
 GIB = 2.0**30
@@ -123,12 +124,8 @@ def rows(engine: Engine, table: Table = deliveries) -> list[Any]:
 def alert(engine: Engine) -> Alert:
     """The first alert of an incident, whose run and incident are rows and which is none yet itself."""
     with writing(engine) as connection:
-        connection.execute(
-            insert(runs).values(
-                id="r1", project="erl-trading", name="before-fix", unit="generation", state="running",
-                started_at=NOW, created_at=NOW, last_seen_at=NOW,
-            )
-        )  # fmt: skip
+        at = dict.fromkeys(("started_at", "created_at", "last_seen_at"), NOW)
+        put_run(connection, "r1", project="erl-trading", name="before-fix", state="running", **at)
         connection.execute(
             insert(incidents).values(
                 id="i1", run_id="r1", fingerprint="f1", status="suspected", kind="objects", phase=None,

@@ -606,11 +606,12 @@ def test_a_running_deliverer_sends_when_it_is_woken_and_the_library_verifies_it(
 
 
 def test_what_another_process_wrote_is_found_without_being_woken(
-    engine: Engine, due: Any, receiver: Any
+    engine: Engine, due: Any, receiver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("leakline_server.workers.delivery_worker.POLL_SECONDS", 0.05)
     with running(deliverer(engine, receiver.url)):
         due(receiver.url)
-        receiver.wait_for(1, seconds=5)
+        receiver.wait_for(1)
 
 
 @pytest.mark.alone

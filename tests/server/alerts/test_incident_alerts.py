@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 from tests.server.alerts.conftest import FINDING, RUN, VERDICT
 
-from leakline.analysis import RunHistory
-from leakline.analysis.generation_axis import thinned
-from leakline.analysis.run_history import ProcessHistory, Value
-from leakline.snapshot import RunHeader
 from leakline_server.alerts.alert_payload import ExaminedRun
 from leakline_server.alerts.flapping import (
     HOUR_SECONDS,
@@ -23,16 +16,9 @@ from leakline_server.alerts.flapping import (
     way_to_tell,
 )
 from leakline_server.alerts.incident_alerts import alerts_for
-from leakline_server.paths import MIGRATIONS
 from leakline_server.store.alerts.alert_rows import Alert, AlertHistory, SentAlert
-from leakline_server.store.engine import open_engine
 from leakline_server.store.findings import IncidentChange
 from leakline_server.store.incident_groups import Acknowledgement
-from leakline_server.store.migrate import upgrade
-from leakline_server.store.runs import run_registration
-from leakline_server.store.runs.run_history import revision
-from leakline_server.store.schema import alerts
-from leakline_server.workers.examination_worker import Examiner, Wakes
 
 NOW = RUN.at
 RUN_BEGAN = NOW - 3_600
@@ -313,79 +299,3 @@ def test_an_end_is_sent_when_it_has_stood_for_thirty_generations(
     # What begins is sent at once, and so is the end when nothing comes after it.
     assert events("confirmed", 0.0) == [CONFIRMED]
     assert events(None, 0.0, replace(run, state="finished")) == [RESOLVED]
-
-
-MIB = 2**20
-STARTED = 1_760_000_000.0
-
-PHASES = ("evaluate_population", "train_population")
-ENVIRONMENTS = "type.trading.TradingEnvironment.count"
-
-
-class Training:
-    """The run so far, a generation longer with each step, that keeps 1 MiB in its first phase in noise of 4 MiB."""
-
-    def __init__(self) -> None:
-        self._draw = random.Random(11)
-        self._kept = 0.0
-        # Of each snapshot: its kind, generation and phase, and what was measured.
-        self._rows: list[tuple[str, int, str | None, dict[str, Value]]] = []
-
-    def go_on(self, generation: int) -> None:
-        self._kept += MIB
-        for phase in PHASES:
-            self._add("phase_end", generation, phase, {})
-        kept = {f"phase.{PHASES[0]}.bytes": MIB, f"phase.{PHASES[1]}.bytes": 0}
-        executions: dict[str, Value] = {f"phase.{phase}.executions": 1 for phase in PHASES}
-        ended = {**kept, **executions, "phase.between.bytes": 0, "generation.seconds": 4.0}
-        self._add("generation_end", generation, None, ended)
-
-    def _add(self, kind: str, generation: int, phase: str | None, more: dict[str, Value]) -> None:
-        warm_up = 40 * MIB * (1 - 0.5 ** (generation + 1))
-        private = 500 * MIB + warm_up + self._kept + self._draw.gauss(0, 4 * MIB)
-        values: dict[str, Value] = {
-            "process.anon_bytes": round(private),
-            "process.rss_bytes": round(private + 90 * MIB),
-            ENVIRONMENTS: 2 + 16 * round(self._kept / MIB),
-            **more,
-        }
-        self._rows.append((kind, generation, phase, values))
-
-    def history(self) -> RunHistory:
-        n = len(self._rows)
-        times = [20.0 * i for i in range(n)]
-        kinds, generations, phases, values = (
-            list(column) for column in zip(*self._rows, strict=True)
-        )
-        # The last has all of them.
-        series = {name: [each.get(name) for each in values] for name in values[-1]}
-        process = ProcessHistory(
-            "p", 0, "main", 1, range(n), times, times, generations, phases, [""] * n, kinds, series
-        )
-        return thinned(RunHistory("r1", phases=PHASES, processes=(process,)))
-
-
-@pytest.mark.long
-def test_a_leak_that_is_lost_in_the_noise_and_found_again_is_sent_no_more_often(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The verdict calls it recovered three times within its first hundred generations.
-    engine = open_engine(f"sqlite:///{tmp_path}/x.db", "normal")
-    upgrade(engine, MIGRATIONS)
-    run_registration.join_run(
-        engine, RunHeader("r1", "p", "r1", "generation", None, STARTED), STARTED
-    )
-    training, now = Training(), STARTED
-    at = "leakline_server.workers.examination.load_for_examination"
-    monkeypatch.setattr(at, lambda engine, run_id: (training.history(), revision(engine, run_id)))
-    examiner = Examiner(engine, 600.0, Wakes(lambda _: None, lambda: None), now=lambda: now)
-    for generation in range(120):
-        training.go_on(generation)
-        # All of them are within a day.
-        now += 60.0
-        examiner.examine("r1")
-    query = select(alerts).where(alerts.c.incident_id.is_not(None)).order_by(alerts.c.created_at)
-    with engine.connect() as connection:
-        rows = connection.execute(query).all()
-    assert [row.event for row in rows] == [SUSPECTED, CONFIRMED]
-    assert len({row.incident_id for row in rows}) == 1

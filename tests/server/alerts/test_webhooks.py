@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import update
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 from starlette.testclient import TestClient
+from tests.server.stored import engine_of, put_run
 
 from leakline_server.alerts.sending.address_check import networks
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.store.alerts.alert_rows import Alert, add
 from leakline_server.store.engine import writing
-from leakline_server.store.schema import runs
+from leakline_server.store.schema import deliveries as delivery_rows
 
 HOOKS = "/api/v1/webhooks"
 
@@ -39,12 +40,6 @@ def client(database_url: str) -> Iterator[TestClient]:
         yield made
 
 
-@pytest.fixture
-def store(client: TestClient) -> Engine:
-    found: Engine = client.app.state.services.engine  # type: ignore[attr-defined]
-    return found
-
-
 def make(client: TestClient, url: str, **more: Any) -> dict[str, Any]:
     answer = client.post(HOOKS, json={"url": url, **more})
     assert answer.status_code == 201, answer.text
@@ -53,18 +48,18 @@ def make(client: TestClient, url: str, **more: Any) -> dict[str, Any]:
     return found
 
 
-def tell(store: Engine, title: str = "Leak 1") -> None:
+def deliver(client: TestClient) -> None:
+    client.app.state.services.deliver()  # type: ignore[attr-defined]
+
+
+def tell(client: TestClient, title: str = "Leak 1") -> None:
     """An alert about a run, due now."""
     now = time.time()
-    with writing(store) as connection:
-        connection.execute(
-            insert(runs).values(
-                id="r1", project="erl", name="before-fix", unit="generation", state="running",
-                started_at=now, created_at=now, last_seen_at=now,
-            )
-        )  # fmt: skip
+    with writing(engine_of(client)) as connection:
+        put_run(connection, "r1", name="before-fix", state="running", last_seen_at=now)
         facts = {"title": title, "link": "/runs/r1"}
         add(connection, [Alert("msg_1", "r1", None, "incident.confirmed", now, facts)])
+    deliver(client)
 
 
 def items(client: TestClient, path: str = HOOKS) -> list[dict[str, Any]]:
@@ -123,14 +118,14 @@ def test_a_wrong_webhook_is_refused_by_field_and_nothing_is_made(
 
 
 def test_every_enabled_webhook_gets_an_alert_signed_with_its_own_secret(
-    client: TestClient, store: Engine, receiver: Any, eventually: Any
+    client: TestClient, receiver: Any, eventually: Any
 ) -> None:
     first = make(client, receiver.url + "/1")
     second = make(client, receiver.url + "/2", format="slack")
     silent = make(client, receiver.url + "/3")
     disabled = client.patch(f"{HOOKS}/{silent['id']}", json={"enabled": False}).json()
     assert (disabled["enabled"], disabled["disabled_reason"]) == (False, "by hand")
-    tell(store)
+    tell(client)
     by_path = {r.path: r for r in receiver.wait_for(2)}
     assert set(by_path) == {"/hook/1", "/hook/2"}
     for path, hook in (("/hook/1", first), ("/hook/2", second)):
@@ -142,7 +137,7 @@ def test_every_enabled_webhook_gets_an_alert_signed_with_its_own_secret(
 
 
 def test_a_rotated_secret_is_shown_once_and_both_are_accepted_meanwhile(
-    client: TestClient, store: Engine, receiver: Any
+    client: TestClient, receiver: Any
 ) -> None:
     made = make(client, receiver.url)
     rotated = client.post(f"{HOOKS}/{made['id']}/rotate")
@@ -151,7 +146,7 @@ def test_a_rotated_secret_is_shown_once_and_both_are_accepted_meanwhile(
     assert new != made["secret"]
     assert rotated.json()["previous_until"] is not None
     assert "whsec_" not in client.get(HOOKS).text
-    tell(store)
+    tell(client)
     (got,) = receiver.wait_for(1)
     for secret in (new, made["secret"]):
         assert Verifier(secret).verify(got.body, got.headers)["data"]["title"] == "Leak 1"
@@ -202,11 +197,11 @@ def test_a_webhook_is_renamed_and_pointed_elsewhere_with_its_secret(
 
 
 def test_one_call_enables_a_webhook_that_was_disabled_because_it_was_gone(
-    client: TestClient, store: Engine, receiver: Any, eventually: Any
+    client: TestClient, receiver: Any, eventually: Any
 ) -> None:
     made = make(client, receiver.url)
     receiver.answers = [410, 204]
-    tell(store)
+    tell(client)
     eventually(lambda: not client.get(f"{HOOKS}/{made['id']}").json()["enabled"])
     assert "410" in client.get(f"{HOOKS}/{made['id']}").json()["disabled_reason"]
     (failed,) = deliveries(client, made["id"])
@@ -224,11 +219,11 @@ def test_one_call_enables_a_webhook_that_was_disabled_because_it_was_gone(
 
 
 def test_what_still_waits_is_not_sent_again_by_hand(
-    client: TestClient, store: Engine, receiver: Any, eventually: Any
+    client: TestClient, receiver: Any, eventually: Any
 ) -> None:
     made = make(client, receiver.url)
     receiver.answers = [(503, {"Retry-After": "60"})]
-    tell(store)
+    tell(client)
     receiver.wait_for(1)
     eventually(lambda: state(client, made["id"]) == ["pending"])
     (item,) = deliveries(client, made["id"])
@@ -238,11 +233,11 @@ def test_what_still_waits_is_not_sent_again_by_hand(
 
 
 def test_a_deleted_webhook_is_gone_with_its_deliveries(
-    client: TestClient, store: Engine, receiver: Any, eventually: Any
+    client: TestClient, receiver: Any, eventually: Any
 ) -> None:
     made = make(client, receiver.url)
     client.post(f"{HOOKS}/{made['id']}/test")
-    tell(store)
+    tell(client)
     eventually(lambda: state(client, made["id"]) == ["delivered"])
     answer = client.delete(f"{HOOKS}/{made['id']}")
     assert (answer.status_code, answer.content) == (204, b"")
@@ -396,13 +391,12 @@ def test_the_buttons_test_disable_enable_rotate_and_delete(
     assert "there is no webhook 1" in html.unescape(gone.text)
 
 
-@pytest.mark.long
 def test_a_delivery_shows_its_state_and_tries_in_words_and_is_sent_again(
-    client: TestClient, store: Engine, receiver: Any, eventually: Any
+    client: TestClient, receiver: Any, eventually: Any
 ) -> None:
     make(client, receiver.url, name="chat")
     receiver.answers = [500, (200, {})]
-    tell(store, title="Leak confirmed in erl/before-fix")
+    tell(client, title="Leak confirmed in erl/before-fix")
     receiver.wait_for(1)
     eventually(lambda: "waiting" in text(client))
     said = text(client)
@@ -412,18 +406,19 @@ def test_a_delivery_shows_its_state_and_tries_in_words_and_is_sent_again(
     assert "failing" in said
     assert "Nothing arrived in the last 1 attempt" in said
     assert "/alerts/deliveries/1/redeliver" not in actions(client)
+    with writing(engine_of(client)) as connection:
+        connection.execute(update(delivery_rows).values(due_at=0.0))
+    deliver(client)
     eventually(lambda: "arrived" in text(client).partition("Deliveries")[2])
     assert press(client, "/alerts/deliveries/1/redeliver") == "/alerts#deliveries"
     assert {r.headers["webhook-id"] for r in receiver.wait_for(3)} == {"msg_1"}
 
 
-def test_names_and_titles_are_text_whatever_they_hold(
-    client: TestClient, store: Engine, receiver: Any
-) -> None:
+def test_names_and_titles_are_text_whatever_they_hold(client: TestClient, receiver: Any) -> None:
     script = "<script>alert(1)</script>"
     form = {"url": receiver.url, "name": script + '"><img src=x onerror=alert(1)>'}
     answer = client.post("/alerts/webhooks", data=form).text
-    tell(store, title=script)
+    tell(client, title=script)
     receiver.wait_for(1)
     for page in (answer, client.get("/alerts").text):
         assert script not in page
