@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -58,10 +57,8 @@ def chromium_path() -> str:
 
 
 @contextmanager
-def serving(
-    folder: Path, port: int = 0, **settings: str
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address of ``leakline serve`` on the SQLite database of a folder, and its process."""
+def serving(folder: Path, port: int = 0, **settings: str) -> Iterator[str]:
+    """The address of ``leakline serve`` on the SQLite database of a folder."""
     database = {"LEAKLINE_DATABASE_URL": f"sqlite:///{folder}/leakline.db"}
     environment = {**os.environ, **database, **settings}
     with (folder / "errors.log").open("w+") as errors:
@@ -76,25 +73,22 @@ def serving(
             errors.seek(0)
             pytest.fail(f"the server did not start: {said}{errors.read()}")
         try:
-            yield found.group(), process
+            yield found.group()
         finally:
             process.send_signal(signal.SIGINT)
-            assert _ended(process) in (0, 130, -signal.SIGINT)
+            try:
+                status = process.wait(timeout=ENDS_WITHIN_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            assert status in (0, 130, -signal.SIGINT)
         errors.seek(0)
         assert "Traceback" not in errors.read()
 
 
-def _ended(process: subprocess.Popen[str]) -> int:
-    try:
-        return process.wait(timeout=ENDS_WITHIN_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
-
-
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("server")) as (address, _):
+    with serving(tmp_path_factory.mktemp("server")) as address:
         yield address
 
 
@@ -106,23 +100,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
     with everything(tmp_path_factory.mktemp("world")) as made:
         yield made
-
-
-@dataclass
-class OwnServer:
-    address: str
-    process: subprocess.Popen[str]
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-        _ended(self.process)
-
-
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[OwnServer]:
-    """One that a test may end."""
-    with serving(tmp_path) as (address, process):
-        yield OwnServer(address, process)
 
 
 @pytest.fixture(scope="session")

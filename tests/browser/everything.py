@@ -64,8 +64,8 @@ def everything(folder: Path) -> Iterator[World]:
         (folder / name).mkdir()
     with (
         # Nothing listens there, so a delivery has tries that failed.
-        serving(folder / "full", LEAKLINE_WEBHOOK_ALLOW="127.0.0.0/8") as (address, _),
-        serving(folder / "empty") as (empty, _),
+        serving(folder / "full", LEAKLINE_WEBHOOK_ALLOW="127.0.0.0/8") as address,
+        serving(folder / "empty") as empty,
     ):
         _add_webhook_and_rule(address)
         live = trained(

@@ -10,16 +10,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 from tests.browser.everything import EMPTY, MISSING, PAGES, World
-from tests.browser.patience import PATIENCE_MS, draw_everything, fits, open_all, until
+from tests.browser.patience import draw_everything, fits, open_all
 
 Open = Callable[..., Page]
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 GRAVE = ("serious", "critical")
-VIEWS = {
-    "light": ({"width": 1280, "height": 900}, "light"),
-    "dark": ({"width": 1280, "height": 900}, "dark"),
-    "phone": ({"width": 390, "height": 844}, "light"),
-}
+PHONE = {"width": 390, "height": 844}
 
 
 def violations(page: Page) -> list[str]:
@@ -45,20 +41,28 @@ def test_axe_would_find_something(world: World, open_page: Open) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*PAGES, *EMPTY])
-def test_axe_finds_nothing_grave(world: World, open_page: Open, name: str) -> None:
+def test_axe_finds_nothing_grave_and_nothing_is_wider_than_a_phone(
+    world: World, open_page: Open, name: str
+) -> None:
     if name == "live run":
         # It would be silent by now.
         world.live.run_generation()
     page = open_page(
-        world.path_of(name), address=world.address_of(name), expect_failed_requests=name in MISSING
-    )
-    wrong = []
-    for view, (size, scheme) in VIEWS.items():
-        page.set_viewport_size(size)  # type: ignore[arg-type]
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        open_all(page)
-        wrong += [f"{view}: {line}" for line in violations(page)]
-    assert not wrong, "\n".join(wrong)
+        world.path_of(name), address=world.address_of(name), expect_failed_requests=name in MISSING,
+        color_scheme="dark", **PHONE,
+    )  # fmt: skip
+    draw_everything(page)
+    assert fits(page, PHONE["width"])
+    open_all(page)
+    assert fits(page, PHONE["width"])
+    page.evaluate("window.scrollTo(0, 0)")
+    # All pages are found without scrolling the bar.
+    expect(page.locator(".top nav a").last).to_be_in_viewport(ratio=1)
+    assert violations(page) == []
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.emulate_media(color_scheme="light")
+    open_all(page)
+    assert violations(page) == []
 
 
 @pytest.mark.long
@@ -83,46 +87,20 @@ FOCUSED = """() => {
            top: at === document.body || at.matches(".skip") };
 }"""
 MAX_CONTROLS = 400
+# The others have the same, or fewer.
+WITH_CONTROLS = (
+    "list", "live run", "comparison", "overlay", "choosing two", "incidents", "alerts", "settings", "patterns",
+    "document", "no such run",
+)  # fmt: skip
 
 
 @pytest.mark.long
-def test_no_chart_has_a_share_button_or_a_logo(two_runs: None, open_page: Open) -> None:
-    page = open_page("/runs/pair-leak")
-    draw_everything(page)
-    titles = page.locator(".modebar-btn").evaluate_all(
-        "all => all.map((each) => each.ariaLabel || each.dataset.title || '')"
-    )
-    assert titles
-    assert not [
-        title for title in titles if re.search("share|cloud|plotly|studio", title, re.IGNORECASE)
-    ]
-    expect(page.locator(".modebar-btn--logo")).to_have_count(0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", [*PAGES, *EMPTY])
-def test_nothing_is_wider_than_a_phone(world: World, open_page: Open, name: str) -> None:
-    page = open_page(
-        world.path_of(name), address=world.address_of(name), width=390, height=844,
-        expect_failed_requests=name in MISSING,
-    )  # fmt: skip
-    draw_everything(page)
-    assert fits(page, 390)
-    open_all(page)
-    assert fits(page, 390)
-    page.evaluate("window.scrollTo(0, 0)")
-    # All pages are found without scrolling the bar.
-    expect(page.locator(".top nav a").last).to_be_in_viewport(ratio=1)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", WITH_CONTROLS)
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(
     world: World, open_page: Open, name: str
 ) -> None:
     page = open_page(
-        PAGES[name], address=world.address, expect_failed_requests=name in MISSING, color_scheme="dark",
-        reduced_motion="reduce",
+        PAGES[name], address=world.address, expect_failed_requests=name in MISSING, reduced_motion="reduce",
     )  # fmt: skip
     draw_everything(page)
     page.evaluate("window.scrollTo(0, 0)")
@@ -175,21 +153,6 @@ def test_a_search_narrows_the_list(two_runs: None, open_page: Open) -> None:
     expect(page.get_by_role("link", name="pair-leak")).to_have_count(0)
 
 
-@pytest.mark.long
-def test_the_dark_theme_reaches_the_charts(two_runs: None, open_page: Open) -> None:
-    page = open_page("/runs/pair-leak", color_scheme="light")
-    draw_everything(page)
-    paper = "document.getElementById('chart-trend').layout.paper_bgcolor"
-    light = page.evaluate(paper)
-    page.keyboard.press("d")
-    page.locator("#chart-trend").scroll_into_view_if_needed()
-    until(page, lambda: page.evaluate(paper) != light)
-    background = page.evaluate("getComputedStyle(document.getElementById('trend')).backgroundColor")
-    assert page.evaluate(paper) == background
-    page.reload()
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-
-
 def test_the_system_theme_is_followed(two_runs: None, open_page: Open) -> None:
     colours = {
         open_page("/", color_scheme=scheme).evaluate(
@@ -217,18 +180,3 @@ def test_the_keyboard_reaches_the_shortcuts_and_the_tiles(two_runs: None, open_p
         page.keyboard.press("Enter")
         expect(page).to_have_url(re.compile(f"{evidence}$"))
         expect(page.locator(f"#{page.url.rpartition('#')[2]}")).to_be_visible()
-
-
-@pytest.mark.long
-def test_the_numbers_of_a_chart_can_be_taken_away(
-    two_runs: None, open_page: Open, tmp_path: Path
-) -> None:
-    page = open_page("/runs/pair-leak", accept_downloads=True)
-    draw_everything(page)
-    for name, kind in (("CSV", "csv"), ("PNG", "png")):
-        with page.expect_download(timeout=PATIENCE_MS) as waiting:
-            page.locator("[data-tools=trend]").get_by_text(name).click()
-        assert waiting.value.suggested_filename == f"leakline-trend.{kind}"
-        waiting.value.save_as(tmp_path / kind)
-    assert (tmp_path / "csv").read_text().startswith("generation,")
-    assert (tmp_path / "png").read_bytes().startswith(b"\x89PNG")

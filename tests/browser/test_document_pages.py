@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from playwright.sync_api import Page, expect
 from tests.browser.patience import fits
 
@@ -24,13 +23,13 @@ def test_a_document_is_two_clicks_from_any_page(server: str, open_page: Open) ->
 def test_the_documents_are_read_one_after_the_other(open_page: Open) -> None:
     page = open_page("/docs")
     titles = []
-    for _ in range(4):
+    for _ in range(2):
         page.locator("a[rel=next]").click()
         page.wait_for_load_state()
         titles.append(page.locator("h1").inner_text())
-    assert len(set(titles)) == 4
+    assert titles[0] != titles[1]
     page.locator("a[rel=prev]").click()
-    expect(page.locator("h1")).to_have_text(titles[-2])
+    expect(page.locator("h1")).to_have_text(titles[0])
 
 
 def test_a_link_into_the_middle_of_a_document_leads_there(open_page: Open) -> None:
@@ -39,17 +38,16 @@ def test_a_link_into_the_middle_of_a_document_leads_there(open_page: Open) -> No
     expect(page.locator("#an-estimate-checked")).to_be_in_viewport()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pictures_are_those_of_the_pages_colours(open_page: Open, scheme: str) -> None:
-    page = open_page("/docs/run-page", color_scheme=scheme)
-    picture = page.locator(f".document img.only-{scheme}").first
-    picture.scroll_into_view_if_needed()
-    expect(picture).to_be_visible()
-    assert picture.evaluate("(each) => each.decode().then(() => each.naturalWidth)") > 600
-    other = "dark" if scheme == "light" else "light"
-    expect(page.locator(f".document img.only-{other}").first).to_be_hidden()
+def test_pictures_are_those_of_the_pages_colours(open_page: Open) -> None:
+    page = open_page("/docs/run-page", color_scheme="light")
+    light, dark = (page.locator(f".document img.only-{each}").first for each in ("light", "dark"))
+    light.scroll_into_view_if_needed()
+    expect(light).to_be_visible()
+    assert light.evaluate("(each) => each.decode().then(() => each.naturalWidth)") > 600
+    expect(dark).to_be_hidden()
     page.keyboard.press("d")
-    expect(page.locator(f".document img.only-{other}").first).to_be_visible()
+    expect(dark).to_be_visible()
+    expect(light).to_be_hidden()
 
 
 def test_sizes_in_a_document_stay_as_they_were_written(open_page: Open) -> None:

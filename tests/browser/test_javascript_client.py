@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import http.server
-import json
 import os
 import re
 import shutil
@@ -12,7 +11,7 @@ import socket
 import subprocess
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -20,7 +19,11 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import serving
+from tests.browser.patience import text_of
+from tests.flows.conftest import eventually
 from tests.js.test_pure_helpers import node
+
+from leakline.transport.http_delivery import request_json
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENT = ROOT / "agent_client" / "js" / "leakline.js"
@@ -93,7 +96,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def allowing(tmp_path_factory: pytest.TempPathFactory, elsewhere: str) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("allowing")
-    with serving(folder, LEAKLINE_ALLOWED_ORIGINS=elsewhere) as (address, _):
+    with serving(folder, LEAKLINE_ALLOWED_ORIGINS=elsewhere) as address:
         yield address
 
 
@@ -105,18 +108,7 @@ def tab(chromium: Browser) -> Iterator[Page]:
 
 
 def ask(address: str, path: str) -> Any:
-    with urllib.request.urlopen(f"{address}/api/v1{path}", timeout=20) as answer:
-        return json.loads(answer.read())
-
-
-def when(question: Callable[[], Any]) -> Any:
-    """Ask again until the answer is true, for at most 20 seconds."""
-    pause = threading.Event()
-    for _ in range(400):
-        if found := question():
-            return found
-        pause.wait(0.05)
-    raise AssertionError(f"still {found!r}")
+    return request_json(address, "GET", path)
 
 
 def process_of(address: str, run: str) -> Any:
@@ -126,7 +118,7 @@ def process_of(address: str, run: str) -> Any:
 
 def verdict_of(address: str, run: str) -> Any:
     """When all generations are in it."""
-    return when(
+    return eventually(
         lambda: (found := ask(address, f"/runs/{run}/verdict"))["generations"] >= 16 and found
     )
 
@@ -186,8 +178,7 @@ def test_what_changes_while_a_program_in_node_trains_reaches_the_verdict_and_the
     assert any(
         line.startswith("In a part of this run TensorFlow.js") for line in finding["evidence"]
     )
-    with urllib.request.urlopen(f"{server}/runs/changes", timeout=20) as answer:
-        page = answer.read().decode()
+    page = text_of(f"{server}/runs/changes")
     assert "13 steps above 200 tensors since a band was last reported" in page
 
 
@@ -201,8 +192,7 @@ def test_a_page_of_an_allowed_origin_reports_and_the_leak_is_confirmed(
     verdict = verdict_of(allowing, "leaks")
     assert verdict["status"] == "confirmed"
     assert verdict["summary"].startswith("train keeps 158 Tensor per generation: 6.03 MiB")
-    with urllib.request.urlopen(f"{allowing}/runs/leaks", timeout=20) as answer:
-        told = answer.read().decode()
+    told = text_of(f"{allowing}/runs/leaks")
     # Nobody reads the memory of its process: the trend is that of its tensors.
     assert "Nothing was measured yet" not in told
     assert "tfjs.bytes" in told
@@ -218,11 +208,11 @@ def test_a_page_that_is_left_sends_what_waits_and_says_so(
     before = process_of(allowing, "left")["stored"]
     tab.evaluate("run.generation(16); run.mark('the last word'); run.snapshot()")
     tab.goto("about:blank")
-    after = when(lambda: (found := process_of(allowing, "left"))["end_state"] and found)
+    after = eventually(lambda: (found := process_of(allowing, "left"))["end_state"] and found)
     assert (after["end_state"], after["end_reason"]) == ("finished", "the page was left")
     # The end of a generation, the snapshot, and what stood there at last; in either order with the end.
-    assert when(lambda: process_of(allowing, "left")["stored"] == before + 3)
-    events = when(lambda: ask(allowing, "/runs/left/events")["items"])
+    assert eventually(lambda: process_of(allowing, "left")["stored"] == before + 3)
+    events = eventually(lambda: ask(allowing, "/runs/left/events")["items"])
     assert "the last word" in [each["name"] for each in events]
 
 
@@ -236,7 +226,7 @@ def test_a_page_with_a_token_sends_it_at_the_end_too(
     tab.evaluate(
         "run.generation(16); run.snapshot(); window.dispatchEvent(new PageTransitionEvent('pagehide'))"
     )
-    when(lambda: process_of(allowing, "with-token")["end_state"])
+    eventually(lambda: process_of(allowing, "with-token")["end_state"])
     assert set(sent) == {"Bearer t"}
 
 

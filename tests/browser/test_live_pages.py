@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
-from tests.browser.conftest import OwnServer, serving
+from tests.browser.conftest import serving
+from tests.browser.everything import trained
 from tests.browser.patience import PATIENCE_MS, drag, until
 from tests.browser.training import MadeTraining
 
@@ -139,23 +139,17 @@ def test_the_stream_is_closed_while_nobody_looks_and_reopened_after(
 
 
 @pytest.mark.long
-def test_a_page_goes_on_after_the_server_was_started_again(
-    own_server: OwnServer, open_page: Open, tmp_path: Path
-) -> None:
-    training = MadeTraining(own_server.address, "goes-on")
-    training.start()
-    training.run_generations(2)
-    page = open_page("/runs/goes-on", address=own_server.address, expect_failed_requests=True)
-    page.evaluate("window.same = true")
-    mark = page.locator("#live")
-    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
-    wait_for_points(page, 2)
-    own_server.stop()
+def test_a_page_goes_on_after_the_server_was_started_again(open_page: Open, tmp_path: Path) -> None:
+    with serving(tmp_path) as address:
+        training = trained(address, "goes-on", 2)
+        page = open_page("/runs/goes-on", address=address, expect_failed_requests=True)
+        page.evaluate("window.same = true")
+        mark = page.locator("#live")
+        expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+        wait_for_points(page, 2)
     expect(mark).to_have_attribute("data-live", "disconnected", timeout=PATIENCE_MS)
     expect(mark).to_have_text("Disconnected")
-    port = urlsplit(own_server.address).port
-    assert port is not None
-    with serving(tmp_path, port):
+    with serving(tmp_path, int(address.rpartition(":")[2])):
         training.run_generation()
         expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
         wait_for_points(page, 3)
@@ -183,6 +177,7 @@ def hide(page: Page, *, hidden: bool) -> None:
 
 # A browser has six connections to a server.
 WINDOWS = 7
+BEAT_MS = 5_000
 
 
 @pytest.fixture
@@ -190,6 +185,12 @@ def one_browser(chromium: Browser) -> Iterator[BrowserContext]:
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     yield context
     context.close()
+
+
+def let_a_beat_pass(pages: list[Page]) -> None:
+    """After which each takes a stream that is free, or looks."""
+    for page in pages:
+        page.clock.fast_forward(BEAT_MS)
 
 
 def told_by(page: Page) -> str | None:
@@ -205,6 +206,7 @@ def test_the_seventh_window_loads_and_all_follow_the_run(
         # Each just before its window opens: a run that has sent nothing for a while is not live.
         trainings.append(train(f"window-{i}", 2))
         page = one_browser.new_page()
+        page.clock.install()
         page.goto(f"{server}/runs/window-{i}")
         expect(page.locator("#live")).to_have_attribute(
             "data-live", "live", timeout=2 * PATIENCE_MS
@@ -216,6 +218,7 @@ def test_the_seventh_window_loads_and_all_follow_the_run(
 
     for training in trainings:
         training.run_generation()
+    let_a_beat_pass(pages)
     for page in pages:
         page.locator("#chart-trend").scroll_into_view_if_needed()
         expect(page.locator("#chart-trend")).to_have_attribute(
@@ -224,7 +227,9 @@ def test_the_seventh_window_loads_and_all_follow_the_run(
 
     # A window that closes leaves its stream to one that had none.
     pages[0].close()
+    let_a_beat_pass(pages[1:])
     until(pages[-1], lambda: sum(told_by(page) == "looks" for page in pages[1:]) == 2)
 
     trainings[-1].finish()
+    let_a_beat_pass(pages[1:])
     expect(pages[-1].locator("#live")).to_have_text("Ended", timeout=2 * PATIENCE_MS)

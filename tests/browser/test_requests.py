@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
-from tests.browser.conftest import OwnServer
 from tests.browser.patience import PATIENCE_MS, fits, until
-from tests.browser.training import ENVIRONMENT, MadeTraining, post
+from tests.browser.training import ENVIRONMENT, MadeTraining
 
 Train = Callable[..., MadeTraining]
 Open = Callable[..., Page]
@@ -122,6 +121,7 @@ def test_the_keyboard_reaches_the_button_and_stays_on_it(
     expect(button(page, kind)).to_be_focused()
 
 
+@pytest.mark.long
 def test_a_focus_that_was_taken_away_is_not_brought_back(
     leaking: Callable[[str], MadeTraining], open_page: Open
 ) -> None:
@@ -168,27 +168,11 @@ def test_a_run_that_has_ended_refuses_in_one_line(train: Train, open_page: Open)
     expect(voice(page)).to_have_text(refusal)
 
 
-def test_a_server_that_refuses_now_can_be_asked_again(
-    train: Train, open_page: Open, server: str
-) -> None:
-    training = train("crowded", 1)
-    for number in range(16):
-        wish = {"kind": "find_holders", "type": f"pkg.Class{number}"}
-        post(f"{server}/api/v1/runs/crowded/requests", wish)
-    page = open_page("/runs/crowded", expect_failed_requests=True)
-    press(page, "census")
-    expect(words(page, "census")).to_contain_text("Not asked: 16 requests wait for run crowded")
-    training.answer_requests()
-    press(page, "census")
-    expect(words(page, "census")).to_have_text(WAITING)
-
-
-def test_a_server_that_is_gone_is_said_to_be_gone(own_server: OwnServer, open_page: Open) -> None:
-    training = MadeTraining(own_server.address, "alone")
-    training.start()
-    page = open_page("/runs/alone", address=own_server.address, expect_failed_requests=True)
-    expect(page.locator("#live")).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
-    own_server.stop()
+def test_a_server_that_is_gone_is_said_to_be_gone(train: Train, open_page: Open) -> None:
+    train("alone")
+    page = open_page("/runs/alone", expect_failed_requests=True)
+    expect(button(page, "census")).to_be_visible(timeout=PATIENCE_MS)
+    page.context.set_offline(True)
     press(page, "census")
     gone = "Not asked: the server does not answer."
     expect(words(page, "census")).to_have_text(gone)

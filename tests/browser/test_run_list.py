@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import urllib.request
 from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tests.browser.conftest import OwnServer
-from tests.browser.patience import PATIENCE_MS, draw_everything, eventually, fits, text_of, until
+from tests.browser.patience import PATIENCE_MS, draw_everything, fits, text_of, until
 from tests.browser.training import MadeTraining
 
 Open = Callable[..., Page]
 PROJECT = "many tries"
 LIST = "/?q=" + quote(f'project:"{PROJECT}"')
+REFRESH_MS = 4_000
 NAMES = ("try-one", "try-two", "try-three", "try-four")
 
 
@@ -136,6 +135,8 @@ def test_runs_are_sorted_and_grouped_by_the_head_of_a_column_or_by_a_choice(
     page.get_by_role("link", name="Run", exact=True).click()
     expect(head).to_have_attribute("aria-sort", "descending")
     assert names(page) == sorted(names(page), reverse=True)
+    # The script that sends a choice is there.
+    page.wait_for_load_state()
     page.get_by_label("Group runs").select_option("tag")
     expect(page).to_have_url(re.compile("group=tag&sort=-name"))
     page.get_by_role("link", name="long run").first.click()
@@ -165,6 +166,7 @@ def test_two_runs_are_deleted_and_brought_back_on_a_phone(
     assert set(NAMES) <= set(in_api(server))
 
 
+@pytest.mark.long
 def test_what_is_deleted_is_found_again_and_brought_back(
     tries: str, open_page: Open, server: str
 ) -> None:
@@ -224,33 +226,33 @@ def test_too_many_runs_are_refused_in_a_line(tries: str, open_page: Open) -> Non
     expect(page.get_by_text("an overlay takes up to 10")).to_be_visible()
 
 
-def is_at_rest(address: str) -> bool:
-    """Nothing is still being looked at: what is shown stays as it is for longer than a look takes to begin."""
-    before = text_of(address)
-    time.sleep(2.0)
-    return text_of(address) == before
-
-
 @pytest.mark.long
 def test_a_refresh_without_news_leaves_everything_where_it_is(
-    own_server: OwnServer, open_page: Open
+    train: Callable[..., MadeTraining], open_page: Open, server: str
 ) -> None:
     for number in range(30):
-        training = MadeTraining(own_server.address, f"run-{number}")
-        training.start()
-        training.finish()
-    eventually(lambda: is_at_rest(f"{own_server.address}/"))
-    page = open_page("/", address=own_server.address)
+        train(f"run-{number}", project="quiet").finish()
+    address = f"{server}/?q=project:quiet"
+    page = open_page("/docs")
+    # What is still being looked at is news, too.
+    same = text_of(address)
+    page.route(
+        lambda url: url == address,
+        lambda route: route.fulfill(body=same, content_type="text/html"),
+    )
+    page.clock.install()
+    page.goto(address)
     link = page.get_by_role("link", name="run-3", exact=True)
     link.focus()
     link.evaluate("element => { element.isTheSame = true; }")
     page.evaluate("scrollTo(0, 0)")
     for _ in range(2):
-        with page.expect_response(f"{own_server.address}/"):
-            pass
-    # With news it is drawn anew; the keyboard stays where it was, and so does the page.
+        with page.expect_response(address):
+            page.clock.fast_forward(REFRESH_MS)
     assert link.evaluate("element => element.isTheSame && element === document.activeElement")
-    training = MadeTraining(own_server.address, "newest")
-    training.start()
+    # With news it is drawn anew; the keyboard stays where it was, and so does the page.
+    page.unroute_all()
+    train("newest", project="quiet")
+    page.clock.fast_forward(REFRESH_MS)
     expect(page.get_by_role("link", name="newest", exact=True)).to_be_visible()
     assert page.evaluate("document.activeElement.matches('a.name') && scrollY === 0")

@@ -19,7 +19,6 @@ from tests.browser.patience import (
     until,
 )
 from tests.browser.test_accessibility import violations
-from tests.browser.training import MadeTraining, patch
 
 pytestmark = pytest.mark.long
 
@@ -43,29 +42,6 @@ def save(two_runs: None, open_page: Open, tmp_path: Path) -> Callable[[str], Pat
         return file
 
     return saved
-
-
-def test_what_is_left_of_a_killed_run_travels_as_a_file(
-    train: Callable[..., MadeTraining],
-    save: Callable[[str], Path],
-    open_far_away: Callable[..., Page],
-) -> None:
-    """Report 001 asks for four: the generation, the trend of memory, the last 50 lines, the last readings."""
-    training = train("post-mortem", 4)
-    said = training._event("log", "log", {"lines": [f"step {i}: loss 0.5" for i in range(50)]})
-    training._send([training._snapshot("manual", None, "checkpoint", events=(said,))])
-    reason = "memory: 191.20 GiB of its limit of 192.00 GiB at the last reading"
-    ended = {"state": "killed", "reason": reason, "ended_at": training.clock + 2}
-    patch(f"{training.server}/api/v1/runs/post-mortem", ended | {"instance": f"{training.run}-1"})
-    page = open_far_away(save("/runs/post-mortem"))
-    expect(page.locator("#end")).to_contain_text("191.20 GiB of its limit of 192.00 GiB")
-    expect(page.locator("main")).to_contain_text(re.compile(r"4 of \d+ generations"))
-    assert draw_everything(page) >= 3
-    expect(page.locator("#trend .trace").first).to_be_attached()
-    lines = page.locator("#lines tbody tr")
-    expect(lines).to_have_count(50)
-    expect(lines.last).to_contain_text("step 49: loss 0.5")
-    expect(page.locator("#end tbody tr").first).to_contain_text("GiB")
 
 
 @pytest.mark.parametrize("path", [RUN, COMPARISON])

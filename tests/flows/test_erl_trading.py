@@ -30,7 +30,7 @@ START_TOLERANCE = 2
 # One percent of what the training has resident without a leak; above it, rate and start must be right, too.
 LARGE_BYTES = 0.01 * 440 * 2**20
 # The others are trained by `make test-leaks` alone.
-IN_TEST_ALL: Final = ("old_population", "loss_graph")
+IN_TEST_ALL: Final = ("old_population",)
 # Of 16 generations on a busy machine the graph was counted twice or thrice, which may be too few to tell; of 28 it is
 # not. What the lists of a history keep is arrays, four fifths of the bytes: told so where those were counted enough.
 TOLD_AS_WELL = (("loss_graph", "container"), ("episode_history", "arrays"))
@@ -113,15 +113,6 @@ def _assert_start(verdict: dict[str, Any], right: Any) -> None:
     assert abs(start - right.started_at_generation) <= START_TOLERANCE, told(verdict)
 
 
-def test_a_kept_loss_is_told_with_its_graph_or_what_keeps_it(trained: Train) -> None:
-    _, verdict = trained("loss_graph")
-    kinds = {
-        RIGHT_ANSWERS["loss_graph"].kind,
-        *(told for leak, told in TOLD_AS_WELL if leak == "loss_graph"),
-    }
-    assert verdict["findings"][0]["kind"] in kinds, told(verdict)
-
-
 @pytest.mark.leaks
 def test_a_loss_kept_for_long_is_told_with_its_graph(server: Server, tmp_path: Path) -> None:
     leaks = ("loss_graph",)
@@ -194,14 +185,6 @@ def test_the_leaking_and_the_fixed_run_compare_as_fixed(server: Any, trained: Tr
     assert found["growth_bytes_per_generation"]["change_percent"] < -80
     assert "%" in found["summary"]
     assert [finding["phase"] for finding in found["findings"]["gone"]][:1] == ["evolve_population"]
-
-
-def test_the_gate_closes_when_the_run_after_leaks(server: Any, trained: Train) -> None:
-    trained("old_population")
-    trained()
-    gate = "--fail-on=leaking,worse"
-    assert compare(server, "old-population", "no-leak", gate).returncode == 0
-    assert compare(server, "no-leak", "old-population", gate).returncode == 3
 
 
 @pytest.mark.leaks

@@ -1,6 +1,6 @@
 """A training that the kernel kills for memory: the run says so, and shows the last snapshot before.
 
-In a real memory group where this machine lets us make one; and in one that only looks so to Leakline, with a kill of
+In a real memory group where this machine lets us make one; else in one that only looks so to Leakline, with a kill of
 ours at its limit.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-pytestmark = [pytest.mark.flow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(300), pytest.mark.long]
 
 MIB: Final = 2**20
 LIMIT: Final = 400 * MIB
@@ -84,20 +84,18 @@ def memory_group() -> Iterator[Path]:
         group.rmdir()
 
 
-@pytest.fixture(params=["real", "simulated"])
-def enter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture
+def enter(tmp_path: Path) -> Iterator[str]:
     """The lines by which a training enters its group."""
-    if request.param == "simulated":
-        folder = tmp_path / "group"
-        folder.mkdir()
-        yield ENTER_SIMULATED.format(folder=str(folder), limit=LIMIT)
-        return
     with contextlib.ExitStack() as stack:
         try:
             group = stack.enter_context(memory_group())
-        except OSError as error:
-            pytest.skip(f"this machine lets nobody make a memory group ({error})")
-        yield ENTER_REAL.format(procs=str(group / "cgroup.procs"))
+        except OSError:
+            folder = tmp_path / "group"
+            folder.mkdir()
+            yield ENTER_SIMULATED.format(folder=str(folder), limit=LIMIT)
+        else:
+            yield ENTER_REAL.format(procs=str(group / "cgroup.procs"))
 
 
 @pytest.fixture
@@ -143,11 +141,10 @@ def check(server: Any, run: str, generations: list[float]) -> None:
     assert last["time"] > generations[-1] - 1.0
 
 
-@pytest.mark.long
 def test_the_next_start_tells_that_the_run_was_killed_for_memory(
-    server: Any, train: Any, tmp_path: Path, eventually: Any, request: pytest.FixtureRequest
+    server: Any, train: Any, tmp_path: Path, eventually: Any
 ) -> None:
-    name = f"killed-{request.node.callspec.id}"
+    name = "killed-for-memory"
     generations = train(server.address, name)
     script = tmp_path / "next.py"
     script.write_text(
@@ -165,11 +162,10 @@ def test_the_next_start_tells_that_the_run_was_killed_for_memory(
     check(server, name, generations)
 
 
-@pytest.mark.long
 def test_sync_tells_it_and_brings_what_no_server_heard(
-    server: Any, train: Any, tmp_path: Path, request: pytest.FixtureRequest
+    server: Any, train: Any, tmp_path: Path
 ) -> None:
-    name = f"unheard-{request.node.callspec.id}"
+    name = "unheard"
     generations = train("http://127.0.0.1:9", name)
     spool = str(tmp_path / ".leakline" / name)
     assert "killed (memory" in command(tmp_path, server.address, "sync", spool)

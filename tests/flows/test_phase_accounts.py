@@ -1,4 +1,4 @@
-"""50 MiB a generation, planted in each phase of a real training in turn: booked there, to the sum, and ranked first."""
+"""50 MiB a generation, planted in a phase of a real training: booked there, to the sum, and ranked first."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from .conftest import page_of, rows_of, train
 pytestmark = pytest.mark.flow
 MIB = 2**20
 PLANTED = 50 * MIB
-PHASES = ("collect", "train", "evaluate")
 GENERATIONS = 8
 
 TRAINING = """
 import sys
 import leakline
 
-where, generations, kept = sys.argv[1], int(sys.argv[2]), []
-run = leakline.init(project="books", name=where, quiet=True)
-for generation in range(generations):
+kept = []
+run = leakline.init(project="books", quiet=True)
+for generation in range(int(sys.argv[1])):
     with run.generation(generation):
         for phase in ("collect", "train", "evaluate"):
             with run.phase(phase):
                 # Every phase takes as much; one keeps it.
                 taken = bytearray(b"1") * (50 << 20)
-                if phase == where:
+                if phase == "train":
                     kept.append(taken)
                 del taken
 run.finish()
@@ -42,14 +41,11 @@ def at_ends(server: Any, run: str, name: str) -> dict[int, float]:
     return dict(zip(map(int, item["x"]), item["last"], strict=True))
 
 
-@pytest.mark.parametrize(
-    "where", ["train", *(pytest.param(p, marks=pytest.mark.long) for p in ("collect", "evaluate"))]
-)
 def test_what_one_phase_keeps_is_on_its_line_and_the_lines_are_the_whole(
-    server: Any, tmp_path: Path, where: str
+    server: Any, tmp_path: Path
 ) -> None:
-    run = f"phases-{where}"
-    assert train(server, tmp_path, run, TRAINING, where, GENERATIONS) == 0
+    run = "phases"
+    assert train(server, tmp_path, run, TRAINING, GENERATIONS) == 0
     verdict = server.verdict(run, GENERATIONS)
 
     phase_accounts = server.get(f"/runs/{run}/phases")
@@ -58,8 +54,8 @@ def test_what_one_phase_keeps_is_on_its_line_and_the_lines_are_the_whole(
     for i, generation in enumerate(phase_accounts["generations"]):
         # To the byte.
         assert sum(line[i] for line in lines.values()) == phase_accounts["total"][i], generation
-        assert lines[where][i] == pytest.approx(PLANTED, rel=0.1), generation
-        for other in set(PHASES) - {where}:
+        assert lines["train"][i] == pytest.approx(PLANTED, rel=0.1), generation
+        for other in ("collect", "evaluate"):
             # A phase that gives all back may keep what its first execution warmed up.
             assert abs(lines[other][i]) < (0.1 if i else 0.3) * PLANTED, (generation, other)
 
@@ -69,7 +65,7 @@ def test_what_one_phase_keeps_is_on_its_line_and_the_lines_are_the_whole(
     for i, (before, after) in enumerate(pairwise(ends), 1):
         assert phase_accounts["total"][i] == pytest.approx(after - before, abs=MIB), i
 
-    assert verdict["findings"][0]["phase"] == where, verdict["summary"]
+    assert verdict["findings"][0]["phase"] == "train", verdict["summary"]
     rows = rows_of(page_of(server, f"/runs/{run}"), "phases")
-    (row,) = (row for row in rows if where in row.split())
+    (row,) = (row for row in rows if "train" in row.split())
     assert re.search(r"\+(4[5-9]|5[0-5])\.\d\d MiB", row), row

@@ -86,13 +86,17 @@ def has_begun(server: Any, run: str) -> Callable[[], bool]:
     return ask
 
 
-def test_holders_and_a_census_come_back(server: Any, eventually: Any, start: Start) -> None:
+def test_holders_and_a_census_come_back_and_what_cannot_be_done_is_said(
+    server: Any, eventually: Any, start: Start
+) -> None:
     process = start("asked-holders")
     eventually(has_begun(server, "asked-holders"), 60.0)
     search = asked(server, "asked-holders", kind="find_holders", type="__main__.Agent")
     census = asked(server, "asked-holders", kind="census")
     unknown = asked(server, "asked-holders", kind="find_holders", type="no.such.Class")
-    wanted = {search: "done", census: "done", unknown: "nothing found"}
+    cleanup = asked(server, "asked-holders", kind="cleanup")
+    refusal = "refused: no cleanup is registered for it"
+    wanted = {search: "done", census: "done", unknown: "nothing found", cleanup: refusal}
     eventually(lambda: outcomes(server, "asked-holders") == wanted, 60.0)
     holders = server.get("/runs/asked-holders/holders")["items"]
     found = [(h["type"], h["path"], h["count"]) for h in holders if h["type"] == "__main__.Agent"]
@@ -130,17 +134,5 @@ def test_a_cleanup_runs_and_what_it_freed_comes_back(
     (cleaned,) = told("cleanup")
     assert (cleaned["name"], cleaned["data"]["because"]) == ("population", "it was asked for")
     assert cleaned["data"]["counts"]["__main__.Agent"] == [40, 0]
-    process.communicate("x", timeout=60)
-    assert process.returncode == 0
-
-
-def test_a_training_that_registered_no_cleanup_refuses_it(
-    server: Any, eventually: Any, start: Start
-) -> None:
-    process = start("asked-nothing")
-    eventually(has_begun(server, "asked-nothing"), 60.0)
-    number = asked(server, "asked-nothing", kind="cleanup")
-    refused = {number: "refused: no cleanup is registered for it"}
-    eventually(lambda: outcomes(server, "asked-nothing") == refused, 60.0)
     process.communicate("x", timeout=60)
     assert process.returncode == 0

@@ -42,7 +42,8 @@ class Numbers(Dataset):
 
 def main():
     loader = DataLoader(
-        Numbers(), batch_size=8, num_workers=2, multiprocessing_context={method!r}, persistent_workers={persistent},
+        Numbers(), batch_size=8, num_workers={workers}, persistent_workers={persistent},
+        multiprocessing_context={method!r},
     )
     for epoch in range(2):
         with run.epoch(epoch), run.phase("train"):
@@ -56,26 +57,20 @@ if __name__ == "__main__":
     main()
 """
 
-# Without restarts the ranks talk to each other; a process group that is made anew meets its own ports of before.
+# The launcher needs torch; of its ranks only the environment matters to us.
 RANK = """
 import os, signal, time
 import leakline
-import torch
-import torch.distributed as dist
 
 rank, restart = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-talk = os.environ["TORCHELASTIC_MAX_RESTARTS"] == "0"
-if talk:
-    dist.init_process_group("gloo")
 run = leakline.init(project="torchrun", quiet=True)
 for generation in range(6 * restart, 12):
     with run.generation(generation), run.phase("train"):
-        if talk:
-            dist.all_reduce(torch.ones(1))
+        pass
     if restart == 0 and generation == 7:
-        time.sleep(1 + 60 * (rank == 0 and not talk))
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        # Both are well on their way when one is killed; the other is ended by the launcher.
+        time.sleep(60 if rank == 0 else 1)
+        os.kill(os.getpid(), signal.SIGKILL)
 run.finish()
 """
 
@@ -115,7 +110,7 @@ def test_ranks_of_a_launch_that_is_restarted_are_two_attempts_of_one_run(
     assert done.returncode == 0, done.stderr
     found = recorded(tmp_path)
     ends = {key: end for key, (_, _, end) in found.items()}
-    assert ends.pop((0, 1)) in ("failed", "terminated")
+    assert ends.pop((0, 1)) == "terminated"
     # It could not say so; the next start of its rank may have found what it left.
     assert ends.pop((1, 1)) in (None, "silent", "killed")
     assert ends == {(0, 2): "finished", (1, 2): "finished"}
@@ -138,9 +133,9 @@ def test_a_rank_that_dies_leaves_its_run_unfinished(
     assert launched(tmp_path, server, restarts=0).returncode != 0
     found = recorded(tmp_path)
     assert set(found) == {(0, 1), (1, 1)}
-    # Killed without a word; the other one fails on it, or is told to end by the launcher, whichever comes first.
+    # Killed without a word; the other is told to end by the launcher.
     assert found[1, 1][2] is None
-    assert found[0, 1][2] in ("failed", "terminated")
+    assert found[0, 1][2] == "terminated"
     (run,) = {run for run, _, _ in found.values()}
     rank = eventually(
         lambda: [p for p in server.get(f"/runs/{run}")["processes"] if p["end_state"]]
@@ -149,12 +144,15 @@ def test_a_rank_that_dies_leaves_its_run_unfinished(
     assert server.get(f"/runs/{run}")["state"] != "finished"
 
 
-@pytest.mark.parametrize(("method", "persistent"), [("fork", False), ("spawn", True)])
+# A worker that is spawned imports torch again.
+@pytest.mark.parametrize(
+    ("method", "persistent", "workers"), [("fork", False, 2), ("spawn", True, 1)]
+)
 def test_workers_of_a_data_loader_start_no_second_run(
-    tmp_path: Path, method: str, persistent: bool
+    tmp_path: Path, method: str, persistent: bool, workers: int
 ) -> None:
     script = tmp_path / "train.py"
-    script.write_text(LOADER.format(method=method, persistent=persistent))
+    script.write_text(LOADER.format(method=method, persistent=persistent, workers=workers))
     done = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, env=clean_environment(), capture_output=True,
         text=True, timeout=100, check=False,

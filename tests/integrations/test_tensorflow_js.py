@@ -73,7 +73,7 @@ def pages(tensorflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="module")
 def address(pages: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that lets the pages in."""
-    with serving(tmp_path_factory.mktemp("server"), LEAKLINE_ALLOWED_ORIGINS=pages[1]) as (at, _):
+    with serving(tmp_path_factory.mktemp("server"), LEAKLINE_ALLOWED_ORIGINS=pages[1]) as at:
         yield at
 
 

@@ -18,5 +18,10 @@ def node() -> str:
 def test_the_javascript_helpers_do_what_their_tests_say() -> None:
     files = sorted(map(str, HERE.glob("*.test.js")))
     assert files
-    done = subprocess.run([node(), "--test", *files], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [node(), "--test", f"--test-concurrency={len(files)}", *files],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
