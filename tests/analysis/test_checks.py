@@ -106,6 +106,13 @@ def test_a_fix_that_works_keeps_its_promises(seed: int) -> None:
     assert {check.state for check in found.values()} == {"holds"}
 
 
+@pytest.mark.parametrize(("leaks", "state"), [((), "holds"), ((Leak(TRAIN, 20 * MIB),), "broken")])
+def test_a_promise_of_no_growth_means_none_that_matters(
+    leaks: tuple[Leak, ...], state: str
+) -> None:
+    assert checked(with_fix(Training(leaks=leaks).history(), {GROWTH: 0}))[GROWTH].state == state
+
+
 def test_what_one_phase_takes_and_another_gives_back_is_no_growth() -> None:
     lent = (Leak(TRAIN, 20 * MIB), Leak(EVOLVE, -20 * MIB))
     found = checked(with_fix(Training(leaks=lent).history(), {PHASE_GROWTH: 5 * MIB}))

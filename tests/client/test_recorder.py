@@ -9,13 +9,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from tests.client.spools import END, PROCESS, SERVER, batch, numbers, sequences, snapshot, spool
 
 import leakline
 from leakline.cli import main
+from leakline.errors import SpoolError
 from leakline.runtime import threads
 from leakline.snapshot import Batch, Snapshot
 from leakline.transport.batching import VALUES_AT_ONCE
@@ -216,6 +217,27 @@ def test_what_memory_drops_while_it_is_being_sent_is_not_counted_twice() -> None
     assert memory.waiting() + sum(memory.lost().values()) == 20 - 4
     batches, _ = memory.unsent()
     assert numbers(batches) == list(range(15, 21))
+
+
+def test_a_file_that_cannot_be_read_any_more_is_left_for_memory_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    outbox = SafeOutbox(spool(tmp_path), said.append)
+    outbox.append(batch(1))
+    closed = SpoolError(tmp_path, "cannot be read (the program closes it)")
+
+    def unreadable(_limit: int) -> NoReturn:
+        raise closed
+
+    monkeypatch.setattr(outbox.file, "unsent", unreadable)
+    assert outbox.unsent()[0] == []
+    outbox.append(batch(2))
+    batches, _ = outbox.unsent()
+    assert numbers(batches) == [2]
+    assert said == [str(closed)]
+    # Of the first, which waits in the file, the account is kept.
+    assert outbox.waiting() == 2
 
 
 @pytest.mark.long

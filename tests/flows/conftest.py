@@ -30,7 +30,7 @@ TRAINING_SECONDS: Final = 400.0
 CRITIC_STEPS: Final = 1
 # Trained as the example is shipped; what these learn is compared with no other training.
 AS_SHIPPED: Final = (("loss_history",), ("figures",), ("deepcopied_checkpoints",))
-# A machine half as fast as others counts as often as they do by default.
+# Generations this short leave too little of the default for the counts of a usual one.
 OVERHEAD: Final = "0.05"
 # Graphs are looked at between the steps of autograd alone: within that, too seldom in generations of a second.
 OF_GRAPHS: Final = "0.1"
