@@ -33,8 +33,8 @@
  * @property {typeof globalThis.fetch} [fetch] in place of the runtime's
  * @property {() => number} [clock] in place of the runtime's, in seconds
  */
-/** @typedef {{sequence?: number, time: number, kind: string, name: string, generation: number | null, phase: string | null, data: object}} Told */
-/** @typedef {{time: number, monotonic: number, generation: number | null, phase: string | null, label: string, kind: string, series: Record<string, number>, events: Told[]}} Row */
+/** @typedef {{sequence?: number, time: number, kind: string, name: string, generation: number | null, phase: string | null, data: object}} RunEvent */
+/** @typedef {{time: number, monotonic: number, generation: number | null, phase: string | null, label: string, kind: string, series: Record<string, number>, events: RunEvent[]}} Row */
 /** @typedef {{tensors: number, bytes: number, band: Band}} Reading */
 /** @typedef {{rows: Row[], first: number, count: number, text: string, again: boolean, carried: boolean}} Sent A batch, as it stays until the server has it. */
 
@@ -46,8 +46,8 @@ export const TENSOR = "tf.Tensor";
 const QUEUE_LIMIT = 2_000; // snapshots that wait while no server answers
 const BATCH_LIMIT = 100; // snapshots sent together
 const EVENT_LIMIT = 500; // events that wait with them
-const PHASE_LIMIT = 200; // phase ends sent of one generation
-const PATH_LIMIT = 256; // phases of a run whose time is sent
+const PHASE_LIMIT = 200; // phase ends sent per generation
+const PATH_LIMIT = 256; // phases per run whose time is sent
 const NAME_LIMIT = 200; // names of phases, marks, gauges
 const GAUGE_LIMIT = 64;
 const CONFIG_BYTES = 65_536; // a server refuses twice as much
@@ -105,9 +105,9 @@ export class Run {
     this._phases = /** @type {string[][]} */ ([]);
     this._spent = new Map(); // path -> seconds in this generation
     this._paths = new Set();
-    this._told = 0; // phase ends of this generation
+    this._phaseEnds = 0; // phase ends of this generation
     this._gauges = new Map();
-    this._events = /** @type {Told[]} */ ([]);
+    this._events = /** @type {RunEvent[]} */ ([]);
     this._band = /** @type {Band} */ ("normal");
     this._warned = new Map(); // band -> when
     this._above = 0; // steps above the high limit since a band was reported
@@ -246,7 +246,7 @@ export class Run {
     if (this._busy.size) await within(FINISH_SECONDS, Promise.all([...this._busy]));
     this._safely(() => {
       this._close();
-      this._tellSteps();
+      this._reportSteps();
       this._take("finish", "finish");
     });
     this._on = false;
@@ -312,7 +312,7 @@ export class Run {
     this._take("generation_end", `${this._title()}: end`, null, series);
     this._generation = null;
     this._spent.clear();
-    this._told = 0;
+    this._phaseEnds = 0;
     this._cost = 0;
     this._look();
     this._runDue();
@@ -324,8 +324,8 @@ export class Run {
     // A name that is new each time would be a series of its own each time.
     if (this._paths.has(path)) this._spent.set(path, (this._spent.get(path) ?? 0) + seconds);
     if (error !== undefined) this._addEvent("exception", path, { type: error?.constructor?.name ?? typeof error }, path);
-    this._told += 1;
-    if (this._told > PHASE_LIMIT) return this._lose("phase_limit");
+    this._phaseEnds += 1;
+    if (this._phaseEnds > PHASE_LIMIT) return this._lose("phase_limit");
     const where = this._generation === null ? "" : `${this._title()}: `;
     this._take("phase_end", `${where}after ${path}`, path);
   }
@@ -364,7 +364,7 @@ export class Run {
     this._events.push({ time: this._settings.time(), kind, name: name.slice(0, NAME_LIMIT) || kind, generation: this._generation, phase, data });
   }
 
-  /** What TensorFlow.js says. Whether it is sure of it is recorded when that changes, as with another backend. @returns {any} */
+  /** What TensorFlow.js says. Whether it calls its bytes reliable is recorded whenever that changes, as with another backend. @returns {any} */
   _memory() {
     const memory = this._settings.tf.memory();
     const unreliable = memory.unreliable === true;
@@ -391,13 +391,13 @@ export class Run {
       // A count that goes back and forth over a limit in each step is reported once in a while.
       if (this._now() - (this._warned.get(band) ?? -Infinity) >= Math.max(1, this._settings.intervalSeconds)) {
         this._warned.set(band, this._now());
-        this._tellBand(worse, { tensors, bytes, band });
+        this._reportBand(worse, { tensors, bytes, band });
       }
     }
     return { tensors, bytes, band };
   }
 
-  _tellBand(/** @type {boolean} */ worse, /** @type {Reading} */ { tensors, bytes, band }) {
+  _reportBand(/** @type {boolean} */ worse, /** @type {Reading} */ { tensors, bytes, band }) {
     const bands = /** @type {Bands} */ (this._settings.bands);
     const times = Math.floor(tensors / (bands.elevated + 1));
     const often = times >= 2 ? `, ${times} times as many as normal` : "";
@@ -414,7 +414,7 @@ export class Run {
   }
 
   /** Steps above the limit that no event of a band has reported: the count has stayed there to the end. */
-  _tellSteps() {
+  _reportSteps() {
     if (!this._above || !this._settings.bands) return;
     const text = `${this._above} steps above ${this._settings.bands.high} tensors since a band was last reported`;
     this._addEvent("mark", "tensors at the end", { text, steps_above_high: this._above });
@@ -473,11 +473,11 @@ export class Run {
       failed = /** @type {any} */ (error)?.constructor?.name ?? "Error";
     }
     each.running = false;
-    this._safely(() => this._tellCleanup(name, each, because, before, failed, this._now() - began));
+    this._safely(() => this._reportCleanup(name, each, because, before, failed, this._now() - began));
     return !failed;
   }
 
-  _tellCleanup(/** @type {string} */ name, /** @type {any} */ each, /** @type {string} */ because, /** @type {any} */ before, /** @type {string} */ failed, /** @type {number} */ seconds) {
+  _reportCleanup(/** @type {string} */ name, /** @type {any} */ each, /** @type {string} */ because, /** @type {any} */ before, /** @type {string} */ failed, /** @type {number} */ seconds) {
     const after = this._settings.tf.memory();
     this._addEvent("cleanup", name, {
       before_bytes: before.numBytes, after_bytes: after.numBytes, freed_bytes: before.numBytes - after.numBytes, seconds, because,

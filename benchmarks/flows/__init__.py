@@ -1,1 +1,1 @@
-"""How many files and Python calls lie on the way of a reading, a batch, an examination and a message."""
+"""How many files and Python calls a reading, a batch, an examination and a message take."""

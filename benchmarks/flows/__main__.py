@@ -1,14 +1,15 @@
-"""How many files and Python calls lie on the way from a phase end to the database, the verdict and the message.
+"""How many files and Python calls a phase end, a batch, an examination and a message take.
 
     make bench-flows                  prints the table, then what is held
-    make bench-flows CHECK=1          ends with 1 when a way is longer than its aim
+    make bench-flows CHECK=1          ends with 1 when a path exceeds its target
 
     BENCH_ARGS="--json FILE --markdown FILE"
 
 Counts, not times: they differ little from one machine to the next. A small training leaks into a server in this
-process; the calls of each thread are counted by themselves, once everything has been called a few times. A file is on
-the way of a reading when at least half of the readings enter it. Files of probes are left out: each probe is one. The
-run that is examined is made up, the same each time: sixty series, six snapshots in each generation, one leak.
+process; the calls of each thread are counted by themselves, once everything has been called a few times. A file is
+part of the path of a reading when its functions are called at least half as often as there are readings. Files of
+probes are left out: each probe is one. The run that is examined is made up, the same each time: sixty series, six
+snapshots in each generation, one leak.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from leakline.transport.sender import announcement
 from leakline_server.app import create_app
 from leakline_server.client_connections import Connection
 from leakline_server.config import Config
+from leakline_server.store import leases
 from leakline_server.store.engine import Engine
 from leakline_server.workers.examination_worker import Examiner, Wakes
 
@@ -80,7 +82,7 @@ class _Receiver(http.server.BaseHTTPRequestHandler):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class CodePath:
     """What is counted: ``units`` times the same, by one thread. ``most_files`` and ``most_calls`` are the aims."""
 
     name: str
@@ -170,39 +172,53 @@ def _sent(address: str) -> str:
     return history.run
 
 
-def _ways() -> Iterator[Way]:
+def _paths() -> Iterator[CodePath]:
     calls, examining = Calls(), Calls()
-    with (
-        tempfile.TemporaryDirectory() as name,
-        calls.watch(),
-        _receiving() as receiver,
-        _serving(Path(name), receiver.server_port) as (engine, address),
-    ):
-        run = leakline.init(
-            "flows", name="flows", server=address, mode="online", quiet=True, directory=name
-        )
-        _train(run, range(STARTED_AFTER))
-        with calls.counted():
-            _train(run, range(STARTED_AFTER, GENERATIONS))
-        run.finish()
-        _until(lambda: _Receiver.taken, "no message arrives")
-        made_up = _sent(address)
+    with tempfile.TemporaryDirectory() as name:
+        with (
+            calls.watch(),
+            _receiving() as receiver,
+            _serving(Path(name), receiver.server_port) as (engine, address),
+        ):
+            run = leakline.init(
+                "flows", name="flows", server=address, mode="online", quiet=True, directory=name
+            )
+            _train(run, range(STARTED_AFTER))
+            with calls.counted():
+                _train(run, range(STARTED_AFTER, GENERATIONS))
+            of, delivering = calls.take(), _Receiver.taken
+            with calls.counted():
+                run.finish()
+                _until(lambda: _Receiver.taken > delivering, "no message arrives")
+                time.sleep(PAUSE_SECONDS)
+                messages = _Receiver.taken - delivering
+            made_up = _sent(address)
+            _until(lambda: _is_examined(engine, made_up), "the server does not examine the run")
+        # By nobody else now, and with nothing kept of the look before.
         with examining.watch(), examining.counted():
             Examiner(engine, PATIENCE_SECONDS, Wakes(_nobody, lambda: None)).examine(made_up)
     ends = (GENERATIONS - STARTED_AFTER) * (len(PHASES) + 1)
-    sent = calls.of["leakline-sender"].of("sender.py", "_send")
-    yield Way("a phase end, training thread", calls.of[MAIN], ends, 8)
-    yield Way("a snapshot, recorder thread", calls.of["leakline-recorder"], ends, 9)
-    yield Way("a batch, sender thread", calls.of["leakline-sender"], sent, 8)
-    yield Way("a batch, the server's event loop", calls.of[LOOP], sent, 8)
-    yield Way("a batch, the server's writer thread", calls.of["leakline-writer"], sent, 10)
-    yield Way(
-        f"an examination of {GENERATIONS} generations", examining.of[MAIN], 1, 40, most_calls=50_000
+    sent = of["leakline-sender"].of("sender.py", "_send")
+    yield CodePath("a phase end, training thread", of[MAIN], ends, 8)
+    yield CodePath("a snapshot, recorder thread", of["leakline-recorder"], ends, 9)
+    yield CodePath("a batch, sender thread", of["leakline-sender"], sent, 8)
+    yield CodePath("a batch, the server's event loop", of[LOOP], sent, 8)
+    yield CodePath("a batch, the server's writer thread", of["leakline-writer"], sent, 10)
+    yield CodePath(
+        f"an examination of {GENERATIONS} generations",
+        examining.take()[MAIN],
+        1,
+        40,
+        most_calls=50_000,
     )
-    delivering = next(
-        count for name, count in calls.of.items() if name.startswith("leakline-deliver-")
+    yield CodePath(
+        "a message, the thread that delivers it", calls.take()["leakline-deliver-1"], messages, 10
     )
-    yield Way("a message, the thread that delivers it", delivering, _Receiver.taken, 10)
+
+
+def _is_examined(engine: Engine, run: str) -> bool:
+    found = leases.examined(engine, run)
+    return found is not None and 0 < found.revision <= found.examined
 
 
 def _nobody(_run: str) -> None:
@@ -210,17 +226,17 @@ def _nobody(_run: str) -> None:
 
 
 def measure() -> list[Part]:
-    ways = list(_ways())
+    paths = list(_paths())
     return [
         Part(
-            "what lies on each way, files without probes",
-            [way.line() for way in ways],
-            [figure for way in ways for figure in way.figures()],
+            "files and Python calls per path; probes count among the calls alone",
+            [path.line() for path in paths],
+            [figure for path in paths for figure in path.figures()],
         )
     ]
 
 
-PROGRAM: Final = Program("flows", __doc__, {"ways": measure}, shortened=False)
+PROGRAM: Final = Program("flows", __doc__, {"paths": measure}, shortened=False)
 
 
 def main() -> int:

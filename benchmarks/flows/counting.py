@@ -39,7 +39,7 @@ class Count:
         )
 
     def files(self, units: int) -> list[str]:
-        """Those that at least every second of ``units`` enters: what happens now and then is not on the way."""
+        """Files whose functions are called at least half as often as there are ``units``: none that is rarely entered."""
         entered: Counter[str] = Counter()
         for (path, _), count in self.functions.items():
             entered[path] += count
@@ -50,13 +50,18 @@ class Calls:
     """By the name of the thread. Threads that start after `watch` has begun are counted, and the one that calls it."""
 
     def __init__(self) -> None:
-        self.of: defaultdict[str, Count] = defaultdict(Count)
+        self._of: defaultdict[str, Count] = defaultdict(Count)
         self._counts = False
 
     def _note(self, frame: FrameType, event: str, _argument: Any) -> None:
         if event == "call" and self._counts and frame.f_code.co_filename.startswith(_ROOTS):
             code = frame.f_code
-            self.of[threading.current_thread().name].functions[code.co_filename, code.co_name] += 1
+            self._of[threading.current_thread().name].functions[code.co_filename, code.co_name] += 1
+
+    def take(self) -> dict[str, Count]:
+        """What was counted since this was called last."""
+        taken, self._of = dict(self._of), defaultdict(Count)
+        return taken
 
     @contextmanager
     def watch(self) -> Iterator[None]:

@@ -78,7 +78,7 @@ def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
 
 
 def _bring_to_this_version(engine: Engine) -> None:
-    """Only an empty one: an older server that runs on it could not write any more. Raises OlderDatabase."""
+    """Only an empty one: an older server that runs on it could not write any more. Raises _OlderDatabase."""
     found = current(engine)
     if found is not None and found in revisions(MIGRATIONS)[:-1]:
         raise _OlderDatabase(

@@ -442,10 +442,10 @@ def teeth(floors: Sequence[float]) -> list[Value]:
 
 
 def test_after_the_last_floor_but_one_nothing_more_is_known() -> None:
-    alongside = outside_tensors(timeline(teeth([10, 20, 30, 40, 50])))
+    outside = outside_tensors(timeline(teeth([10, 20, 30, 40, 50])))
     # Floors at 1, 3, 5, 7 and 9; that of 7 is the last but one.
-    assert (alongside.known_until, alongside.longest_gap) == (8, 2)
-    assert [value / MIB for value in alongside.kept] == [10, 10, 15, 20, 25, 30, 35, 40, 40, 40]
+    assert (outside.known_until, outside.longest_gap) == (8, 2)
+    assert [value / MIB for value in outside.kept] == [10, 10, 15, 20, 25, 30, 35, 40, 40, 40]
     assert final_until(timeline(teeth([10, 20, 30, 40, 50])), 10) == 6
     assert final_until(timeline(teeth([10, 20, 30, 40, 50])), 8) == 4
     assert final_until(timeline(teeth([10, 20])), 4) == 0

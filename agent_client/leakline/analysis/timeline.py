@@ -146,14 +146,10 @@ class Timeline:
         return [None if row is None else column[row] for row in self._rows_for(name, column)]
 
     @cached_property
-    def _take_ends(self) -> Callable[[Sequence[Value]], Sequence[Value]]:
-        """Takes the readings at the ends of generations out of a column."""
+    def end_readings(self) -> Callable[[Sequence[Value]], Sequence[Value]]:
+        """Takes the readings at the ends of generations out of a column, as read."""
         rows = self.end_rows
         return itemgetter(*rows) if len(rows) > 1 else lambda column: [column[row] for row in rows]
-
-    def end_readings(self, column: Sequence[Value]) -> Sequence[Value]:
-        """The readings of a column at the ends of the generations, as read."""
-        return self._take_ends(column)
 
     def at_ends(self, column: Sequence[Value]) -> list[Value]:
         """As values, of a column that is worked out: one entry for each snapshot, read at the ends of generations."""

@@ -309,9 +309,9 @@ def _keep(database: Path) -> Path:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         connection.execute("PRAGMA journal_mode=DELETE").fetchone()
     for name in ("", *COMPANIONS):
-        companion = _companion(database, name)
-        if companion.exists():
-            _keep_as(companion, _companion(kept, name))
+        file = _companion(database, name)
+        if file.exists():
+            _keep_as(file, _companion(kept, name))
     return kept
 
 

@@ -90,11 +90,11 @@ def lag_one_correlation(values: Sequence[float]) -> float:
     if n < 4:
         return 0.0
     mean = sum(values) / n
-    off = [v - mean for v in values]
-    spread = sum([v**2 for v in off])
+    deviations = [v - mean for v in values]
+    spread = sum([v**2 for v in deviations])
     if spread <= 0:
         return 0.0
-    return sum([a * b for a, b in pairwise(off)]) / spread
+    return sum([a * b for a, b in pairwise(deviations)]) / spread
 
 
 def theil_sen(x: Sequence[float], y: Sequence[float]) -> Slope:

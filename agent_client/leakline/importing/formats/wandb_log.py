@@ -118,7 +118,7 @@ class _NotProtobuf(ValueError):
 
 
 def _fields_of(message: bytes) -> Iterator[tuple[int, Value]]:
-    """(number, value) in the order of the message. Raises NotProtobuf."""
+    """(number, value) in the order of the message. Raises _NotProtobuf."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
