@@ -39,7 +39,7 @@ class Count:
         )
 
     def files(self, units: int) -> list[str]:
-        """Files whose functions are called at least half as often as there are ``units``: none that is rarely entered."""
+        """Files whose functions are called at least half as often as there are ``units``, so nothing rare."""
         entered: Counter[str] = Counter()
         for (path, _), count in self.functions.items():
             entered[path] += count

@@ -24,9 +24,9 @@ from leakline.analysis.status import ACTIVE, step
 from leakline.analysis.timeline import timelines_of
 from leakline.analysis.timeline_analysis import TimelineAnalysis
 
-GENERATIONS = 60
-RUNS_PER_FAMILY = 10
-LEAKS_PER_FAMILY = 8
+GENERATIONS = 90
+RUNS_PER_FAMILY = 20
+LEAKS_PER_FAMILY = 12
 SEED = 20
 
 

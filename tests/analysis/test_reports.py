@@ -411,7 +411,7 @@ def test_the_interval_of_the_first_leaking_generation_holds_the_truth(
     made: Callable[[random.Random, int], tuple[int, RunHistory]],
 ) -> None:
     inside, errors, widths = [], [], []
-    for seed in range(60):
+    for seed in range(500):
         start, history = made(random.Random(seed), seed)
         found = examine(history).findings[0].started_at_generation
         assert found is not None, seed

@@ -539,6 +539,22 @@ def higher_than_ever() -> int:
     return int(samples[PEAK] - samples["process.rss_bytes"]) + (200 + next(_ODD)) * MIB
 
 
+def test_a_new_high_that_is_freed_within_the_phase_is_its_peak(started: Started) -> None:
+    run = started()
+    high = higher_than_ever()
+    with run.phase("quiet"):
+        pass
+    with run.phase("rises"):
+        rise(high)
+    with run.phase("quiet again"):
+        pass
+    run.finish()
+    told = above_resident(recorded(), PEAK)
+    assert told["rises"] == pytest.approx(high, rel=0.1)
+    assert told["quiet"] < 50 * MIB
+    assert told["quiet again"] < 50 * MIB
+
+
 def test_a_lower_peak_is_seen_when_a_background_reading_fell_into_it(started: Started) -> None:
     run = started()
     rise(higher_than_ever())

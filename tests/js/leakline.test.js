@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 
 import { bandOf, BANDS, init, toWire } from "../../agent_client/js/leakline.js";
+import { bytes, count, inUnits, useDecimal } from "../../static/js/formats.js";
 import { begin, fakeServer, fakeTf, listen } from "./training.js";
 
 test("a band begins above its limit", () => {
@@ -320,6 +321,24 @@ test("each band that is worse than normal is told with what to do", async () => 
     ["tensors high", 201, "look for tensors that are neither in tf.tidy() nor disposed of"],
     ["tensors critical", 501, "dispose of what the loop makes, clipped gradients too, or register a cleanup"],
   ]);
+});
+
+test("what report 003 measured is shown to the tensor and, in its own unit, to the tenth", async () => {
+  const server = fakeServer(), tf = { ...fakeTf(4038), memory: () => ({ numTensors: 4038, numDataBuffers: 4038, numBytes: 156_300_000 }) };
+  await listen(async () => {
+    const run = begin(server, { tf });
+    run.check();
+    await run.finish();
+  });
+  const [sent] = server.events().filter((event) => event.kind === "warning");
+  assert.deepEqual([sent.data.tensors, sent.data.bytes], [4038, 156_300_000]);
+  useDecimal(true);
+  try {
+    assert.deepEqual([bytes(sent.data.bytes), bytes(12_400_000), count(sent.data.tensors)], ["156.30 MB", "12.40 MB", "4,038"]);
+    assert.match(inUnits(sent.data.text), /^4038 tensors \(156\.30 MB\), 40 times/);
+  } finally {
+    useDecimal(false);
+  }
 });
 
 test("each step above the limit is counted in the next event of a band, and the last of them at the end", async () => {
