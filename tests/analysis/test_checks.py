@@ -240,6 +240,20 @@ def test_without_a_limit_only_complete_generations_count_as_possible() -> None:
     assert (early.state, early.measured) == ("undecided", None)
 
 
+def test_a_buffer_that_still_fills_and_children_that_grow_take_of_what_is_possible() -> None:
+    filling = {"buffer_bytes": 400 * MIB, "buffer_full_after": 100, "generations": 12}
+    room = possible(100, 900 * MIB, kept_environments(3 * MIB), generations=12).measured
+    less = possible(100, 900 * MIB, kept_environments(3 * MIB), **filling).measured
+    assert room is not None and less is not None
+    assert less.high < room.low
+    grown = {"children.uss_bytes": lambda g: 50 * MIB * (g + 1)}
+    history = with_series(Training(limit_bytes=2 * GIB).history(), grown)
+    check = checked(with_fix(history, {POSSIBLE: 100}))[POSSIBLE]
+    assert check.state == "broken", check.sentence
+    assert check.measured is not None
+    assert check.measured.estimate == pytest.approx((2048 - 275) / 50, rel=0.05)
+
+
 def test_gpu_memory_is_that_of_the_fullest_device() -> None:
     read = {
         "gpu.0.process_bytes": GIB, "cuda.0.reserved_bytes": 2 * GIB, "gpu.1.process_bytes": 3 * GIB,
@@ -262,6 +276,20 @@ def test_a_surplus_that_a_collection_may_still_free_is_not_refuted_yet() -> None
     assert check.state == "undecided"
     again = Training(generations=8, leaks=(once,)).history()
     assert checked(with_fix(again, promised))["type.TradingEnvironment.count"].state == "broken"
+
+
+def test_ranks_are_added_up_and_counted_each() -> None:
+    ranks = [
+        Training(leaks=(kept_environments(),), instance=f"p{r}", rank=r, seed=r + 1)
+        for r in range(3)
+    ]
+    history = history_from_batches(ranks[0].header(), [b for t in ranks for b in t.batches()])
+    found = checked(with_fix(history, {GROWTH: MIB, "peak_bytes": GIB, "count:DDPGAgent": 17}))
+    growth, peak = found[GROWTH].measured, found["peak_bytes"].measured
+    assert growth is not None and peak is not None
+    assert growth.estimate == pytest.approx(18 * MIB, rel=0.1)
+    assert peak.estimate > 3 * 300 * MIB
+    assert found["type.DDPGAgent.count"].state == "holds"
 
 
 def _resumed() -> RunHistory:

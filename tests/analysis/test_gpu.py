@@ -15,6 +15,7 @@ from benchmarks.client.gpu import (
     check_leak,
     check_pinned,
     check_series,
+    conclude,
 )
 from builder import EVOLVE, GIB, MIB, TRAIN, Leak, Training, loss_graph
 from pieces import ends_timeline
@@ -327,3 +328,16 @@ def test_a_recording_without_readings_of_the_device_fails() -> None:
     assert results(check_series("run", on_the_card(still))) == {"ok"}
     nothing = history_from_batches(Training().header(), Training().batches())
     assert results(check_series("run", nothing)) == {"FAIL"}
+
+
+def test_the_last_line_counts_and_the_status_says_whether_all_passed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    passed, failed = Check("a", 0, 1, 1), Check("b", 0, 1, 2)
+    unknown, absent = Check("c", 0, 1, None, may_be_absent=True), Check("d", 0, 1, None)
+    assert conclude([passed, unknown]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 0 failed"
+    assert conclude([passed, failed, absent]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 2 failed"
+    # Nothing that was checked has passed.
+    assert conclude([unknown]) == conclude([]) == 1

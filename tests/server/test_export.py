@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.browser.hostile_labels import LABELS
 from tests.server.stored import engine_of, seal
 
 from leakline_server import run_export
 from leakline_server.store import snapshot_rows
 from leakline_server.store.maintenance import run_deletion
+from leakline_server.text_cleaning import without_control
 
 
 @pytest.fixture
@@ -84,6 +86,27 @@ def test_csv_has_a_column_for_each_series_and_no_formula(api: TestClient, run: A
     texts = [cell for cell in cells if cell and not _is_number(cell)]
     assert {"'=1+2", "'＝1+2", "' @1+2"} <= set(texts)
     assert [cell for cell in texts if cell.strip()[0] in "=+-@＝＋－＠"] == []
+
+
+def test_names_that_would_be_more_are_text_in_every_file(api: TestClient, make_run: Any) -> None:
+    run = make_run()
+    run.create(api)
+    wire = run.wire(0, len(LABELS))
+    wire["columns"] |= {"label": list(LABELS), "phase": [label[:60] for label in LABELS]}
+    wire["columns"]["series"] |= {f"type.{label}.count": [1] * len(LABELS) for label in LABELS}
+    assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
+    clean = [without_control(label) for label in LABELS]
+    rows = json.loads(exported(api, "json"))["snapshots"]
+    assert [row["label"] for row in rows] == clean
+    # A name that steered carries a sign of what it was; the others are as they were sent.
+    names = {re.sub(r"~[0-9a-f]{12}", "", name) for name in rows[0]["samples"]}
+    assert {f"type.{label}.count" for label in clean} <= names
+    assert {f"type.{label}.count" for label in clean if label in LABELS} <= set(rows[0]["samples"])
+    table = list(csv.DictReader(io.StringIO(exported(api, "csv").decode(), newline="")))
+    # Apostrophes are what keeps a spreadsheet from reading a formula.
+    assert [row["label"].replace("'", "") for row in table] == [c.replace("'", "") for c in clean]
+    texts = [cell for row in table for cell in (row["label"], row["phase"], *row)]
+    assert not [cell for cell in texts if cell.strip()[:1] in (*"=+-@＝＋－＠",)]
 
 
 def test_no_spreadsheet_finds_a_formula_whatever_it_takes_to_separate_cells(

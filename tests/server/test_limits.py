@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import pytest
@@ -262,6 +262,31 @@ def test_lists_without_pages_end(api: TestClient, run: Any, patch: Any) -> None:
         assert [item[key] for item in items] == expected
 
 
+# Table -> the limits that bound its rows; what is derived of rows that have limits, where nothing else is.
+BOUNDS: Final[dict[str, tuple[str, ...]]] = {
+    "runs": ("RUNS_PER_DAY", "PROJECTS_PER_DAY"),
+    "attempts": ("MAX_RUN_ATTEMPTS",), "processes": ("MAX_RUN_PROCESSES",),
+    "series": ("MAX_RUN_SERIES", "MAX_RUN_TYPES", "MAX_RUN_PHASES"),
+    **dict.fromkeys(("batches", "segments", "chunks", "details"), ("BYTES_PER_DAY",)),
+    "requests": ("MAX_REQUESTS", "MAX_PAST"), "incidents": ("MAX_RUN_INCIDENTS", "MAX_RUN_SERIES"),
+    "alerts": ("MAX_RUN_ALERTS",), "webhooks": ("MAX_WEBHOOKS",),
+    # Of each leak, of which a run has so many.
+    "acknowledgements": ("MAX_PAST", "MAX_RUN_INCIDENTS"),
+    # Rules, and the accepted counts of each project.
+    "assertions": ("MAX_RULES", "MAX_ACCEPTED_COUNTS", "MAX_PAST"),
+    # Of each run and rule, and of each alert and webhook.
+    "assertion_states": ("RUNS_PER_DAY", "MAX_RULES"),
+    **dict.fromkeys(("deliveries", "delivery_attempts"), ("MAX_RUN_ALERTS", "MAX_WEBHOOKS")),
+    # One of each run, or of each run that was.
+    **dict.fromkeys(("sizes", "deletions", "removals"), ("RUNS_PER_DAY",)),
+    # One of each project and day.
+    "intake": ("PROJECTS_PER_DAY",), "tokens": ("MAX_TOKENS", "MAX_PAST"),
+    "sessions": ("MAX_SESSIONS", "MAX_SESSIONS_OF_ONE"), "damaged": ("MAX_DAMAGED",),
+    # The keys are ours, and `test_the_keys_of_settings_are_few` counts them.
+    "settings": (),
+}  # fmt: skip
+
+
 @pytest.fixture
 def asking_api(
     sqlite_copies: Copies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -285,6 +310,12 @@ def engine(asking_api: TestClient) -> Engine:
 @pytest.fixture
 def admin(engine: Engine) -> dict[str, str]:
     return bearer(token(engine, "admin")[1])
+
+
+def test_every_table_has_a_bound_that_is_a_limit() -> None:
+    assert BOUNDS.keys() == schema.metadata.tables.keys()
+    assert {name for names in BOUNDS.values() for name in names} <= vars(limits).keys()
+    assert [table for table, names in BOUNDS.items() if not names] == ["settings"]
 
 
 def test_the_keys_of_settings_are_few(asking_api: TestClient, engine: Engine, admin: Any) -> None:

@@ -27,7 +27,7 @@ from tests.server.stored import engine_of, statements
 from tests.server.test_live_updates import Stream
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
-from leakline.snapshot import RunHeader
+from leakline.snapshot import ProcessIdentity, RunHeader
 from leakline_server.store import findings, leases
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.runs import run_registration, runs
@@ -319,6 +319,21 @@ def test_a_run_found_silent_by_two_servers_has_one_alert(engines: tuple[Engine, 
     with engines[0].connect() as connection:
         told = connection.scalars(select(alert_rows.c.run_id)).all()
     assert sorted(told) == [f"r{number}" for number in range(8)]
+
+
+def test_processes_joined_through_two_servers_are_apart(
+    engines: tuple[Engine, Engine],
+) -> None:
+    def joins(engine: Engine, rank: int) -> Callable[[], Any]:
+        header = RunHeader("r1", "p", "r1", "generation", None, NOW)
+        who = ProcessIdentity(f"p{rank}", rank, 1, "host")
+        return lambda: run_registration.join_run(engine, header, NOW, who)
+
+    joined = at_once(*(joins(engines[rank % 2], rank) for rank in range(8)))
+    assert [one.attempt for one in joined] == [1] * 8
+    found = runs.get_run(engines[0], "r1")
+    assert found is not None
+    assert sorted(process["rank"] for process in found["processes"]) == list(range(8))
 
 
 # What a page, the API and the analysis read of a run.
