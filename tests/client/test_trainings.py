@@ -147,7 +147,7 @@ for generation in range(24):
     with run.generation(generation):
         with run.phase("train"):
             kept.append(bytearray(b"1") * (20 << 20))
-    run._chain.verdicts._alongside.wait(60)
+    run._chain.verdicts._verdict_thread.wait(60)
 print(threading.current_thread().name in threads, len(threads))
 """
 
