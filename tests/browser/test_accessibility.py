@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 from tests.browser.everything import EMPTY, MISSING, PAGES, World
-from tests.browser.patience import draw_everything, fits, open_all
+from tests.browser.patience import PATIENCE_MS, draw_everything, fits, open_all
 
 Open = Callable[..., Page]
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
@@ -180,3 +180,24 @@ def test_the_keyboard_reaches_the_shortcuts_and_the_tiles(two_runs: None, open_p
         page.keyboard.press("Enter")
         expect(page).to_have_url(re.compile(f"{evidence}$"))
         expect(page.locator(f"#{page.url.rpartition('#')[2]}")).to_be_visible()
+
+
+@pytest.mark.long
+def test_a_chart_gives_away_its_numbers_and_offers_no_other_place(
+    two_runs: None, open_page: Open, tmp_path: Path
+) -> None:
+    page = open_page("/runs/pair-leak", accept_downloads=True)
+    draw_everything(page)
+    titles = page.locator(".modebar-btn").evaluate_all(
+        "all => all.map((each) => each.ariaLabel || each.dataset.title || '')"
+    )
+    assert titles
+    assert not re.search("share|cloud|plotly|studio", " ".join(titles), re.IGNORECASE)
+    expect(page.locator(".modebar-btn--logo")).to_have_count(0)
+    for name, kind in (("CSV", "csv"), ("PNG", "png")):
+        with page.expect_download(timeout=PATIENCE_MS) as waiting:
+            page.locator("[data-tools=trend]").get_by_text(name).click()
+        assert waiting.value.suggested_filename == f"leakline-trend.{kind}"
+        waiting.value.save_as(tmp_path / kind)
+    assert (tmp_path / "csv").read_text().startswith("generation,")
+    assert (tmp_path / "png").read_bytes().startswith(b"\x89PNG")

@@ -32,7 +32,7 @@ NOW = 1_760_000_000.0
 HTML = ("/runs/{0}", "/runs/{0}/report.html")
 MARKDOWN = ("/runs/{0}/report.md",)
 TEXT = ("/runs/{0}/report.txt",)
-# Two runs side by side are told by the same macros: of some.
+# Two runs side by side are rendered by the same macros, so only some payloads are tried.
 HTML_OF_TWO = (
     "/compare?before=f-0&after={0}",
     "/compare/report.html?before=f-0&after={0}",

@@ -166,7 +166,7 @@ def test_the_end_of_a_run_is_no_alert_on_its_leak(
 
 
 @pytest.fixture
-def in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def fake_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Have a script run where the command starts its server."""
 
     def write(script: str) -> None:
@@ -179,10 +179,10 @@ def in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
 
 
 def test_the_server_that_was_started_is_asked_and_none_that_the_shell_names(
-    in_its_place: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    fake_server: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAKLINE_PUBLIC_URL", "https://leakline.example")
-    in_its_place('echo "Leakline serves ${LEAKLINE_PUBLIC_URL:-http://127.0.0.1:7}  (Ctrl-C)"')
+    fake_server('echo "Leakline serves ${LEAKLINE_PUBLIC_URL:-http://127.0.0.1:7}  (Ctrl-C)"')
     with Children() as children:
         assert start_server(children, 0).server == "http://127.0.0.1:7"
 
@@ -208,12 +208,12 @@ def test_a_run_that_the_server_does_not_know_yet_is_waited_for(
 
 
 def test_a_server_that_does_not_start_is_one_line_with_its_reason(
-    leakline: Any, in_its_place: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    leakline: Any, fake_server: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "leakline_server.config", None)
     why = leakline("serve").error
     assert "not installed" in why and "pip install 'leakline[server]'" in why
-    in_its_place(f'echo "{why}" >&2; exit 1')
+    fake_server(f'echo "{why}" >&2; exit 1')
     said = leakline("drill", "objects")
     assert said.status == 1
     assert said.error.endswith(f"the server did not start: {why}")

@@ -551,13 +551,14 @@ def test_a_program_that_waits_for_a_processor_has_longer_to_say_that_it_is_there
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a busy machine an interpreter that was slow to begin was also watched from outside: two recordings of it."""
-    monkeypatch.setattr(program_launch, "STARTING_CPU_SECONDS", 0.3)
+    monkeypatch.setattr(program_launch, "STARTING_CPU_SECONDS", 60)
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     idle = subprocess.Popen(["sleep", "60"])
     try:
         eventually(lambda: _waits_for_a_processor(busy.pid))
         eventually(lambda: not _waits_for_a_processor(idle.pid))
         # It has had its time, and has not said that it is an interpreter that observes itself.
+        monkeypatch.setattr(program_launch, "STARTING_CPU_SECONDS", 0.1)
         eventually(lambda: not _waits_for_a_processor(busy.pid))
     finally:
         for each in (busy, idle):

@@ -25,8 +25,6 @@ from leakline.runtime import error_boundary
 from leakline.snapshot import Batch, Snapshot, batch_from_wire
 from leakline.transport.spool_format import collect, read_records
 
-frozen_objects = gc.get_freeze_count
-
 
 @pytest.fixture(autouse=True)
 def internal_exceptions() -> Iterator[Any]:
@@ -95,13 +93,15 @@ def caplog(
 
 @pytest.fixture(scope="module", autouse=True)
 def observed_program(only_own_folder: None) -> Iterator[None]:
-    """Of the modules that pytest has collected, the program has those of this folder alone. What is older is on no list
-    of the collector's: no look counts what other tests left, nor takes time for it.
+    """Of the modules that pytest has collected, the program has those of this folder alone. What is older
+    is frozen, so the collector does not list it: no look counts what other tests left, nor takes time for it.
     """
     gc.freeze()
     with pytest.MonkeyPatch.context() as patch:
-        # The count walks through all of them, and a run asks for it several times.
-        patch.setattr(gc, "get_freeze_count", lambda: 0)
+        # What was frozen here does not count, and what a test freezes does.
+        count = gc.get_freeze_count
+        before = count()
+        patch.setattr(gc, "get_freeze_count", lambda: count() - before)
         yield
     gc.unfreeze()
 

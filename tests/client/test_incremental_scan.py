@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.client.conftest import frozen_objects
 from tests.client.recording import recorded
 
 import leakline
@@ -167,6 +167,15 @@ def test_what_a_census_cost_decides_where_the_next_is_taken() -> None:
     assert NATIVE_SECONDS_PER_BLOCK < 0.06 / 1_000_000 * 2
 
 
+@pytest.fixture
+def freezes() -> Iterator[None]:
+    """What the test left is collected, and only what is older or stays is frozen for the tests after it."""
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
 class FrozenBeforeACensus:
     pass
 
@@ -180,21 +189,17 @@ class FrozenBeforeSlices:
     ("pause", "kind"),
     [(0.05, FrozenBeforeACensus), pytest.param(0.001, FrozenBeforeSlices, marks=needs_native)],
 )
+@pytest.mark.usefixtures("freezes")
 def test_objects_that_the_program_freezes_stay_counted(
     monkeypatch: pytest.MonkeyPatch, pause: float, kind: type
 ) -> None:
-
-    monkeypatch.setattr(gc, "get_freeze_count", frozen_objects)
     monkeypatch.setenv("LEAKLINE_MAX_PAUSE", str(pause))
     things = [kind() for _ in range(50)]
     run = leakline.init(mode="offline", quiet=True, watch=[kind])
-    try:
-        for generation in range(4):
-            with run.generation(generation):
-                gc.freeze()
-                things += [kind() for _ in range(7)]
-    finally:
-        gc.unfreeze()
+    for generation in range(4):
+        with run.generation(generation):
+            gc.freeze()
+            things += [kind() for _ in range(7)]
     run.finish()
     name = f"type.{kind.__module__}.{kind.__qualname__}.count"
     ends = [s.samples for s in recorded() if s.kind == "generation_end"]
@@ -202,23 +207,18 @@ def test_objects_that_the_program_freezes_stay_counted(
     assert len(things) == 78
 
 
-def test_a_class_is_counted_although_objects_frozen_before_die(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(gc, "get_freeze_count", frozen_objects)
+@pytest.mark.usefixtures("freezes")
+def test_a_class_is_counted_although_objects_frozen_before_die() -> None:
     going = [[number] for number in range(1_000)]
     gc.freeze()
-    try:
-        run = leakline.init(mode="offline", quiet=True)
-        going.clear()
-        late = type("Late", (), {"__module__": __name__})
-        kept = []
-        for generation in range(8):
-            with run.generation(generation):
-                kept += [late() for _ in range(5)]
-        run.finish()
-    finally:
-        gc.unfreeze()
+    run = leakline.init(mode="offline", quiet=True)
+    going.clear()
+    late = type("Late", (), {"__module__": __name__})
+    kept = []
+    for generation in range(8):
+        with run.generation(generation):
+            kept += [late() for _ in range(5)]
+    run.finish()
     counts = [s.samples.get(f"type.{__name__}.Late.count") for s in recorded()]
     assert counts[-1] == 40
     assert len(kept) == 40

@@ -59,9 +59,10 @@ if __name__ == "__main__":
 
 # The launcher needs torch; of its ranks only the environment matters to us.
 RANK = """
-import os, signal, time
+import os, pathlib, signal, time
 import leakline
 
+arrived = pathlib.Path("arrived")
 rank, restart = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 run = leakline.init(project="torchrun", quiet=True)
 for generation in range(6 * restart, 12):
@@ -69,7 +70,13 @@ for generation in range(6 * restart, 12):
         pass
     if restart == 0 and generation == 7:
         # Both are well on their way when one is killed; the other is ended by the launcher.
-        time.sleep(60 if rank == 0 else 1)
+        if rank == 0:
+            arrived.touch()
+            time.sleep(60)
+        until = time.monotonic() + 60
+        while not arrived.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(1)
         os.kill(os.getpid(), signal.SIGKILL)
 run.finish()
 """

@@ -10,8 +10,8 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def observed_program(only_own_folder: None) -> Iterator[None]:
-    """Of the modules that pytest has collected, the program has those of this folder alone. What is older is on no list
-    of the collector's: no look counts what other tests left, nor takes time for it.
+    """Of the modules that pytest has collected, the program has those of this folder alone. What is older
+    is frozen, so the collector does not list it: no look counts what other tests left, nor takes time for it.
     """
     gc.freeze()
     yield

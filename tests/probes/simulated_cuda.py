@@ -22,8 +22,8 @@ TOTAL: Final = 80 * 2**30
 CONTEXT: Final = 500 * MIB
 UUID: Final = "8932f937-d72c-4106-c12f-20bd9faed9f6"
 DEVICE: Final = "cuda:0"
-# How many times shorter.
-HURRY: Final = 5
+# Pauses are this many times shorter.
+SPEED_UP: Final = 5
 
 
 class Block:
@@ -185,8 +185,8 @@ def install(folder: Path) -> None:
 def hurry() -> None:
     """Let the pauses of trainings and of readings be short: nothing on this card takes as long as on a real one."""
     sleep = time.sleep
-    time.sleep = lambda seconds: sleep(seconds / HURRY)
-    os.environ["LEAKLINE_SAMPLE_SECONDS"] = str(1 / HURRY)
+    time.sleep = lambda seconds: sleep(seconds / SPEED_UP)
+    os.environ["LEAKLINE_SAMPLE_SECONDS"] = str(1 / SPEED_UP)
 
 
 def _made(

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -290,24 +291,24 @@ def test_an_answer_that_nobody_reads_does_not_keep_its_connection(
         eventually(lambda: lost)
 
 
-@pytest.mark.parametrize("ends", ["keep-alive", "close"])
+@pytest.mark.parametrize(("ends", "path"), [("keep-alive", LARGE), ("close", "/large")])
 def test_a_client_that_reads_on_gets_an_answer_for_longer_than_the_deadline(
-    app: FastAPI, lost: list[Any], patch: Any, ends: str
+    app: FastAPI, lost: list[Any], patch: Any, ends: str, path: str
 ) -> None:
-    """Of one piece that the server hands over at once; what is read in between counts."""
+    """Of a file in pieces, and of one piece that the server hands over at once; what is read in between counts."""
     patch("limits.ANSWER_SECONDS", 0.5)
-    body = b"x" * 3_000_000
+    body = Path(LARGE[1:]).read_bytes() if path == LARGE else b"x" * 3_000_000
     app.router.routes.insert(0, Route("/large", lambda _: Response(body)))
-    ask = f"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: {ends}\r\n\r\n".encode()
+    ask = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: {ends}\r\n\r\n".encode()
     with listening(app) as client, connected(client, window=65_536) as connection:
         connection.sendall(ask)
         answer = http.client.HTTPResponse(connection)
         answer.begin()
-        read, slowly, began = 0, threading.Event(), time.monotonic()
-        while part := answer.read(50_000):
-            read += len(part)
+        read, slowly, began = b"", threading.Event(), time.monotonic()
+        while part := answer.read(len(body) // 60):
+            read += part
             slowly.wait(0.02)
-        assert read == len(body)
+        assert read == body
         assert time.monotonic() - began > 2 * limits.ANSWER_SECONDS
         if ends == "keep-alive":
             # Its deadline has ended with it.

@@ -399,7 +399,7 @@ def test_a_damaged_row_takes_nothing_from_others(
     before = [asking.get(path).text for path in of_other]
     wrong: list[Any] = []
     made_of = {path: read_for(two_runs, asking, path, table.name) for path in (*LISTS, *OF_RUN)}
-    # Rows with what replaced a damaged value, of which every page was asked for: who reads them never sees the damage.
+    # Rows with what replaced a damaged value, of which every page was asked for.
     shown: set[Any] = set()
 
     def set_aside_so_far(column: str) -> int:
@@ -408,7 +408,7 @@ def test_a_damaged_row_takes_nothing_from_others(
 
     for column, way in each_damage(two_runs, table):
         replaced: Any = None
-        # Who does not read it sees no damage.
+        # A page that does not read the column never meets the damage.
         named = re.compile(rf"\b{column}\b|\*(?!\))")
         for path in (path for path, read in made_of.items() if named.search(read)):
             answer = asking.get(path)

@@ -397,12 +397,17 @@ def test_behind_documented_tls_the_cookie_goes_by_https_alone(
 @pytest.mark.parametrize("trusted", ["", "127.0.0.1"])
 @pytest.mark.usefixtures("with_login")
 def test_a_start_behind_https_names_the_missing_setting(
-    trusted: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trusted: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LEAKLINE_PUBLIC_URL", "https://a.example")
     monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", trusted)
     # This process goes on as it is.
     monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
+    monkeypatch.setattr("leakline_server.serve._serve", lambda *_: pytest.fail("it serves"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         # It says what is to be said, and ends because the port is taken.
         assert main(["serve", "--port", f"{taken.getsockname()[1]}"]) == 1

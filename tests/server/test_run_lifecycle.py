@@ -808,7 +808,7 @@ def test_a_run_of_several_ends_with_the_last_and_as_the_worst(
 
 
 # So long is somebody let go on who should wait for the other.
-MEANWHILE_SECONDS = 0.2
+MEANWHILE_SECONDS = 0.5
 
 
 def tell_finished(api: Any, instance: str) -> threading.Thread:

@@ -500,7 +500,7 @@ def test_a_password_that_changes_during_a_sign_in_ends_it(
             changing.set()
             changes.start()
             # It ends at once, or waits for this transaction: long enough to have come to where it would wait.
-            changes.join(0.2)
+            changes.join(0.5)
         return hash_of(found)
 
     monkeypatch.setattr(access, "_hash_of", slowly)
