@@ -77,7 +77,7 @@ bench-peers: $(VENV)/.test ## install what the benchmarks compare with
 	$(PYTHON) -m pip install --quiet objgraph pympler guppy3 memray
 	$(PYTHON) -m benchmarks.server.install
 
-bench-%: $(VENV)/.test ## client, server, detection, pages, scale, flows, compared (CHECK=1: held)
+bench-%: $(VENV)/.test ## client, server, detection, pages, scale, flows, compared (CHECK=1)
 	CHECK=$(CHECK) $(PYTHON) -m benchmarks.$* $(BENCH_ARGS)
 
 clean: ## remove environments and caches, never your runs

@@ -50,7 +50,7 @@ from leakline_server.workers.examination_worker import Examiner, Wakes
 from .counting import Calls, Count
 
 GENERATIONS: Final = 48
-# Until every function has been called once.
+# Generations that are not counted: by then every function has been called once.
 STARTED_AFTER: Final = 8
 PHASES: Final = ("collect", "train", "evaluate")
 # After each phase: where nothing takes its time, one thread takes many readings at once.
@@ -83,7 +83,7 @@ class _Receiver(http.server.BaseHTTPRequestHandler):
 
 @dataclass(frozen=True, slots=True)
 class CodePath:
-    """What is counted: ``units`` times the same, by one thread. ``most_files`` and ``most_calls`` are the aims."""
+    """What is counted: ``units`` times the same, by one thread. ``most_files`` and ``most_calls`` are the targets."""
 
     name: str
     count: Count
@@ -103,7 +103,7 @@ class CodePath:
 
 @contextmanager
 def _receiving() -> Iterator[http.server.ThreadingHTTPServer]:
-    """Whom messages go to."""
+    """The server that messages are sent to."""
     receiver = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Receiver)
     threading.Thread(target=receiver.serve_forever, args=(0.05,), daemon=True).start()
     try:
@@ -196,7 +196,9 @@ def _paths() -> Iterator[CodePath]:
             _until(lambda: _is_examined(engine, made_up), "the server does not examine the run")
         # By nobody else now, and with nothing kept of the look before.
         with examining.watch(), examining.counted():
-            Examiner(engine, PATIENCE_SECONDS, Wakes(_nobody, lambda: None)).examine(made_up)
+            Examiner(engine, PATIENCE_SECONDS, Wakes(lambda run: None, lambda: None)).examine(
+                made_up
+            )
     ends = (GENERATIONS - STARTED_AFTER) * (len(PHASES) + 1)
     sent = of["leakline-sender"].of("sender.py", "_send")
     yield CodePath("a phase end, training thread", of[MAIN], ends, 8)
@@ -219,10 +221,6 @@ def _paths() -> Iterator[CodePath]:
 def _is_examined(engine: Engine, run: str) -> bool:
     found = leases.examined(engine, run)
     return found is not None and 0 < found.revision <= found.examined
-
-
-def _nobody(_run: str) -> None:
-    pass
 
 
 def measure() -> list[Part]:

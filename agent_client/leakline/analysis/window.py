@@ -223,13 +223,8 @@ def _warm_up(timeline: Timeline, first: int) -> int:
 
 def _ran(timeline: Timeline, phase: str, first: int) -> list[int]:
     """Positions of the generations, from ``first`` on, in which a phase ran."""
-    ended = zip(timeline.kind, timeline.phase, timeline.generation, strict=True)
-    found = {
-        timeline.position[generation]
-        for kind, path, generation in ended
-        if kind == "phase_end" and path is not None and lies_within(path, phase)
-        if generation is not None and generation in timeline.position
-    }
+    within = (rows for path, rows in timeline.phase_rows.items() if lies_within(path, phase))
+    found = {at for rows in within for at in rows}
     for name, column in timeline.series.items():
         if name.startswith("phase.") and name.endswith(".executions"):
             path = name.removeprefix("phase.").removesuffix(".executions")

@@ -78,6 +78,7 @@ def phase_slopes(
         paths.setdefault(top_level(path), []).append(path)
     slopes = {}
     for top, within in sorted(paths.items()):
+        # Most phases have none within them.
         if len(within) == 1:
             changes = [line.get(within[0], 0) for line in lines]
         else:
