@@ -95,6 +95,13 @@ def test_the_last_snapshot_before_memory_runs_out_is_close_to_the_limit(rate: in
     assert len(used) < MOST_REPORTED
 
 
+def test_memory_that_fills_from_the_start_is_known_at_the_first_reading() -> None:
+    memory = Filling(GIB)
+    approach = Approach(memory.read, memory.clock)
+    memory.now, memory.used = 1.0, GIB
+    assert approach.look() == (9.0, False)
+
+
 class Resting(Filling):
     """It fills for two thirds of each eighth of a second: between two episodes the network is trained."""
 

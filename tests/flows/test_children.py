@@ -31,8 +31,8 @@ def collect(order, done, keeps):
 
 
 def main():
-    # As a training has, which the children share. In its first half second, which here is twelve generations, the client
-    # takes 0.8 MiB for good: its threads' memory, two compressors of 250 KiB. Of 20 MB that would be a leak.
+    # As a training has, which the children share. The client takes 0.8 MiB in its first half second, here of twelve
+    # generations: memory of its threads, two compressors of 250 KiB. Of 20 MB that would be a leak.
     data = bytearray(b"1") * (200 << 20)
     context, workers = multiprocessing.get_context("fork"), []
     for number in range(3):
