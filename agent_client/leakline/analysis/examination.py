@@ -305,6 +305,8 @@ def _never_ran(history: RunHistory, studies: Sequence[TimelineAnalysis]) -> tupl
 def _attempts_without(history: RunHistory, studies: Sequence[TimelineAnalysis]) -> dict[str, str]:
     """Phase -> that it never ran in the newest attempt, of those that ran in an earlier one."""
     newest = {study.timeline.instance for study in studies if study.timeline.role == MAIN}
+    if all(each.instance in newest for each in history.processes if each.role == MAIN):
+        return {}
     now: set[str] = set()
     before: set[str] = set()
     number = 0

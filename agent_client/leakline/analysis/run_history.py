@@ -67,7 +67,8 @@ NO_SPANS: Final = Spans()
 
 
 def union(several: Iterable[Spans]) -> Spans:
-    return _merged(sorted(chain.from_iterable(each.spans for each in several)))
+    first, *more = [each for each in several if each] or [NO_SPANS]
+    return _merged(sorted(chain(first.spans, *(each.spans for each in more)))) if more else first
 
 
 def _merged(ascending: Iterable[tuple[int, int]]) -> Spans:

@@ -102,12 +102,13 @@ class Timeline:
     position: Mapping[int, int]
     left_out: LeftOut = NOTHING_LEFT_OUT
     role: str = MAIN
+    # One process whose steps never go back to an earlier generation.
+    in_order: bool = False
     # Of the rows up to the end of a generation alone.
     known: Known = field(default_factory=Known, compare=False)
     # series -> where in a generation it is read
     places: dict[str, str] = field(default_factory=dict, compare=False)
     _values: dict[str, list[Value]] = field(default_factory=dict, compare=False)
-    _increments: dict[str, Increments] = field(default_factory=dict, compare=False)
     _spacings: dict[int, int] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
@@ -253,39 +254,26 @@ class Timeline:
         read = fill_gaps([None if row is None else self.private_rows[row] for row in rows[:end]])
         return self.private[end - 1] - read[-1] if read else 0.0
 
-    def increments(self, name: str) -> Increments:
-        """Per generation: how much the series changed in each phase path (``""`` between phases)."""
-        if name not in self._increments:
-            self._increments[name] = self._walk(self.series[name])
-        return self._increments[name]
+    def increments(self, name: str, first: int = 0, end: int | None = None) -> Increments:
+        """Return how much the series changed in each phase path (``""`` between phases), for each generation from
+        position ``first`` on, before ``end``.
+        """
+        return self._walk(self.series[name], first, len(self) if end is None else end)
 
     @cached_property
     def private_increments(self) -> Increments:
-        return self._walk(self.private_rows)
-
-    @cached_property
-    def step_rows(self) -> list[int]:
-        return [row for row, kind in enumerate(self.kind) if kind in STEPS]
-
-    @cached_property
-    def _steps(self) -> list[tuple[int, str, int | None, int]]:
-        """(row, phase path, position of its generation, segment) of every step."""
-        found = []
-        for row in self.step_rows:
-            path = (self.phase[row] or BETWEEN) if self.kind[row] == "phase_end" else BETWEEN
-            generation = self.generation[row]
-            position = None if generation is None else self.position.get(generation)
-            found.append((row, path, position, self.segment[row]))
-        return found
+        return self._walk(self.private_rows, 0, len(self))
 
     @cached_property
     def phase_rows(self) -> dict[str, dict[int, int]]:
         """phase path -> position of the generation -> last row after that phase."""
         found: dict[str, dict[int, int]] = {}
-        for row in self.step_rows:
-            phase, generation = self.phase[row], self.generation[row]
-            position = None if generation is None else self.position.get(generation)
-            if self.kind[row] == "phase_end" and phase and position is not None:
+        rows = zip(self.kind, self.phase, self.generation, strict=True)
+        for row, (kind, phase, generation) in enumerate(rows):
+            if kind != "phase_end" or not phase or generation is None:
+                continue
+            position = self.position.get(generation)
+            if position is not None:
                 found.setdefault(phase, {})[position] = row
         return found
 
@@ -325,24 +313,43 @@ class Timeline:
             out.append(value)
         return out
 
-    def _walk(self, column: Sequence[Value]) -> Increments:
-        found: list[dict[str, float]] = [{} for _ in self.generations]
+    def _walk(self, column: Sequence[Value], first: int, end: int) -> Increments:
+        found: list[dict[str, float]] = [{} for _ in range(first, end)]
         before: float | None = None
         segment = -1
         passed: set[str] = set()
-        for row, path, position, own in self._steps:
+        for row in self._rows_around(column, first, end):
+            if self.kind[row] not in STEPS:
+                continue
+            path = (self.phase[row] or BETWEEN) if self.kind[row] == "phase_end" else BETWEEN
             value = column[row]
             if value is None:
                 passed.add(path)
                 continue
-            if before is not None and position is not None and own == segment:
-                where = _one_phase({*passed, path}) if passed else path
-                line = found[position]
-                line[where] = line.get(where, 0.0) + value - before
-            before, segment = value, own
+            if before is not None and self.segment[row] == segment:
+                generation = self.generation[row]
+                position = -1 if generation is None else self.position.get(generation, -1)
+                if first <= position < end:
+                    where = _one_phase({*passed, path}) if passed else path
+                    line = found[position - first]
+                    line[where] = line.get(where, 0.0) + value - before
+            before, segment = value, self.segment[row]
             if passed:
                 passed = set()
         return tuple(found)
+
+    def _rows_around(self, column: Sequence[Value], first: int, end: int) -> range:
+        """The rows that say how a series changed in the generations from ``first`` on, before ``end``: from its last
+        reading before them.
+        """
+        if first >= end:
+            return range(0)
+        if not self.in_order or self.kind[self.end_rows[first]] != END:
+            return range(len(self.kind))
+        begin = self.end_rows[first - 1] if first else 0
+        while begin > 0 and (column[begin] is None or self.kind[begin] not in STEPS):
+            begin -= 1
+        return range(begin, self.end_rows[end] if end < len(self) else len(self.kind))
 
 
 def _usual_gain(values: Sequence[float]) -> float:
@@ -445,8 +452,9 @@ def _follows(process: ProcessHistory, before: ProcessHistory) -> bool:
 def _timeline(name: str, attempts: Sequence[ProcessHistory]) -> Timeline | None:
     if not attempts:
         return None
-    rows, segments = _rows_that_count(attempts)
-    one = len(attempts) == 1 and len(rows) == len(attempts[0])
+    in_order = len(attempts) == 1 and _only_goes_on(attempts[0])
+    rows, segments = ([], [0] * len(attempts[0])) if in_order else _rows_that_count(attempts)
+    one = in_order or (len(attempts) == 1 and len(rows) == len(attempts[0]))
 
     def column(columns: Sequence[Sequence[T]]) -> Sequence[T]:
         return columns[0] if one else [columns[a][i] for a, i in rows]
@@ -464,11 +472,14 @@ def _timeline(name: str, attempts: Sequence[ProcessHistory]) -> Timeline | None:
         {n: column([a.series.get(n, empty[j]) for j, a in enumerate(attempts)]) for n in names},
         segments, generations, tuple(ends[g] for g in generations), baseline,
         {g: i for i, g in enumerate(generations)}, _left_out(attempts), attempts[-1].role,
+        in_order,
     )  # fmt: skip
 
 
 def _left_out(attempts: Sequence[ProcessHistory]) -> LeftOut:
     """Of all attempts together; what a later one repeats is there."""
+    if len(attempts) == 1:
+        return attempts[0].left_out
     parts, phases, repeated = list[Spans](), set[str](), math.inf
     for attempt in reversed(attempts):
         parts.append(attempt.left_out.generations.until(repeated - 1))
@@ -488,9 +499,6 @@ def _rows_that_count(
     attempts: Sequence[ProcessHistory],
 ) -> tuple[list[tuple[int, int]], list[int]]:
     """(attempt, row) of every snapshot that no later attempt repeats, and the stretch it belongs to."""
-    if len(attempts) == 1 and _only_goes_on(attempts[0]):
-        everything = range(len(attempts[0]))
-        return [(0, i) for i in everything], [0 for _ in everything]
     kept: list[tuple[int, int, int | None, int]] = []
     stretch = 0
     for a, process in enumerate(attempts):

@@ -221,7 +221,8 @@ class Bounded:
 
     def fullest(self, end: int) -> int:
         """The newest position at which it held most; it may have been cleared since."""
-        return max(range(end), key=lambda i: (self.length[i], i))
+        newest_first = self.length[end - 1 :: -1]
+        return end - 1 - newest_first.index(max(newest_first))
 
     def overshoot(self, end: int) -> list[float]:
         """Items beyond the capacity, in every generation."""
@@ -372,8 +373,9 @@ def without_bounded(
         gained = container.growth(0, full)
         if gained <= 0 or private[full - 1] - private[0] < _COMMITTED * gained:
             continue
-        for i in range(end):
-            rest[i] -= container.gained[i] - container.gained[0]
+        at_first = container.gained[0]
+        gains = container.gained[:end]
+        rest = [bytes - (gain - at_first) for bytes, gain in zip(rest, gains, strict=True)]
     return rest
 
 

@@ -475,10 +475,9 @@ def _kept_by_phase(
 def _by_phases(
     timeline: Timeline, series: str, start: float, end: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    lines = timeline.increments(series)[:end]
     begin = first_position(timeline, start)
-    after = lines[max(begin, end - _PHASE_WINDOW) :]
-    before = lines[max(0, begin - _PHASE_WINDOW) : begin]
+    after = timeline.increments(series, max(begin, end - _PHASE_WINDOW), end)
+    before = timeline.increments(series, max(0, begin - _PHASE_WINDOW), min(begin, end))
     rates = _rates_by_path(after)
     usual = _rates_by_path(before) if sum(bool(line) for line in before) >= 3 else {}
     # Where it grew as fast before, the start is not where it began, and there is nothing to set against.

@@ -54,12 +54,11 @@ def booked_bytes(timeline: Timeline) -> tuple[Mapping[str, float], ...]:
             {_line_name(path): change for path, change in line.items()}
             for line in timeline.private_increments
         )
-    columns = [(name, timeline.series[f"{_PREFIX}{name}.bytes"]) for name in names]
-    lines = []
-    for row in timeline.end_rows:
-        line = {name: float(v) for name, column in columns if (v := column[row]) is not None}
-        lines.append(line)
-    return tuple(lines)
+    columns = [timeline.end_readings(timeline.series[f"{_PREFIX}{name}.bytes"]) for name in names]
+    return tuple(
+        {name: float(v) for name, v in zip(names, line, strict=True) if v is not None}
+        for line in zip(*columns, strict=True)
+    )
 
 
 def _line_name(path: str) -> str:
@@ -91,13 +90,10 @@ def unread_phases(
     timeline: Timeline, booked: Sequence[Mapping[str, float]], first: int, end: int
 ) -> set[str]:
     """Return the top-level phases that ran without a reading of memory in the newest or in most of the generations."""
-    window = set(range(first, end))
-    ran: dict[str, set[int]] = {}
-    for path, at in _positions_run(timeline).items():
-        ran.setdefault(top_level(path), set()).update(window.intersection(at))
-    read: dict[str, set[int]] = {}
-    for path in {path for position in window for path in booked[position]}:
-        read.setdefault(top_level(path), set()).update(i for i in window if path in booked[i])
+    ran, read = (
+        _in_window(each, range(first, end))
+        for each in (_positions_run(timeline), _positions_booked(timeline, booked))
+    )
     found = set()
     for phase, positions in ran.items():
         if not positions:
@@ -117,7 +113,7 @@ def live_bytes_by_phase(timeline: Timeline, first: int, end: int) -> dict[str, f
     """
     if not timeline.has(IN_USE):
         return None
-    lines = timeline.increments(IN_USE)[max(first, end - _PHASES_KEPT) : end]
+    lines = timeline.increments(IN_USE, max(first, end - _PHASES_KEPT), end)
     known = [line for line in lines if line and UNKNOWN_PHASE not in line]
     if len(known) < _MIN_KNOWN:
         return None
@@ -248,6 +244,29 @@ def _positions_run(timeline: Timeline) -> dict[str, set[int]]:
             counted = timeline.end_readings(column)
             at = [position for position, times in enumerate(counted) if times is not None]
             found.setdefault(name, set()).update(at)
+    return found
+
+
+def _positions_booked(
+    timeline: Timeline, booked: Sequence[Mapping[str, float]]
+) -> dict[str, set[int]]:
+    """Line -> positions of the generations in which memory was booked to it."""
+    found: dict[str, set[int]] = {}
+    for name in account_names(timeline):
+        column = timeline.end_readings(timeline.series[f"{_PREFIX}{name}.bytes"])
+        found[name] = {position for position, size in enumerate(column) if size is not None}
+    if not found:
+        for position, line in enumerate(booked):
+            for path in line:
+                found.setdefault(path, set()).add(position)
+    return found
+
+
+def _in_window(positions: Mapping[str, set[int]], window: range) -> dict[str, set[int]]:
+    """By top-level phase, within a range of positions."""
+    found: dict[str, set[int]] = {}
+    for path, at in positions.items():
+        found.setdefault(top_level(path), set()).update(at.intersection(window))
     return found
 
 
