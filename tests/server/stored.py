@@ -22,14 +22,18 @@ from sqlalchemy import Table, event, func, insert, select, update
 from starlette.testclient import TestClient
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
+from leakline.analysis.run_history import RunHistory
+from leakline_server.alerts.incident_changes import incidents_after
 from leakline_server.app import create_app
 from leakline_server.client_connections import Connection
 from leakline_server.config import Config
 from leakline_server.store import findings
 from leakline_server.store.engine import Engine, writing
+from leakline_server.store.findings import IncidentChange
+from leakline_server.store.runs import run_history
 from leakline_server.store.schema import batches, runs
 from leakline_server.store.series import compaction, sealing
-from leakline_server.store.series.column_reader import Key
+from leakline_server.store.series.column_reader import Key, reading
 from leakline_server.web.services import Services
 
 # What SQLite stores as text and its driver cannot read.
@@ -129,8 +133,20 @@ def find(engine: Engine, run_id: str, *, when: float, leaks: Sequence[str] = ("f
     )
     said = f"{run_id} leaks"
     verdict = Verdict(run_id, "generation", 9, "confirmed", said, growth, 0.9, found)
+    return save_verdict(engine, verdict, when)[0]
+
+
+def save_verdict(engine: Engine, verdict: Verdict, when: float) -> Sequence[IncidentChange]:
+    """As an examination does, without alerts; what changed in its incidents."""
     with writing(engine) as connection:
-        return findings.save(connection, verdict, to_json(verdict), when)[0]
+        found = incidents_after(findings.incidents_of(connection, verdict.run), verdict, when)
+        findings.save(connection, verdict, to_json(verdict), found)
+    return found.changes
+
+
+def load_for_examination(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
+    with reading(engine) as connection:
+        return run_history.load_for_examination(connection, run_id)
 
 
 def change_file(engine: Engine, statement: str, **values: Any) -> None:

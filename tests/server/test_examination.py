@@ -15,13 +15,15 @@ import pytest
 from sqlalchemy import select
 from starlette.testclient import TestClient
 from tests.server.access.people import Clock
-from tests.server.stored import count_of, engine_of, serving
+from tests.server.stored import count_of, engine_of, save_verdict, serving
 
 from leakline import analysis
-from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
+from leakline.analysis.results import Finding, Interval, Suspect, Verdict
 from leakline.snapshot import ProcessIdentity, RunHeader
-from leakline_server.store import findings
+from leakline_server.store import examinations, findings, incident_groups
 from leakline_server.store.engine import Engine, writing
+from leakline_server.store.examinations import ChangedMeanwhile
+from leakline_server.store.incident_groups import Acknowledgement
 from leakline_server.store.maintenance import corruption
 from leakline_server.store.runs import run_history, run_registration, runs
 from leakline_server.store.runs.run_history import NoSuchRun
@@ -68,9 +70,7 @@ def verdict(*found: Finding, status: Any = "suspected") -> Verdict:
 
 
 def save(engine: Engine, said: Verdict, at: float) -> list[tuple[str | None, str | None]]:
-    with writing(engine) as connection:
-        changes = findings.save(connection, said, to_json(said), at)
-    return [(change.before, change.after) for change in changes]
+    return [(change.before, change.after) for change in save_verdict(engine, said, at)]
 
 
 def test_news_of_a_run_that_is_gone_stops_nothing(examiner: Examiner, woken: list[str]) -> None:
@@ -349,7 +349,7 @@ def test_its_verdict_is_that_of_the_server(apart: Apart, local: TestClient, make
         make_run().send(local, first, 30)
         there, mine = apart("r1"), here("r1")
         assert there.verdict == mine.verdict
-        assert (there.as_json, there.looks) == (mine.as_json, mine.looks)
+        assert (there.as_json, there.basis, there.states) == (mine.as_json, mine.basis, mine.states)
         assert there.cpu_seconds > 0
     assert there.verdict.generations == 50
 
@@ -494,3 +494,13 @@ def test_a_server_that_is_killed_leaves_nobody_behind(
     (child,) = map(int, listed.stdout.split())
     server.kill()
     eventually(lambda: not is_there(child))
+
+
+def test_what_people_say_during_an_examination_is_heard(examiner: Examiner, engine: Engine) -> None:
+    examined = Looking(engine)("r1")
+    said = Acknowledgement("ignored", "known", "suspected", "minor", NOW)
+    with writing(engine) as connection:
+        incident_groups.say(connection, "p", "f1", said)
+    with pytest.raises(ChangedMeanwhile):
+        examinations.save(engine, examined)
+    assert examinations.save(engine, Looking(engine)("r1")) is not None

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.server.stored import engine_of
+from tests.server.stored import engine_of, save_verdict
 
-from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
+from leakline.analysis.results import Finding, Interval, Suspect, Verdict
 from leakline.snapshot import RunHeader
-from leakline_server.store import findings, incident_groups
-from leakline_server.store.engine import writing
+from leakline_server.store import incident_groups
 from leakline_server.store.incident_groups import MAX_RUNS
 from leakline_server.store.runs import run_registration
 from leakline_server.web.incidents import api as incidents_api
@@ -51,8 +50,7 @@ def plant(api: TestClient) -> Plant:
         run_registration.join_run(engine, header, now)
         growth = Interval(7 * MIB, 6 * MIB, 8 * MIB)
         verdict = Verdict(run, "generation", 9, "confirmed", f"{run} leaks", growth, 0.9, found)
-        with writing(engine) as connection:
-            findings.save(connection, verdict, to_json(verdict), now)
+        save_verdict(engine, verdict, now)
 
     return write
 

@@ -28,8 +28,10 @@ from tests.server.test_live_updates import Stream
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
-from leakline_server.store import findings, leases
+from leakline_server.alerts.incident_changes import incidents_after
+from leakline_server.store import examinations, leases
 from leakline_server.store.engine import Engine, open_engine, writing
+from leakline_server.store.examinations import ChangedMeanwhile, Examined
 from leakline_server.store.runs import run_registration, runs
 from leakline_server.store.runs.run_history import revision
 from leakline_server.store.schema import alerts as alert_rows
@@ -277,7 +279,7 @@ def test_a_verdict_on_less_never_replaces_one_on_more(engines: tuple[Engine, Eng
         assert leases.begin_saving(connection, "r1", seen) is None
         assert leases.begin_saving(connection, "nobody", seen) is None
     found = leases.examined(one, "r1")
-    assert found == leases.Examined(seen + 1, seen + 1)
+    assert found == leases.Revisions(seen + 1, seen + 1)
 
 
 def test_an_incident_found_by_two_servers_is_one(
@@ -289,12 +291,14 @@ def test_an_incident_found_by_two_servers_is_one(
 
     def save(engine: Engine, said: Verdict) -> Callable[[], int]:
         def call() -> int:
-            with writing(engine) as connection:
-                before = leases.begin_saving(connection, "r1", 10**6)
-                assert before is not None
-                changes = findings.save(connection, said, to_json(said), NOW)
-                leases.saved(connection, "r1", 10**6, before)
-                return len(changes)
+            basis = examinations.load(engine, "r1")
+            found = incidents_after(basis.incidents, said, NOW)
+            examined = Examined(basis.run, basis.basis, said, to_json(said), found, (), {}, NOW)
+            try:
+                saved = examinations.save(engine, examined)
+            except ChangedMeanwhile:
+                return call()
+            return 0 if saved is None else len(found.changes)
 
         return call
 

@@ -15,22 +15,24 @@ from sqlalchemy import select
 from starlette.testclient import TestClient
 from tests.server.stored import count_of, put_run, serving
 
-from leakline.analysis.results import Interval, Moment, OomForecast, Verdict
+from leakline.analysis.results import Interval, Moment, OomForecast, Verdict, to_json
 from leakline.analysis.run_history import ProcessHistory, RunHistory
 from leakline.analysis.timeline import Timeline, timelines_of
 from leakline_server.alerts.alert_payload import ExaminedRun
 from leakline_server.alerts.rules import rule_evaluation
-from leakline_server.alerts.rules.rule_alerts import Looks, SaidMeanwhile, alerts_of_rules, looks_at
+from leakline_server.alerts.rules.rule_alerts import Looks, alerts_of_rules, looks_at
 from leakline_server.alerts.rules.rule_presets import PRESETS, SETS
+from leakline_server.store import examinations
 from leakline_server.store.alerts import alert_rows as alerts
 from leakline_server.store.alerts import assertions
 from leakline_server.store.alerts.alert_rows import Alert
 from leakline_server.store.alerts.assertions import SameRule, Terms, TooManyRules
 from leakline_server.store.engine import Engine, writing
+from leakline_server.store.examinations import Basis, ChangedMeanwhile, Examined
+from leakline_server.store.findings import Incidents
 from leakline_server.store.schema import alerts as alert_rows
 from leakline_server.store.schema import assertion_states, runs
 from leakline_server.web.rules import api as rules_api
-from leakline_server.workers import examination
 from leakline_server.workers.examination_worker import Examiner, Wakes
 
 NOW = 1_760_000_000.0
@@ -56,8 +58,9 @@ def look(
     """One examination, committed; the alerts that were not there before."""
     oom = oom or OomForecast()
     verdict = Verdict(run_id, "generation", len(values), "ok", "…", None, None, oom=oom)
-    looks = looks_at(engine, history_of(values, run_id, series), oom, project, name, at)
-    return save(engine, looks, ExaminedRun(run_id, project, name, verdict, at))
+    basis = examinations.load(engine, run_id).basis
+    looks = looks_at(basis.rules, history_of(values, run_id, series), oom, at)
+    return save(engine, (basis, looks), ExaminedRun(run_id, project, name, verdict, at))
 
 
 def history_of(
@@ -70,16 +73,23 @@ def history_of(
     ),))  # fmt: skip
 
 
-def save(engine: Engine, looks: Looks, examined: ExaminedRun) -> list[Alert]:
-    with writing(engine) as connection:
-        found = alerts_of_rules(connection, looks, examined)
+def save(engine: Engine, looked: tuple[Basis, Looks], of: ExaminedRun) -> list[Alert]:
+    basis, looks = looked
+    with engine.connect() as connection:
         known = set(connection.scalars(select(alert_rows.c.id)))
-        alerts.add(connection, found)
+        sent = alerts.alert_histories(connection, of.id)
+    found, states = alerts_of_rules(looks, sent, of)
+    run = {"id": of.id, "project": of.project, "name": of.name}
+    none, verdict = Incidents((), (), ()), of.verdict
+    examined = Examined(run, basis, verdict, to_json(verdict), none, found, states, of.at)
+    if examinations.save(engine, examined) is None:
+        raise ChangedMeanwhile
     return [alert for alert in found if alert.id not in known]
 
 
-def looked(engine: Engine, *values: float) -> Looks:
-    return looks_at(engine, history_of(values), OomForecast(), "erl", "fix", NOW)
+def looked(engine: Engine, *values: float) -> tuple[Basis, Looks]:
+    basis = examinations.load(engine, "r1").basis
+    return basis, looks_at(basis.rules, history_of(values), OomForecast(), NOW)
 
 
 VERDICT = Verdict("r1", "generation", 2, "ok", "…", None, None)
@@ -151,7 +161,7 @@ def test_servers_that_look_at_once_make_one_alert(engine: Engine) -> None:
     def one(server: int) -> int:
         ready.wait(10)
         while True:
-            with contextlib.suppress(SaidMeanwhile):
+            with contextlib.suppress(ChangedMeanwhile):
                 # Each of them has read a little more of the run than the one before.
                 return len(look(engine, [1.0] + [60.0] * (1 + server), at=NOW + server))
 
@@ -180,7 +190,7 @@ def test_others_write_while_a_rule_is_evaluated(
 
     monkeypatch.setattr(rule_evaluation, "timelines_of", slowly)
     monkeypatch.setattr(
-        examination, "load_for_examination", lambda *_: (history_of([1.0, 60.0]), 0)
+        examinations, "load_for_examination", lambda *_: (history_of([1.0, 60.0]), 0)
     )
     Examiner(engine, 60.0, Wakes(lambda run: None, lambda: None)).examine("r1")
     assert wrote == [True]
@@ -192,11 +202,13 @@ def test_a_rule_that_changed_since_the_look_waits_for_the_next(engine: Engine) -
     (number,) = add(engine, QUEUE)
     looks = looked(engine, 1.0, 60.0)
     assertions.change_rule(engine, number, Terms("Queue", "gauge.queue", above=100.0))
-    assert save(engine, looks, EXAMINED) == []
+    with pytest.raises(ChangedMeanwhile):
+        save(engine, looks, EXAMINED)
     assert count_states(engine) == 0
     looks = looked(engine, 1.0, 600.0)
     assertions.remove_rule(engine, number)
-    assert save(engine, looks, EXAMINED) == []
+    with pytest.raises(ChangedMeanwhile):
+        save(engine, looks, EXAMINED)
 
 
 def test_an_alert_of_another_server_is_not_repeated(engine: Engine) -> None:
@@ -204,8 +216,8 @@ def test_an_alert_of_another_server_is_not_repeated(engine: Engine) -> None:
     look(engine, [1.0])
     looks = looked(engine, 1.0, 60.0, 60.0)
     assert titles(look(engine, [1.0, 60.0])) == ["Rule fired: Queue"]
-    with writing(engine) as connection, pytest.raises(SaidMeanwhile):
-        alerts_of_rules(connection, looks, EXAMINED)
+    with pytest.raises(ChangedMeanwhile):
+        save(engine, looks, EXAMINED)
     # Looked at again, there is nothing new.
     assert look(engine, [1.0, 60.0, 60.0]) == []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.server.stored import engine_of
+from tests.server.stored import engine_of, load_for_examination
 
 from leakline import analysis
 from leakline.analysis.comparison import run_comparison
@@ -331,13 +331,13 @@ def test_a_run_that_is_read_in_part_is_what_thinning_makes_of_all_of_it(
     long_run: TestClient,
 ) -> None:
     engine = engine_of(long_run)
-    read = run_history.load_for_examination(engine, "long")[0]
+    read = load_for_examination(engine, "long")[0]
     assert read.processes[0].left_out.generations
     thin = thinned(run_history.load_history(engine, "long"))
     assert to_json(thin.processes) == to_json(read.processes)
 
 
-@pytest.mark.parametrize("load", [run_history.load_for_examination, run_history.load_for_pages])
+@pytest.mark.parametrize("load", [load_for_examination, run_history.load_for_pages])
 def test_a_long_run_is_the_same_read_in_blocks(
     shared_api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch, load: Any
 ) -> None:

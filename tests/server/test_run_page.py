@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from sqlalchemy import Connection, event, update
 from starlette.testclient import TestClient
-from tests.server.stored import engine_of
+from tests.server.stored import engine_of, load_for_examination
 
 from leakline import analysis
 from leakline.analysis.findings.growth_tables import change_rating
@@ -448,7 +448,7 @@ def many(api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch) -> Tes
     return api
 
 
-@pytest.mark.parametrize("load", [run_history.load_for_examination, run_history.load_for_pages])
+@pytest.mark.parametrize("load", [load_for_examination, run_history.load_for_pages])
 def test_the_largest_processes_are_studied(many: TestClient, load: Any) -> None:
     read, _ = load(engine_of(many), "many")
     assert [process.instance for process in read.processes] == ["p2", "p3", "p4"]
@@ -459,7 +459,7 @@ def test_the_largest_processes_are_studied(many: TestClient, load: Any) -> None:
 
 def test_the_verdict_and_a_comparison_say_how_many_are_not_studied(many: TestClient) -> None:
     said = "(of the 3 largest processes; 2 more are not studied)"
-    read, _ = run_history.load_for_examination(engine_of(many), "many")
+    read, _ = load_for_examination(engine_of(many), "many")
     assert analysis.examine(read).summary.endswith(said)
     compared = many.get("/api/v1/compare?before=many&after=many").json()
     assert compared["summary"].endswith(said)

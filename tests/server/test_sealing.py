@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 from sqlalchemy import func, insert, select, update
 from starlette.testclient import TestClient
-from tests.server.stored import LATER, compact_all, count_of, engine_of, seal, serving, statements
+from tests.server.stored import (
+    LATER,
+    compact_all,
+    count_of,
+    engine_of,
+    load_for_examination,
+    seal,
+    serving,
+    statements,
+)
 
 from leakline.analysis.generation_axis import WHOLE, thinned
 from leakline.analysis.run_history import history_from_batches
@@ -20,7 +29,7 @@ from leakline_server.ingest import decode
 from leakline_server.ingest.writer import Writer
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.ingest.inbox import Inbox
-from leakline_server.store.runs.run_history import load_for_examination, load_history
+from leakline_server.store.runs.run_history import load_history
 from leakline_server.store.runs.run_registration import join_run
 from leakline_server.store.schema import batches, chunks, runs, segments
 from leakline_server.store.series import chart_points, column_reader, sealing

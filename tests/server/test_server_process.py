@@ -18,12 +18,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from tests.server.server_kills import kill_and_check
-from tests.server.stored import serving
+from tests.server.stored import load_for_examination, serving
 from tests.server.under_load import PER_BATCH, SELF, load, watched
 
 from leakline.cli import main
 from leakline_server.store.engine import open_engine
-from leakline_server.store.runs.run_history import load_for_examination
 
 
 def start(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -124,6 +124,15 @@ def _of_leaks(
     return found
 
 
+def of_project(connection: Connection, project: str) -> dict[str, list[Acknowledgement]]:
+    """All that was ever said of the leaks of a project, by fingerprint, in order of time."""
+    query = select(acknowledgements).where(acknowledgements.c.project == project)
+    found: dict[str, list[Acknowledgement]] = {}
+    for row in connection.execute(query.order_by(acknowledgements.c.id)):
+        found.setdefault(row.fingerprint, []).append(_as_said(row))
+    return found
+
+
 def of_run(connection: Connection, project: str, run_id: str) -> dict[str, list[Acknowledgement]]:
     """All that was ever said of the incidents of a run, by fingerprint, in order of time."""
     table = acknowledgements

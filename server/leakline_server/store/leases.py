@@ -59,7 +59,7 @@ _TRY_LOCK: Final = text("SELECT pg_try_advisory_xact_lock(7239120, hashtext(:run
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class Revisions:
     """The revision a run is at, and the one that was examined last."""
 
     revision: int
@@ -92,12 +92,12 @@ def alone(engine: Engine, run_id: str) -> Iterator[bool]:
         yield bool(connection.scalar(_TRY_LOCK, {"run": run_id}))
 
 
-def examined(engine: Engine, run_id: str) -> Examined | None:
+def examined(engine: Engine, run_id: str) -> Revisions | None:
     """None when there is no such run."""
     query = select(runs.c.revision, runs.c.examined).where(runs.c.id == run_id)
     with engine.connect() as connection:
         row = connection.execute(query).first()
-    return None if row is None else Examined(row.revision, row.examined)
+    return None if row is None else Revisions(row.revision, row.examined)
 
 
 def unexamined(engine: Engine, since: float, before: float, limit: int) -> list[str]:
@@ -121,15 +121,15 @@ def unexamined(engine: Engine, since: float, before: float, limit: int) -> list[
         return list(connection.scalars(query))
 
 
-def begin_saving(connection: Connection, run_id: str, seen: int) -> Examined | None:
+def begin_saving(connection: Connection, run_id: str, seen: int) -> Revisions | None:
     """Lock the run for a verdict on revision ``seen``; None when there is one on a later one, or no run any more."""
     row = locked(connection, run_id)
     if row is None or row.examined > seen:
         return None
-    return Examined(row.revision, row.examined)
+    return Revisions(row.revision, row.examined)
 
 
-def saved(connection: Connection, run_id: str, seen: int, before: Examined) -> int:
+def saved(connection: Connection, run_id: str, seen: int, before: Revisions) -> int:
     """Note what the verdict rests on, after it was written. Returns the revision that counts as examined.
 
     ``before`` is what `begin_saving` gave: the revision that the verdict itself made is examined too, unless something

@@ -35,11 +35,12 @@ from ..store.engine import (
     open_engine,
     without_content,
 )
+from ..store.examinations import Examined
 from ..store.maintenance import corruption, quarantine
 from ..store.maintenance.disk_space import missing_file
 from ..store.runs.run_history import NoSuchRun
 from ..store.series.chunk_codec import CorruptChunk
-from .examination import CannotLook, Closed, Look, Looked, Looking, NoRoom
+from .examination import CannotLook, Closed, Look, Looking, NoRoom
 
 # Training comes first, and batches before verdicts.
 NICE: Final = 5
@@ -74,7 +75,7 @@ class _Answer:
     """
 
     kind: Literal["looked", "gone", "full", "failed", "damaged", "sign", "bug"]
-    looked: Looked | None = None
+    looked: Examined | None = None
     text: str = ""
     cpu_seconds: float = 0.0
     damaged: tuple[corruption.Damaged, ...] = ()
@@ -96,7 +97,7 @@ class Apart:
         self._lock = threading.Lock()
         self._closed = False
 
-    def __call__(self, run_id: str) -> Looked:
+    def __call__(self, run_id: str) -> Examined:
         if self._here is not None and time.monotonic() < self._here_until:
             return self._here(run_id)
         process = self._process or self._started()
@@ -151,7 +152,7 @@ class Apart:
             return None
         return process
 
-    def _ask(self, process: subprocess.Popen[bytes], run_id: str) -> Looked:
+    def _ask(self, process: subprocess.Popen[bytes], run_id: str) -> Examined:
         asked = _Asked(run_id, tuple(self._forget))
         self._forget.clear()
         try:
@@ -189,7 +190,7 @@ def _asked(process: subprocess.Popen[bytes], what: object) -> Any:
         stuck.cancel()
 
 
-def _looked(answer: _Answer, run_id: str) -> Looked:
+def _looked(answer: _Answer, run_id: str) -> Examined:
     if answer.looked is not None:
         return answer.looked
     if answer.kind == "gone":

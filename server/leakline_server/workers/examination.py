@@ -1,13 +1,13 @@
-"""A look at a run: reads its history, asks the analysis, and holds the rules that people set against it.
+"""An examination of a run, from all that it rests on to all that follows from it.
 
-Writes nothing and locks nothing, so it may happen in another process (`analysis_process.py`) as well as in this one.
+Reading writes nothing and locks nothing, so it may happen in another process (`analysis_process.py`) as well as in this
+one; `store.examinations.save` writes what was found.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from leakline import analysis
@@ -15,31 +15,86 @@ from leakline.analysis.findings.verdict_summary import DEFAULTS, Priorities
 from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.results import Verdict, to_json
 
-from ..alerts.rules.rule_alerts import Looks, looks_at
+from ..alerts.alert_payload import ExaminedRun
+from ..alerts.incident_alerts import alerts_for
+from ..alerts.incident_changes import incidents_after, unmoved
+from ..alerts.rules.rule_alerts import alerts_of_rules, looks_at
+from ..alerts.run_alerts import end_alert, last_oom_alert, oom_alert
+from ..store import examinations
+from ..store.alerts.alert_rows import Alert
 from ..store.engine import Engine
+from ..store.examinations import OOM, Examined, Loaded
+from ..store.findings import Incidents
+from ..store.incident_groups import Acknowledgement
 from ..store.runs import runs
-from ..store.runs.run_history import NoSuchRun, load_for_examination
 
 # Of so many runs, the newest looked at, what the last look worked out is kept for the next.
 KEPT_RUNS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """``seen`` is the revision of the run that the verdict rests on, ``as_json`` the verdict for storing, ``at`` is in
-    Unix seconds. ``cpu_seconds`` were used by another process than this one.
-    """
+def examine(
+    loaded: Loaded, kept: Kept | None, priorities: Priorities, now: Callable[[], float]
+) -> Examined:
+    """Return the verdict on a run, what becomes of its incidents, and the alerts. Pure but for the clock.
 
-    verdict: Verdict
-    as_json: Any
-    looks: Looks
-    seen: int
-    at: float
-    cpu_seconds: float = 0.0
+    ``kept``: what the last examination has left for this one.
+    """
+    verdict = analysis.examine(loaded.history, kept, priorities)
+    at = now()
+    run = examined_run(loaded.run, verdict, at, loaded.began_at)
+    incidents = incidents_after(loaded.incidents, verdict, at)
+    looks = looks_at(loaded.basis.rules, loaded.history, verdict.oom, at)
+    of_rules, states = alerts_of_rules(looks, loaded.alerts_sent, run)
+    alerts = [*_of_incidents(loaded, incidents, run), *_of_run(loaded, run), *of_rules]
+    return Examined(
+        loaded.run, loaded.basis, verdict, to_json(verdict), incidents, alerts, states, at
+    )
+
+
+def examined_run(
+    run: Mapping[str, Any], verdict: Verdict, now: float, began_at: float
+) -> ExaminedRun:
+    """Return the run with its verdict. ``run`` is its RunSummary; times are Unix seconds."""
+    return ExaminedRun(
+        run["id"], run["project"], run["name"], verdict, now, run["state"], run["attempt"], run["reason"],
+        began_at=began_at,
+        last_seen_at=runs.unix(run["last_seen_at"]),
+        ended_at=None if run["ended_at"] is None else runs.unix(run["ended_at"]),
+    )  # fmt: skip
+
+
+def _of_incidents(loaded: Loaded, found: Incidents, run: ExaminedRun) -> list[Alert]:
+    """Return the alerts on changes now, and on earlier ones that were held back."""
+    acknowledged = _acknowledged(loaded, found)
+    changes = found.changes
+    if acknowledged or loaded.alerts_sent:
+        changes = [*changes, *unmoved(loaded.incidents, changes, run.at)]
+    return alerts_for(changes, loaded.alerts_sent, run, acknowledged)
+
+
+def _acknowledged(loaded: Loaded, found: Incidents) -> dict[str, Sequence[Acknowledgement]]:
+    """What people said of the leaks of the run, by their fingerprints of now."""
+    said = dict(loaded.basis.acknowledgements)
+    for old, new in found.renamed:
+        holding = [each for each in said.get(old, ()) if each.ended_at is None]
+        if holding and new not in said:
+            said[new] = holding
+    names = {each.fingerprint for each in (*loaded.incidents, *found.written)}
+    return {name: each for name, each in said.items() if name in names}
+
+
+def _of_run(loaded: Loaded, run: ExaminedRun) -> list[Alert]:
+    """Its end, and that its memory runs out."""
+    last = None
+    if loaded.oom_alert is not None:
+        sent = loaded.alerts_sent[OOM]
+        last = last_oom_alert(loaded.oom_alert, sent.alerts_sent[-1].at, sent.count)
+    found = end_alert(run), oom_alert(run, last)
+    return [alert for alert in found if alert is not None]
 
 
 class Look(Protocol):
-    def __call__(self, run_id: str) -> Looked:
+    def __call__(self, run_id: str) -> Examined:
         """Raises NoSuchRun, one of DATABASE_ERRORS, CorruptChunk, and CannotLook."""
 
     def forget(self, run_id: str) -> None:
@@ -71,15 +126,9 @@ class Looking:
         # By run, the one looked at last at the end.
         self._kept: dict[str, Kept] = {}
 
-    def __call__(self, run_id: str) -> Looked:
-        history, seen = load_for_examination(self._engine, run_id)
-        verdict = analysis.examine(history, self._kept_of(run_id), self._priorities)
-        run = runs.get_summary(self._engine, run_id)
-        if run is None:
-            raise NoSuchRun(run_id)
-        at = self._now()
-        looks = looks_at(self._engine, history, verdict.oom, run["project"], run["name"], at)
-        return Looked(verdict, to_json(verdict), looks, seen, at)
+    def __call__(self, run_id: str) -> Examined:
+        loaded = examinations.load(self._engine, run_id)
+        return examine(loaded, self._kept_of(run_id), self._priorities, self._now)
 
     def forget(self, run_id: str) -> None:
         self._kept.pop(run_id, None)

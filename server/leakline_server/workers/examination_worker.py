@@ -1,8 +1,9 @@
 """Looks at runs that have news: walk two, up to the alert's row.
 
 1. Take the next run with news that may be looked at now, and that no other server looks at.
-2. Look at it (`examination.py`): read its history, ask the analysis, and hold the rules that people set against it.
-3. Save verdict and findings, and the alerts and deliveries of what changed, in one transaction.
+2. Load, examine and save it (`examination.py`): from the end of the one transaction that saves, an alert exists
+   whatever happens to this process.
+3. Where others changed meanwhile what it was examined by, examine it again.
 4. Wake whoever waits for the run or for deliveries.
 
 Besides, runs that said nothing for a while are marked silent, or killed where their last readings say so, which is
@@ -14,32 +15,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from leakline.analysis.results import Verdict
 
 from ..alerts.alert_payload import ExaminedRun
-from ..alerts.incident_alerts import alerts_for
-from ..alerts.rules.rule_alerts import Looks, SaidMeanwhile, alerts_of_rules
 from ..alerts.run_alerts import (
-    OOM,
     RUN,
-    LastOomAlert,
     end_alert,
     is_quiet,
-    last_oom_alert,
-    oom_alert,
     quiet_from,
     silent_alert,
     vanished_alert,
 )
-from ..store import findings, incident_groups, leases
+from ..store import examinations, findings, incident_groups, leases
 from ..store.alerts import alert_rows
 from ..store.alerts.alert_rows import Alert, AlertHistory
 from ..store.engine import DATABASE_ERRORS, Connection, Engine, without_content, writing
-from ..store.findings import IncidentChange
+from ..store.examinations import ChangedMeanwhile
 from ..store.leases import has_other_servers
 from ..store.maintenance import disk_space, quarantine, run_deletion
 from ..store.runs import lifecycle, runs
@@ -47,40 +42,7 @@ from ..store.runs.lifecycle import Concluded
 from ..store.runs.run_history import NoSuchRun
 from ..store.series.chunk_codec import CorruptChunk
 from ..worker_thread import ExaminerFigures
-from .examination import CannotLook, Closed, Look, Looked, Looking, NoRoom
-
-
-def _examined_run(
-    connection: Connection, run: Mapping[str, Any], verdict: Verdict, now: float
-) -> ExaminedRun:
-    """Return the run with its verdict. ``run`` is its RunSummary, ``now`` in Unix seconds."""
-    return ExaminedRun(
-        run["id"], run["project"], run["name"], verdict, now, run["state"], run["attempt"], run["reason"],
-        began_at=incident_groups.began_at(connection, run["id"]),
-        last_seen_at=runs.unix(run["last_seen_at"]),
-        ended_at=None if run["ended_at"] is None else runs.unix(run["ended_at"]),
-    )  # fmt: skip
-
-
-def _alerts_of(
-    connection: Connection,
-    looks: Looks,
-    changes: Sequence[IncidentChange],
-    examined: ExaminedRun,
-) -> list[Alert]:
-    """Of the incidents that changed, of the run itself, and of what people set rules for (``looks`` at them).
-
-    For a deleted run nothing is sent, now or later. To be called inside the transaction of the verdict; the caller
-    writes the alerts and commits.
-    """
-    if run_deletion.is_deleted(connection, examined.id):
-        return []
-    histories = alert_rows.alert_histories(connection, examined.id)
-    return [
-        *_of_incidents(connection, changes, histories, examined),
-        *_of_run(connection, histories, examined),
-        *alerts_of_rules(connection, looks, examined),
-    ]
+from .examination import CannotLook, Closed, Look, Looking, NoRoom, examined_run
 
 
 def _alerts_of_silence(connection: Connection, concluded: Concluded, now: float) -> list[Alert]:
@@ -113,40 +75,8 @@ def _examined_last(connection: Connection, run_id: str, now: float) -> ExaminedR
     row = runs.row_of(connection, run_id)
     assert row is not None
     run = runs.summary(row)
-    return _examined_run(connection, run, findings.verdict_of(connection, run_id, run["unit"]), now)
-
-
-def _of_incidents(
-    connection: Connection,
-    changes: Sequence[IncidentChange],
-    histories: Mapping[str, AlertHistory],
-    examined: ExaminedRun,
-) -> list[Alert]:
-    """Return the alerts on changes now, and on earlier ones that were held back."""
-    said = incident_groups.of_run(connection, examined.project, examined.id)
-    if said or histories:
-        changes = [*changes, *findings.unmoved(connection, examined.id, changes, examined.at)]
-    return alerts_for(changes, histories, examined, said)
-
-
-def _of_run(
-    connection: Connection, histories: Mapping[str, AlertHistory], examined: ExaminedRun
-) -> list[Alert]:
-    """Its end, and that its memory runs out."""
-    found = (
-        end_alert(examined),
-        oom_alert(examined, _last_oom_alert(connection, histories, examined)),
-    )
-    return [alert for alert in found if alert is not None]
-
-
-def _last_oom_alert(
-    connection: Connection, histories: Mapping[str, AlertHistory], examined: ExaminedRun
-) -> LastOomAlert | None:
-    facts = alert_rows.last_payload(connection, examined.id, OOM) if OOM in histories else None
-    if facts is None:
-        return None
-    return last_oom_alert(facts, histories[OOM].alerts_sent[-1].at, histories[OOM].count)
+    verdict = findings.verdict_of(connection, run_id, run["unit"])
+    return examined_run(run, verdict, now, incident_groups.began_at(connection, run_id))
 
 
 # One run is examined at most this often, and at most these shares of one core go into it and into all of them.
@@ -257,7 +187,7 @@ class Examiner:
             log.info("run %s is gone", run_id)
         except Closed:
             return SILENCE_CHECK_SECONDS
-        except SaidMeanwhile:
+        except ChangedMeanwhile:
             self._try_again_soon(run_id, ELSEWHERE_SECONDS)
         except CannotLook as error:
             # If it is this run that the process dies of, the others have their turns.
@@ -319,37 +249,22 @@ class Examiner:
         return self._rest_until - self._clock()
 
     def examine(self, run_id: str) -> Verdict:
-        """Examine a run now. Raises NoSuchRun, SaidMeanwhile, and what `Look` does."""
-        looked = self._look(run_id)
-        self.figures.cpu_seconds += looked.cpu_seconds
-        run = runs.get_summary(self._engine, run_id)
-        if run is None:
-            raise NoSuchRun(run_id)
-        delivered = self._save(run, looked)
+        """Examine a run now. Raises NoSuchRun, ChangedMeanwhile, and what `Look` does."""
+        examined = self._look(run_id)
+        self.figures.cpu_seconds += examined.cpu_seconds
+        saved = examinations.save(self._engine, examined)
+        # None: another server has seen more, or the run was removed.
+        revision, deliveries = saved or (0, 0)
+        if saved is not None:
+            self._remember(run_id, revision)
         self._wakes.run(run_id)
-        if run["state"] == "running":
-            self._wakes.verdict(looked.verdict)
+        if examined.run["state"] == "running":
+            self._wakes.verdict(examined.verdict)
         else:
             self._look.forget(run_id)
-        if delivered:
+        if deliveries:
             self._wakes.deliveries()
-        return looked.verdict
-
-    def _save(self, run: dict[str, Any], looked: Looked) -> int:
-        """One transaction, after what takes long: from its end, an alert exists whatever happens to this process."""
-        verdict = looked.verdict
-        with writing(self._engine) as connection:
-            before = leases.begin_saving(connection, verdict.run, looked.seen)
-            if before is None:
-                # Another server has seen more, or the run was removed.
-                return 0
-            changes = findings.save(connection, verdict, looked.as_json, looked.at)
-            examined = _examined_run(connection, run, verdict, looked.at)
-            new = _alerts_of(connection, looked.looks, changes, examined)
-            delivered = alert_rows.add(connection, new)
-            end = leases.saved(connection, verdict.run, looked.seen, before)
-        self._remember(verdict.run, end)
-        return delivered
+        return examined.verdict
 
     def _remember(self, run_id: str, end: int) -> None:
         self._examined.pop(run_id, None)

@@ -1,8 +1,4 @@
-"""Alerts of the rules that people set, for one examination of a run.
-
-Expensive work is done before the transaction that saves the examination (`looks_at`), because nobody else writes to an
-SQLite database meanwhile. If another server has changed the state of a rule since, the transaction finds out
-(`alerts_of_rules`), and the run is examined again.
+"""Alerts of the rules that people set, for one examination of a run. Pure.
 
 The end of a rule that fires and ends repeatedly is held back until it had fewer alerts within the hour. Rules that are
 steps of one limit are one ladder: their alerts are sent, counted and held back together.
@@ -10,7 +6,7 @@ steps of one limit are one ladder: their alerts are sent, counted and held back 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
@@ -18,10 +14,8 @@ from typing import Final
 from leakline.analysis import RunHistory
 from leakline.analysis.results import OomForecast
 
-from ...store.alerts import alert_rows, assertions
 from ...store.alerts.alert_rows import Alert, AlertHistory
 from ...store.alerts.assertions import Rule, State
-from ...store.engine import Connection, Engine
 from ..alert_payload import FIRED, ExaminedRun, noted
 from ..flapping import HOUR_SECONDS
 from ..incident_alerts import alert_id
@@ -53,20 +47,14 @@ class Looks:
     unit: str
 
 
-class SaidMeanwhile(Exception):
-    """Another server has changed the state of a rule since this one checked it."""
-
-
 def looks_at(
-    engine: Engine, history: RunHistory, oom: OomForecast, project: str, name: str, at: float
+    rules: Sequence[tuple[Rule, State | None]], history: RunHistory, oom: OomForecast, at: float
 ) -> Looks:
-    """Check the rules that concern a run. Outside of any transaction; ``at`` is Unix seconds."""
-    with engine.connect() as connection:
-        said = assertions.rules_of(connection, history.run, project, name)
+    """Check the rules that concern a run, each with its last state there; ``at`` is Unix seconds."""
     # Rules that read the same follow each other: readings are large, and freed before the next are read.
-    said.sort(key=lambda each: asked_by(each[0]))
+    ordered = sorted(rules, key=lambda each: asked_by(each[0]))
     found = []
-    for _, alike in groupby(said, key=lambda each: asked_by(each[0])):
+    for _, alike in groupby(ordered, key=lambda each: asked_by(each[0])):
         seen: Seen | None = None
         for rule, state in alike:
             seen = seen_by(rule, history, oom) if seen is None else seen
@@ -74,30 +62,19 @@ def looks_at(
     return Looks(found, unit_of(history))
 
 
-def alerts_of_rules(connection: Connection, looks: Looks, examined: ExaminedRun) -> list[Alert]:
-    """Save the new states of the rules, in the transaction of the examination; the caller writes the alerts.
-
-    A rule that was set or changed since waits for the next examination. Raises SaidMeanwhile: examine again.
-    """
-    if not looks.of_rules:
-        return []
-    names = examined.id, examined.project, examined.name
-    now = {pair[0].id: pair for pair in assertions.rules_of(connection, *names, lock=True)}
-    valid = [each for each in looks.of_rules if now.get(each.rule.id, (None,))[0] == each.rule]
-    if any(each.state != now[each.rule.id][1] for each in valid):
-        raise SaidMeanwhile
-    changed = any(each.outcome.fired or each.outcome.over for each in valid)
-    earlier = alert_rows.alert_histories(connection, examined.id) if changed else {}
+def alerts_of_rules(
+    looks: Looks, sent_before: Mapping[str, AlertHistory], examined: ExaminedRun
+) -> tuple[list[Alert], dict[int, State]]:
+    """Return the alerts, and the new states of the rules by id. ``sent_before``: the alerts of a run, by subject."""
     new: list[Alert] = []
     states: dict[int, State] = {}
-    for ladder in _ladders(valid):
-        of_ladder = (earlier.get(_subject(each.rule), AlertHistory()) for each in ladder)
+    for ladder in _ladders(looks.of_rules):
+        of_ladder = (sent_before.get(_subject(each.rule), AlertHistory()) for each in ladder)
         sent = sum(len(each.since(examined.at - HOUR_SECONDS).alerts_sent) for each in of_ladder)
         steps = _without_early_ends(ladder, sent)
         states |= {each.rule.id: s for each in steps if (s := each.outcome.state) is not None}
         new += _alerts(steps, sent, examined, looks.unit)
-    assertions.save_states(connection, examined.id, states)
-    return new
+    return new, states
 
 
 def _without_early_ends(ladder: Sequence[Look], sent: int) -> list[Look]:

@@ -333,12 +333,12 @@ def revision(engine: Engine, run_id: str) -> int:
     return int(found.revision)
 
 
-def load_for_examination(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
+def load_for_examination(connection: Connection, run_id: str) -> tuple[RunHistory, int]:
     """As much as an examination reads, of very long processes a part, and the revision that it shows.
 
     Raises NoSuchRun.
     """
-    return load_history_at(engine, run_id, in_part=True, largest=True)
+    return _load_history(connection, run_id, InPart(summed=False, shared_to=None), largest=True)
 
 
 def load_for_pages(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
@@ -386,38 +386,42 @@ def load_history_at(
     """
     part = InPart(summed, shared_to) if in_part else None
     with reading(engine) as connection:
-        run = connection.execute(select(runs).where(runs.c.id == run_id)).first()
-        if run is None:
-            raise NoSuchRun(run_id)
-        numbered = series_ids(connection, run_id)
-        rows = _rows_of(connection, run_id, largest=largest)
-        left_out = _count(connection, run_id) - len(rows)
-        among = [row.id for row in rows] if left_out else None
-        events = load_events(connection, run_id, among)
-        # A plan is checked in every generation; the phase accounts of a page read a part.
-        if not summed and any(event.kind in PLANS for event in events):
-            part = None
-        history = RunHistory(
-            run=run_id,
-            unit=run.unit,
-            total=run.total,
-            phases=tuple(msgspec.json.decode(run.phases)),
-            # A process that has said hello and no more has no history.
-            processes=tuple(
-                found
-                for row in rows
-                if len(found := _load_process(connection, row, numbered, part))
-            ),
-            events=tuple(events),
-            holders=tuple(load_holders(connection, run_id, among)),
-            expectations=with_accepted(
-                declared_expectations(events), assertions.expected_of(connection, run)
-            ),
-            capacities=declared_capacities(events),
-            environment=msgspec.json.decode(run.environment),
-            ended=run.state in ENDED,
-            processes_left_out=left_out,
-        )
+        return _load_history(connection, run_id, part, largest=largest)
+
+
+def _load_history(
+    connection: Connection, run_id: str, part: InPart | None, *, largest: bool
+) -> tuple[RunHistory, int]:
+    run = connection.execute(select(runs).where(runs.c.id == run_id)).first()
+    if run is None:
+        raise NoSuchRun(run_id)
+    numbered = series_ids(connection, run_id)
+    rows = _rows_of(connection, run_id, largest=largest)
+    left_out = _count(connection, run_id) - len(rows)
+    among = [row.id for row in rows] if left_out else None
+    events = load_events(connection, run_id, among)
+    # A plan is checked in every generation; the phase accounts of a page read a part.
+    if (part is None or not part.summed) and any(event.kind in PLANS for event in events):
+        part = None
+    history = RunHistory(
+        run=run_id,
+        unit=run.unit,
+        total=run.total,
+        phases=tuple(msgspec.json.decode(run.phases)),
+        # A process that has said hello and no more has no history.
+        processes=tuple(
+            found for row in rows if len(found := _load_process(connection, row, numbered, part))
+        ),
+        events=tuple(events),
+        holders=tuple(load_holders(connection, run_id, among)),
+        expectations=with_accepted(
+            declared_expectations(events), assertions.expected_of(connection, run)
+        ),
+        capacities=declared_capacities(events),
+        environment=msgspec.json.decode(run.environment),
+        ended=run.state in ENDED,
+        processes_left_out=left_out,
+    )
     return in_its_unit(history), int(run.revision)
 
 
