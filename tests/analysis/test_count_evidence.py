@@ -19,6 +19,7 @@ from leakline.analysis.statistics.count_evidence import (
     _may_break_new_ground,
     _noisy,
     _periodic,
+    _rises_never_taken_back,
     come_together,
     count_growth,
     may_grow,
@@ -40,6 +41,14 @@ def _after(rises: list[float]) -> tuple[list[float], list[float]]:
 
 def _risen_at(at: set[int], n: int) -> tuple[list[float], list[float]]:
     return _after([float(i in at) for i in range(1, n)])
+
+
+def of_period(x: list[float], counts: list[float]) -> CountGrowth | None:
+    return _periodic(x, counts, _rises_never_taken_back(counts)[0])
+
+
+def without_order(x: list[float], counts: list[float]) -> CountGrowth | None:
+    return _irregular(x, counts, *_rises_never_taken_back(counts))
 
 
 @pytest.mark.parametrize(
@@ -177,19 +186,19 @@ def test_equal_rises_are_four_at_the_end_and_begin_with_the_first_that_holds_the
 def test_three_rises_at_the_same_distance_of_two_or_more_are_a_period(
     at: set[int], readings: int, found: tuple[int, int, int] | None
 ) -> None:
-    growth = _periodic(*_risen_at(at, readings))
+    growth = of_period(*_risen_at(at, readings))
     assert (growth and (growth.rises, growth.start, growth.period)) == found
 
 
 def test_a_period_grows_by_one_rise_in_each() -> None:
-    growth = _periodic(*_after([0.0, 4, 0, 0, 4, 0, 0, 4, 0]))
+    growth = of_period(*_after([0.0, 4, 0, 0, 4, 0, 0, 4, 0]))
     slope = 4 / 3
     assert growth == CountGrowth("periodic", slope, slope * 0.9, slope * 1.1, 2, 2, 2, 3, 8, 4.0, 3)
 
 
 @pytest.mark.parametrize(("small", "steady"), [(6.0, True), (5.0, False)])
 def test_rises_of_a_period_vary_by_a_quarter_of_their_mean(small: float, steady: bool) -> None:
-    growth = _periodic(*_after([10.0, 0, small, 0, 10, 0, small]))
+    growth = of_period(*_after([10.0, 0, small, 0, 10, 0, small]))
     assert (growth is not None) is steady
 
 
@@ -206,20 +215,20 @@ def test_rises_of_a_period_vary_by_a_quarter_of_their_mean(small: float, steady:
 def test_four_rises_over_six_generations_are_growth_while_no_wait_is_too_long(
     at: set[int], readings: int, grows: bool
 ) -> None:
-    assert (_irregular(*_risen_at(at, readings)) is not None) is grows
+    assert (without_order(*_risen_at(at, readings)) is not None) is grows
 
 
 @pytest.mark.parametrize(("last", "grows"), [(1.0, True), (0.9, False)])
 def test_a_quarter_of_irregular_growth_comes_in_its_second_half(last: float, grows: bool) -> None:
     # The last of four rises falls in the middle itself.
-    assert (_irregular(*_after([1.0, 1, 1, last, 0, 0, 0])) is not None) is grows
+    assert (without_order(*_after([1.0, 1, 1, last, 0, 0, 0])) is not None) is grows
 
 
 def test_irregular_growth_is_spread_over_the_generations_since_its_first_rise() -> None:
     counts = [19.0, 10, 10, 10, 13, 16, 16, 19, 19, 22]
     slope = 12 / 6
     # Four rises leave half of it in doubt; nothing says that it did not begin when the count last fell.
-    assert _irregular(_x(10), counts) == CountGrowth(
+    assert without_order(_x(10), counts) == CountGrowth(
         "irregular", slope, slope * 0.5, slope * 1.5, 4, 2, 4, 4, 6, 3.0
     )
 

@@ -27,7 +27,6 @@ from .run_history import TENSORS as JS_TENSORS
 from .run_history import Holders, RunHistory, most_of
 from .statistics.count_evidence import (
     LOOK_BACK,
-    WINDOW,
     CountGrowth,
     count_growth,
     grow_larger,
@@ -286,10 +285,11 @@ class Facts:
         return self.timeline.known.once(end, GROWTHS, lambda: self._growths(end))
 
     def _growths(self, end: int) -> dict[str, CountGrowth]:
-        found = (
-            (series, growth_of(self.timeline, series, end)) for series, _, _ in self.count_series
-        )
-        return {series: growth for series, growth in found if growth is not None}
+        return {
+            series: growth
+            for series, _, _ in self.count_series
+            if (growth := growth_of(self.timeline, series, end)) is not None
+        }
 
     def _is_store(self, series: str, bounded: Bounded) -> bool:
         """Whether this container is what a tracked one keeps its items in: as long in every reading."""
@@ -336,12 +336,11 @@ def _risen(values: Sequence[int | float | None]) -> float:
 
 def growth_of(timeline: Timeline, series: str, end: int) -> CountGrowth | None:
     """How a count grows at the end of generation number ``end``, unless that is old news by now."""
-    _, newest = timeline.points(series, end, newest=WINDOW)
-    if len(newest) == WINDOW and not may_grow(newest):
-        return None
     x, counts = timeline.points(series, end, baseline=True, newest=LOOK_BACK)
-    spacing = timeline.spacing(end)
-    growth = count_growth(x, counts, timeline.generations[0], spacing) if counts else None
+    # Most counts of most runs.
+    if not counts or not may_grow(counts):
+        return None
+    growth = count_growth(x, counts, timeline.generations[0], timeline.spacing(end))
     return None if growth is None or _is_stale(timeline, growth, x[-1], end) else growth
 
 

@@ -174,14 +174,15 @@ class Timeline:
         if baseline and first == 0 and self.baseline_row is not None and self.generations:
             before = self.series[name][self.baseline_row]
             if before is not None:
-                before_first = self.generations[0] - self.spacing(len(self) if end is None else end)
-                xs.append(float(before_first))
+                last = len(self) if end is None else end
+                spacing = self._spacings.get(last) or self.spacing(last)
+                xs.append(float(self.generations[0] - spacing))
                 ys.append(float(before))
-        values = self.values(name)[first:end]
-        read = zip(self._axis[first:end], values, strict=True)
-        xs += [x for x, y in read if y is not None]
-        ys += [float(y) for y in values if y is not None]
-        return xs, ys
+        axis, values = self._axis[first:end], self.values(name)[first:end]
+        if None in values:
+            axis = [x for x, y in zip(axis, values, strict=True) if y is not None]
+            values = [y for y in values if y is not None]
+        return [*xs, *axis], [*ys, *map(float, values)]  # type: ignore[arg-type]
 
     def newest_reading(self, name: str, end: int) -> int | None:
         """Return the position of the newest of the first ``end`` generations in which the series was read."""

@@ -108,12 +108,14 @@ def find_candidates(facts: Facts, end: int) -> list[Candidate]:
     """Everything that grows at the end of generation number ``end`` of the timeline."""
     found: list[Candidate] = []
     growths = facts.growths(end)
+    named = set[tuple[str, str]]()
     for series, name, role in facts.count_series:
-        if any((c.name, c.role) == (name, role) for c in found):
+        if (name, role) in named:
             continue
         growth = growths.get(series)
         if growth is not None and not _fills_a_store(facts, series, name, role, growth, end):
             found.append(describe(facts, series, name, role, growth, end))
+            named.add((name, role))
     found += [
         replace(
             describe(facts, f"tracked.{name}.length", name, "container", growth, end),
@@ -453,12 +455,12 @@ def place_of(timeline: Timeline, series: str, start: float, end: int) -> Place:
     total = sum(rate for rate in tops.values() if rate > 0)
     if total <= 0:
         return NOWHERE
-    best = max(tops, key=lambda name: (tops[name], name))
+    _, best = max(zip(tops.values(), tops, strict=True))
     share = tops[best] / total
     if best in (BETWEEN, UNKNOWN_PHASE) or share < OWNS:
         return Place(None, None, share if best == BETWEEN else None)
-    inner = {p: r for p, r in rates.items() if top_level(p) == best and r > 0}
-    path = max(inner, key=lambda p: (inner[p], p), default=best)
+    inner = {p: r for p, r in rates.items() if r > 0 and top_level(p) == best}
+    _, path = max(zip(inner.values(), inner, strict=True), default=(0.0, best))
     owns = bool(inner) and inner[path] >= OWNS * sum(inner.values())
     return Place(best, path if owns else best, share)
 
@@ -485,7 +487,8 @@ def _by_phases(
         rates = {p: rates.get(p, 0.0) - usual.get(p, 0.0) for p in {**rates, **usual}}
     tops: dict[str, float] = {}
     for path, rate in rates.items():
-        tops[top_level(path)] = tops.get(top_level(path), 0.0) + rate
+        top = top_level(path)
+        tops[top] = tops.get(top, 0.0) + rate
     return without_give_and_take(tops), rates
 
 

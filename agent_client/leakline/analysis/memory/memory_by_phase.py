@@ -74,7 +74,7 @@ def phase_slopes(
     x = [float(g) for g in generations[first:end]]
     paths: dict[str, list[str]] = {}
     for path in sorted({path for line in lines for path in line}):
-        paths.setdefault(top_level(path), []).append(path)
+        paths.setdefault(path.split("/", 1)[0], []).append(path)
     slopes = {}
     for top, within in sorted(paths.items()):
         # Most phases have none within them.
@@ -132,13 +132,11 @@ def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
     """
     left = dict(amounts)
     for _ in range(2 * len(left)):
-        giver = min(left, key=lambda name: (left[name], name), default=None)
-        if giver is None or left[giver] >= 0:
+        least, giver = min(zip(left.values(), left, strict=True))
+        most, taker = max(zip(left.values(), left, strict=True))
+        if least >= 0 or most <= 0:
             break
-        taker = max(left, key=lambda name: (left[name], name))
-        if left[taker] <= 0:
-            break
-        moved = min(left[taker], -left[giver])
+        moved = min(most, -least)
         left[taker] -= moved
         left[giver] += moved
     return left

@@ -84,10 +84,11 @@ def count_growth(
         found = count_growth([a / spacing for a in x], counts, first)
         return None if found is None else _on_the_axis(found, spacing)
     x, counts = x[-LOOK_BACK:], counts[-LOOK_BACK:]
-    steady, irregular = _constant(x, counts), _irregular(x, counts)
+    rises, first = _rises_never_taken_back(counts)
+    steady, irregular = _constant(x, counts), _irregular(x, counts, rises, first)
     if steady is not None and irregular is not None and _is_one_story(steady, irregular):
         steady = None
-    found = steady or _periodic(x, counts) or irregular
+    found = steady or _periodic(x, counts, rises) or irregular
     if found is None or not _goes_beyond(found, x, counts):
         found = _noisy(x, counts)
     if found is None or first_generation is None or x[0] < first_generation:
@@ -190,8 +191,10 @@ def _begun_unseen(
 def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
     rises: list[float] = []
     for i in range(len(x) - 1, 0, -1):
-        rise = _rise(x, counts, i)
-        usual = median(rises[-_COMPARED:]) if rises else rise
+        rise = (counts[i] - counts[i - 1]) / (x[i] - x[i - 1])
+        near = sorted(rises[-_COMPARED:]) or [rise]
+        # Their median; a call each for hundreds of counts is what an examination costs.
+        usual = (near[(len(near) - 1) // 2] + near[len(near) // 2]) / 2
         if rise <= 0 or abs(rise - usual) > _NEAR_MEDIAN * usual:
             break
         rises.append(rise)
@@ -212,23 +215,24 @@ def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None
 def _deviation(values: Sequence[float]) -> float:
     """As the standard library's, without its exact sums, which cost more than all else here."""
     mean = fmean(values)
-    return math.sqrt(fmean((value - mean) ** 2 for value in values))
+    return math.sqrt(fmean([(value - mean) ** 2 for value in values]))
 
 
 def _rise(x: Sequence[float], counts: Sequence[float], i: int) -> float:
     return (counts[i] - counts[i - 1]) / (x[i] - x[i - 1])
 
 
-def _rises_never_taken_back(x: Sequence[float], counts: Sequence[float]) -> tuple[list[int], int]:
+def _rises_never_taken_back(counts: Sequence[float]) -> tuple[list[int], int]:
     """(positions of rises, first position) of the longest recent stretch without a fall."""
-    first = len(x) - 1
+    first = len(counts) - 1
     while first > 0 and counts[first] >= counts[first - 1]:
         first -= 1
-    return [i for i in range(first + 1, len(x)) if counts[i] > counts[i - 1]], first
+    return [i for i in range(first + 1, len(counts)) if counts[i] > counts[i - 1]], first
 
 
-def _periodic(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
-    rises, _ = _rises_never_taken_back(x, counts)
+def _periodic(
+    x: Sequence[float], counts: Sequence[float], rises: Sequence[int]
+) -> CountGrowth | None:
     if len(rises) < _MIN_PERIODS:
         return None
     gaps = [x[b] - x[a] for a, b in pairwise(rises)]
@@ -248,15 +252,16 @@ def _periodic(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None
     )  # fmt: skip
 
 
-def _irregular(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
-    rises, first = _rises_never_taken_back(x, counts)
+def _irregular(
+    x: Sequence[float], counts: Sequence[float], rises: Sequence[int], first: int
+) -> CountGrowth | None:
     if len(rises) < MIN_RISES:
         return None
     span = x[-1] - x[first]
     gaps = [x[b] - x[a] for a, b in pairwise(rises)]
     waited = x[-1] - x[rises[-1]]
     middle = (x[-1] + x[rises[0]]) / 2
-    late = sum(counts[i] - counts[i - 1] for i in rises if x[i] >= middle)
+    late = sum([counts[i] - counts[i - 1] for i in rises if x[i] >= middle])
     total = counts[-1] - counts[first]
     if span < _MIN_SPAN or waited > max(3.0, 1.5 * max(gaps)) or late < 0.25 * total:
         return None
@@ -276,7 +281,7 @@ def _may_break_new_ground(counts: Sequence[float]) -> bool:
     last 8, and hardly any of the first half of all may be as high.
     """
     half, high = len(counts) // 2, sorted(counts[-_MIN_NOISY:])[-2]
-    return sum(count >= high for count in counts[:half]) <= 0.02 * len(counts) + 1
+    return sum([count >= high for count in counts[:half]]) <= 0.02 * len(counts) + 1
 
 
 def _noisy(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:

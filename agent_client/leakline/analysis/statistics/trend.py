@@ -10,9 +10,11 @@ test takes readings in order and returns True if they look like lasting growth.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate, combinations, pairwise, repeat
+from operator import itemgetter, mul, sub, truediv
 from statistics import median
 from typing import Final
 
@@ -80,7 +82,9 @@ def kendall_variance(y: Sequence[float]) -> float:
     counts: dict[float, int] = {}
     for value in y:
         counts[value] = counts.get(value, 0) + 1
-    ties = sum(t * (t - 1) * (2 * t + 5) for t in counts.values() if t > 1)
+    ties = 0
+    for t in counts.values():
+        ties += t * (t - 1) * (2 * t + 5)
     return (n * (n - 1) * (2 * n + 5) - ties) / 18
 
 
@@ -90,11 +94,12 @@ def lag_one_correlation(values: Sequence[float]) -> float:
     if n < 4:
         return 0.0
     mean = sum(values) / n
-    deviations = [v - mean for v in values]
+    deviations: list[float] = list(map(sub, values, repeat(mean)))
     spread = sum([v**2 for v in deviations])
     if spread <= 0:
         return 0.0
-    return sum([a * b for a, b in pairwise(deviations)]) / spread
+    together: float = sum(map(mul, deviations, deviations[1:]))
+    return together / spread
 
 
 def theil_sen(x: Sequence[float], y: Sequence[float]) -> Slope:
@@ -111,8 +116,9 @@ def theil_sen(x: Sequence[float], y: Sequence[float]) -> Slope:
         return Slope(middle, min(0.0, 2 * middle), max(0.0, 2 * middle), 2)
     if len(x) == 3:
         return Slope(middle, slopes[0], slopes[-1], 3)
-    base = median([b - middle * a for a, b in zip(x, y, strict=True)])
-    rho = lag_one_correlation([b - base - middle * a for a, b in zip(x, y, strict=True)])
+    line = list(map(mul, repeat(middle), x))
+    base = median(map(sub, y, line))
+    rho = lag_one_correlation(list(map(sub, map(sub, y, repeat(base)), line)))
     rho = min(max(rho, 0.0), _MAX_CORRELATION)
     reach = Z_90 * math.sqrt(kendall_variance(y) * (1 + rho) / (1 - rho))
     low = max(round((len(slopes) - reach) / 2) - 1, 0)
@@ -160,7 +166,11 @@ def fit_hinge(x: Sequence[float], y: Sequence[float]) -> Hinge | None:
         return None
     if len(x) > MAX_HINGE_POINTS:
         x, y = block_minima(x, y, MAX_HINGE_POINTS)
-    fits = [(*_fit_from(x, y, i), x[i], x[i]) for i in range(len(x) - 2)]
+    fits, ordered = list[Fit](), list[float]()
+    for bend in range(len(x) - 2):
+        insort(ordered, y[bend])
+        flat = (ordered[bend // 2] + ordered[(bend + 1) // 2]) / 2
+        fits.append((*_fit_from(x, y, bend, flat), x[bend], x[bend]))
     return hinge_among(fits, len(x), abs(y[-1] - y[0]))
 
 
@@ -173,30 +183,29 @@ def hinge_among(fits: Sequence[Fit], points: int, rise: float) -> Hinge | None:
     # Without any noise the profile would have no width; a thousandth of the rise stands for rounding.
     allowed = loss * (1 + _PROFILE / points) + 1e-3 * rise
     near = [fit for fit in fits if fit[0] <= allowed]
-    return Hinge(
-        (first + last) / 2, min(fit[2] for fit in near), max(fit[3] for fit in near), slope
-    )
+    low, high = min(map(itemgetter(2), near)), max(map(itemgetter(3), near))
+    return Hinge((first + last) / 2, low, high, slope)
 
 
-def _fit_from(x: Sequence[float], y: Sequence[float], bend: int) -> tuple[float, float]:
-    """(absolute error, slope) of the best hinge that bends at ``x[bend]``."""
-    before, after = y[: bend + 1], range(bend + 1, len(x))
-    flat = median(before)
-    beyond = [(y[i] - flat, x[i] - x[bend]) for i in after]
-    slope = weighted_median(sorted([(rise / run, run) for rise, run in beyond]))
-    error = sum([abs(value - flat) for value in before])
-    error += sum([abs(rise - slope * run) for rise, run in beyond])
+def _fit_from(
+    x: Sequence[float], y: Sequence[float], bend: int, flat: float
+) -> tuple[float, float]:
+    """(absolute error, slope) of the best hinge that bends at ``x[bend]``, from ``flat``, the median up to there.
+
+    Without a call of Python's for each point: it is tried at every point of every hinge.
+    """
+    rises = list(map(sub, y[bend + 1 :], repeat(flat)))
+    runs = list(map(sub, x[bend + 1 :], repeat(x[bend])))
+    slope = weighted_median(sorted(zip(map(truediv, rises, runs), runs, strict=True)))
+    error = sum(map(abs, map(sub, y[: bend + 1], repeat(flat))))
+    error += sum(map(abs, map(sub, rises, map(mul, repeat(slope), runs))))
     return error, slope
 
 
 def weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
     """Of (value, weight) in ascending order."""
-    half, passed = sum([weight for _, weight in pairs]) / 2, 0.0
-    for value, weight in pairs:
-        passed += weight
-        if passed >= half:
-            return value
-    return pairs[-1][0]
+    passed = list(accumulate(map(itemgetter(1), pairs)))
+    return pairs[min(bisect_left(passed, passed[-1] / 2), len(pairs) - 1)][0]
 
 
 # The figures the detection notes measured; `strict` is what a page-worthy verdict asks for.
@@ -318,4 +327,4 @@ def _left_over(x: Sequence[float], y: Sequence[float]) -> float:
     slope = theil_sen(x, y).estimate
     rest = [b - slope * a for a, b in zip(x, y, strict=True)]
     middle = median(rest)
-    return sum(abs(r - middle) for r in rest)
+    return sum([abs(r - middle) for r in rest])
