@@ -133,21 +133,6 @@ def of_project(connection: Connection, project: str) -> dict[str, list[Acknowled
     return found
 
 
-def of_run(connection: Connection, project: str, run_id: str) -> dict[str, list[Acknowledgement]]:
-    """All that was ever said of the incidents of a run, by fingerprint, in order of time."""
-    table = acknowledgements
-    of_incidents = select(incidents.c.fingerprint).where(incidents.c.run_id == run_id)
-    query = (
-        select(table)
-        .where(table.c.project == project, table.c.fingerprint.in_(of_incidents))
-        .order_by(table.c.id)
-    )
-    found: dict[str, list[Acknowledgement]] = {}
-    for row in connection.execute(query):
-        found.setdefault(row.fingerprint, []).append(_as_said(row))
-    return found
-
-
 def go_with(connection: Connection, run_id: str, old: str, new: str) -> None:
     """A leak of this run is known by a better fingerprint now: what holds for it holds under the new one as well.
 
@@ -410,12 +395,12 @@ def _seen(row: Row[Any], closed_at: float | None) -> dict[str, Any]:
     }
 
 
-def said_of_run(
-    engine: Engine, project: str, run_id: str, now: float
+def holding_in_project(
+    engine: Engine, project: str, now: float
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """What people said of the leaks of a run that holds, by fingerprint, in order of time."""
+    """What people said of the leaks of a project that holds, by fingerprint, in order of time."""
     with reading(engine) as connection:
-        said = of_run(connection, project, run_id)
+        said = of_project(connection, project)
     holding = {
         name: [_said_json(one) for one in each if one.holds(now)] for name, each in said.items()
     }

@@ -97,7 +97,7 @@ def _run_data(use: Services, run_id: str, process: str) -> RunData:
         None)["items"],
         accepted=assertions.accepted_in(use.engine, data.run["project"]),
         incidents=findings.list_incidents(use.engine, run_id),
-        said=incident_groups.said_of_run(use.engine, data.run["project"], run_id, time.time()),
+        said=incident_groups.holding_in_project(use.engine, data.run["project"], time.time()),
         alerts=alert_rows.list_alerts(use.engine, run_id, MAX_MARKS),
         any_webhook=bool(webhooks.list_webhooks(use.engine)),
         # Another rank holds other objects.
