@@ -30,12 +30,25 @@ class Planted(PlantedLeak):
     """One leak of a program or of a switch.
 
     ``size``: bytes per generation, in constants of the program or as measured. ``counted``: what grows by ``count`` per
-    generation, where that was measured.
+    generation, where that was measured. ``kinds`` follow from the types where they are not given: objects may be named
+    as such, by their container, by their declared count, or by what most of their bytes are.
     """
 
     size: str | float
     counted: str = ""
     count: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kinds:
+            return
+        found = ["objects", "container", "count_contract"]
+        if {"Tensor", "Parameter"} & set(self.types):
+            found.append("tensors")
+        if any(name.endswith("Backward0") for name in self.types):
+            found.append("graph")
+        if "ndarray" in self.types:
+            found.append("arrays")
+        object.__setattr__(self, "kinds", tuple(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,7 +337,7 @@ CASES: Final = (
                 types=("SharedMemory",),
                 holders=("BatchPublisher.segments", "publisher.segments"),
                 size="ROWS * COLUMNS * 4",
-                called=("shared_memory", "objects", "container"),
+                kinds=("shared_memory", "objects", "container"),
             ),
         ),
         twin="unlinks segments that are ten generations old",
@@ -341,7 +354,7 @@ CASES: Final = (
                 types=("ForkProcess", "Process", "Connection"),
                 holders=("ShardHelpers.helpers", "helpers.helpers"),
                 size="ROWS * COLUMNS * 4 + PROCESS_BYTES",
-                called=("children", "objects", "container"),
+                kinds=("children", "objects", "container"),
             ),
         ),
         twin="keeps ten helpers and stops the oldest",
@@ -450,7 +463,7 @@ CASES: Final = (
                 types=(),
                 holders=None,
                 size="WORKERS * SAMPLES_READ * SAMPLE_BYTES",
-                called=("children",),
+                kinds=("children",),
             ),
         ),
         twin="reads the same third of the dataset again and again: all its pages are copied after ten generations",
@@ -482,7 +495,7 @@ CASES: Final = (
                 types=("SearchNode", "ndarray"),
                 holders=None,
                 size="NODES * NODE_BYTES",
-                called=("cyclic_garbage",),
+                kinds=("cyclic_garbage",),
             ),
         ),
         twin="a sawtooth: collects every tenth generation",
@@ -506,7 +519,7 @@ CASES: Final = (
                 types=("bytearray",),
                 holders=("Journal.headers", "journal.headers"),
                 size="STEPS * MESSAGE",
-                called=("allocator_retained", "objects", "container"),
+                kinds=("allocator_retained", "objects", "container"),
             ),
         ),
         twin="keeps the headers of ten generations; the older holes join and are used again",
@@ -675,7 +688,7 @@ CASES: Final = (
                 holders=None,
                 size="BODIES * BLOCK_BYTES",
                 first=(0, 10),
-                called=("native",),
+                kinds=("native",),
             ),
         ),
         twin="frees the bodies of worlds that are ten generations old",
@@ -693,7 +706,7 @@ CASES: Final = (
                 types=("ndarray",),
                 holders=None,
                 size="BUFFERS * ROWS * COLUMNS * 4",
-                called=("arrays",),
+                kinds=("arrays",),
             ),
         ),
         twin="the extension gives back all but the latest 200",
@@ -896,7 +909,7 @@ CASES: Final = (
                 types=("Parameter", "Tensor", "AccumulateGrad"),
                 holders=None,
                 size="(TENSORS_PER_WEIGHT * (INPUTS + HIDDEN) + ACTIVATIONS * BATCH) * HIDDEN * 4",
-                called=("graph", "tensors"),
+                kinds=("graph", "tensors"),
             ),
         ),
         twin="takes such steps during a warm-up of ten generations only",
@@ -1069,7 +1082,7 @@ FIRST_ANSWERS: Final = (
                 types=(),
                 holders=None,
                 size="EPISODES * STEPS * OBSERVATION * 4",
-                called=("children",),
+                kinds=("children",),
             ),
         ),
         twin="the worker remembers 120 trajectories",
@@ -1084,7 +1097,7 @@ FIRST_ANSWERS: Final = (
                 types=("Popen",),
                 holders=("Environment.servers", "environment.servers"),
                 size="SERVER_BYTES + PROCESS_BYTES",
-                called=("children", "objects", "container"),
+                kinds=("children", "objects", "container"),
             ),
         ),
         twin="ten servers run, the oldest is stopped",
@@ -1099,7 +1112,7 @@ FIRST_ANSWERS: Final = (
                 types=("Pool", "ForkProcess"),
                 holders=("Folds.pools", "folds.pools"),
                 size="WORKERS * (FOLD_BYTES + PROCESS_BYTES)",
-                called=("children", "objects", "container"),
+                kinds=("children", "objects", "container"),
             ),
         ),
         twin="five pools are open, the oldest is terminated",
@@ -1302,7 +1315,7 @@ FIRST_ANSWERS: Final = (
                 types=("Parameter", "Tensor", "AccumulateGrad"),
                 holders=None,
                 size="TASKS * (TENSORS_PER_WEIGHT * (INPUTS + 8) + ACTIVATIONS * ROWS) * HIDDEN * 4",
-                called=("graph", "tensors"),
+                kinds=("graph", "tensors"),
             ),
         ),
         twin="takes such steps during a warm-up of ten generations only",
@@ -1358,7 +1371,7 @@ _ERL_TRADING: Final = (
     Case(name="loss_graph", kind="losses kept with their graph", planted=(Planted(
         phases=("train_population",), types=("Tensor",), holders=("Trainer.losses",),
         # Of 16 generations on a busy machine the graph was counted twice or thrice, which may be too few to tell.
-        size=20.6 * MIB, first=(1, 1), called=("graph", "container"), counted=GRAPHS, count=1120,
+        size=20.6 * MIB, first=(1, 1), kinds=("graph", "container"), counted=GRAPHS, count=1120,
     ),)),
     Case(name="episode_history", kind="episode history that a reset does not clear", planted=(Planted(
         phases=("evaluate_population",), types=(),
@@ -1368,7 +1381,7 @@ _ERL_TRADING: Final = (
             "TradingEnvironment.episode_rewards",
         ),
         # What the lists keep is arrays, four fifths of the bytes.
-        size=6.4 * MIB, first=(1, 1), called=("container", "objects", "arrays"),
+        size=6.4 * MIB, first=(1, 1), kinds=("container", "objects", "arrays"),
         counted="episode_observations", count=3200,
     ),)),
     Case(name="kept_environments", kind="an environment per episode, kept in a list", planted=(Planted(
@@ -1377,7 +1390,7 @@ _ERL_TRADING: Final = (
     ),)),
     Case(name="cyclic_environments", kind="environments in cycles while the collector is off", planted=(Planted(
         phases=("evaluate_population",), types=("TradingEnvironment",), holders=None,
-        size=11.7 * MIB, called=("cyclic_garbage",), counted="TradingEnvironment", count=16,
+        size=11.7 * MIB, kinds=("cyclic_garbage",), counted="TradingEnvironment", count=16,
     ),)),
     Case(name="old_population", kind="replaced populations kept", planted=(Planted(
         phases=("evolve_population",), types=("DDPGAgent",), holders=("Trainer.past_populations",),
@@ -1397,7 +1410,7 @@ _ERL_TRADING: Final = (
     ),)),
     Case(name="loss_history", kind="a list of losses without a bound", matters=False, worst="watch", planted=(Planted(
         phases=("train_population",), types=(), holders=("Trainer.losses",),
-        size=10 * 2**10, first=(4, 4), called=("container", "objects"), counted="losses", count=320,
+        size=10 * 2**10, first=(4, 4), kinds=("container", "objects"), counted="losses", count=320,
     ),)),
     Case(name="kept_batches", kind="batches kept after their step", planted=(Planted(
         phases=("train_population",), types=("Experience",), holders=("Trainer.batches",),
@@ -1411,15 +1424,15 @@ _ERL_TRADING: Final = (
 _DQN_FUEL_BREAKS: Final = (
     Case(name="metrics", kind="metrics logged into lists without a bound", planted=(Planted(
         phases=("collect",), types=(), holders=("values", "DQNAgent.values"),
-        size=3 * MIB, called=("container", "objects"), counted="agent.values", count=320,
+        size=3 * MIB, kinds=("container", "objects"), counted="agent.values", count=320,
     ),)),
     Case(name="attached_tensors", kind="tensors of a replay buffer kept with their graph", planted=(Planted(
         phases=("collect",), types=("Tensor",), holders=("ReplayBuffer.priorities",),
-        size=11.6 * MIB, called=("graph",), counted=GRAPHS, count=480,
+        size=11.6 * MIB, kinds=("graph",), counted=GRAPHS, count=480,
     ),)),
     Case(name="experience", kind="local buffer of experiences without a bound", planted=(Planted(
         phases=("collect",), types=("Experience",), holders=("experience", "ExperienceCollector.experience_buffer"),
-        size=1.2 * MIB, called=("container", "objects"), counted="collector.experience_buffer", count=320,
+        size=1.2 * MIB, kinds=("container", "objects"), counted="collector.experience_buffer", count=320,
     ),)),
     Case(name="environments", kind="environments per episode, kept in a list", planted=(Planted(
         phases=("collect",), types=("FireEnvironment",), holders=("Trainer.vectorised",),

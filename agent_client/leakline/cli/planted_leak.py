@@ -25,30 +25,15 @@ class PlantedLeak:
 
     ``phases``: None stands for the time between the phases. ``types``: the types that accumulate, by the last part of
     their names; empty where Python has no type for it. ``holders``: paths that a finding's path has to contain, None
-    where nothing in Python holds it. ``first``: the earliest and the latest generation that may be called the first one
-    that leaks; they differ where a store fills rightly before it passes its bound. ``called``: the right kinds of
-    finding, where they do not follow from the types.
+    where nothing in Python holds it. ``kinds``: of a finding. ``first``: the earliest and the latest generation that
+    may be called the first one that leaks; they differ where a store fills rightly before it passes its bound.
     """
 
     phases: tuple[str | None, ...]
     types: tuple[str, ...]
     holders: tuple[str, ...] | None
+    kinds: tuple[str, ...] = ()
     first: tuple[int, int] = (0, 0)
-    called: tuple[str, ...] = ()
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Objects may be named as such, by their container, by their declared count, or by what holds their bytes."""
-        if self.called:
-            return self.called
-        found = ["objects", "container", "count_contract"]
-        if {"Tensor", "Parameter"} & set(self.types):
-            found.append("tensors")
-        if any(name.endswith("Backward0") for name in self.types):
-            found.append("graph")
-        if "ndarray" in self.types:
-            found.append("arrays")
-        return tuple(found)
 
     def has_phase(self, finding: Json) -> bool:
         """Return True if the phase or its nested path is right; the time between phases has no phase at all."""

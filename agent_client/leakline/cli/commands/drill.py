@@ -63,16 +63,16 @@ class Kind(PlantedLeak):
 
 KINDS: Final = {
     "objects": Kind(
-        summary="environments that are kept", phases=("collect",),
+        summary="environments that are kept", phases=("collect",), kinds=("objects", "container"),
         types=("Environment",), holders=("Trainer.environments",),
     ),
     "graph": Kind(
         summary="losses kept as torch tensors with their graph", phases=("train",),
-        types=("Tensor", "MseLossBackward0"), holders=("Trainer.losses",), called=("graph",),
+        types=("Tensor", "MseLossBackward0"), holders=("Trainer.losses",), kinds=("graph",),
     ),
     "container": Kind(
         summary="a history of records that is never cut", phases=("collect",),
-        types=("dict", "bytes"), holders=("Trainer.records",),
+        types=("dict", "bytes"), holders=("Trainer.records",), kinds=("container", "objects"),
     ),
 }  # fmt: skip
 
