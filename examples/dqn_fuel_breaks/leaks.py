@@ -1,8 +1,9 @@
-"""The leaks one can switch on, and what the right answer about each of them is.
+"""The leaks that can be switched on, each with the right answer about it.
 
-The answers are measured by planting (`python -m examples.dqn_fuel_breaks.measure`: the same training with and without
-the switch, read by procfs and by counting), never taken from what Leakline says. The numbers in the docstrings are
-those of RIGHT_ANSWERS; a test holds them together, and the measurement says when they are no longer true.
+The answers are measured by planting: the same training with and without the switch, read by procfs and by counting
+(`python -m tests.leaks.measure dqn_fuel_breaks`), never taken from what Leakline says. The numbers in the docstrings
+are those of `tests/leaks/catalogue.py`; a test compares the two, and the measurement reports when they are
+no longer true.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Final
-
-from ..erl_trading.leaks import MIB, RightAnswer
 
 
 @dataclass(frozen=True)
@@ -60,31 +59,3 @@ class Leaks:
 
 
 SWITCHES: Final = tuple(field.name for field in fields(Leaks))
-
-RIGHT_ANSWERS: Final[dict[str, RightAnswer]] = {
-    "metrics": RightAnswer(
-        kind="container", phase="collect", names=("values", "DQNAgent.values"),
-        bytes_per_generation=3 * MIB,
-        counted="agent.values", count_per_generation=320, started_at_generation=0,
-    ),
-    "attached_tensors": RightAnswer(
-        kind="graph", phase="collect", names=("torch.Tensor", "ReplayBuffer.priorities"),
-        bytes_per_generation=int(11.6 * MIB),
-        counted="tensors with a graph", count_per_generation=480, started_at_generation=0,
-    ),
-    "experience": RightAnswer(
-        kind="container", phase="collect",
-        names=("experience", "ExperienceCollector.experience_buffer", "Experience"),
-        bytes_per_generation=int(1.2 * MIB),
-        counted="collector.experience_buffer", count_per_generation=320, started_at_generation=0,
-    ),
-    "environments": RightAnswer(
-        kind="objects", phase="collect", names=("FireEnvironment", "Trainer.vectorised"),
-        bytes_per_generation=int(3.5 * MIB),
-        counted="FireEnvironment", count_per_generation=8, started_at_generation=1,
-    ),
-    "figures": RightAnswer(
-        kind="objects", phase="plot", names=("Figure",), bytes_per_generation=int(1.9 * MIB),
-        counted="figures", count_per_generation=0.5, started_at_generation=1,
-    ),
-}  # fmt: skip

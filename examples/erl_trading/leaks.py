@@ -1,8 +1,8 @@
-"""The leaks one can switch on, and what the right answer about each of them is.
+"""The leaks that can be switched on, each with the right answer about it.
 
-The answers are measured by planting (`python -m erl_trading.measure`: the same training with and without the
-switch, read by procfs and by counting), never taken from what Leakline says. The numbers in the docstrings are
-those of RIGHT_ANSWERS; a test holds them together, and the measurement says when they are no longer true.
+The answers are measured by planting: the same training with and without the switch, read by procfs and by counting
+(`python -m tests.leaks.measure erl_trading`), never taken from what Leakline says. The numbers in the docstrings are
+those of `tests/leaks/catalogue.py`; a test compares the two, and the measurement reports when they are no longer true.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Final
-
-KIB: Final = 2**10
-MIB: Final = 2**20
 
 
 @dataclass(frozen=True)
@@ -106,85 +103,4 @@ class Leaks:
         return cls(**dict.fromkeys(names, True))
 
 
-@dataclass(frozen=True)
-class RightAnswer:
-    """``names``: types or holders, by their last parts, any of which is right. ``counted``: what grows.
-
-    ``matters``: it must be at least suspected within 16 generations. ``worst``: never to be called more.
-    A switch that leaks nothing has no kind, no phase and no start.
-    """
-
-    kind: str | None
-    phase: str | None
-    names: tuple[str, ...]
-    bytes_per_generation: int
-    counted: str
-    count_per_generation: float
-    started_at_generation: int | None
-    matters: bool = True
-    worst: str = "confirmed"
-
-
 SWITCHES: Final = tuple(field.name for field in fields(Leaks))
-
-RIGHT_ANSWERS: Final[dict[str, RightAnswer]] = {
-    "loss_graph": RightAnswer(
-        kind="graph", phase="train_population", names=("torch.Tensor", "Trainer.losses"),
-        bytes_per_generation=int(20.6 * MIB),
-        counted="tensors with a graph", count_per_generation=1120, started_at_generation=1,
-    ),
-    "episode_history": RightAnswer(
-        kind="container", phase="evaluate_population",
-        names=(
-            "TradingEnvironment.episode_observations", "TradingEnvironment.episode_actions",
-            "TradingEnvironment.episode_rewards",
-        ),
-        bytes_per_generation=int(6.4 * MIB),
-        counted="episode_observations", count_per_generation=3200, started_at_generation=1,
-    ),
-    "kept_environments": RightAnswer(
-        kind="objects", phase="evaluate_population",
-        names=("TradingEnvironment", "Trainer.environments"),
-        bytes_per_generation=int(11.2 * MIB),
-        counted="TradingEnvironment", count_per_generation=16, started_at_generation=0,
-    ),
-    "cyclic_environments": RightAnswer(
-        kind="cyclic_garbage", phase="evaluate_population", names=("TradingEnvironment",),
-        bytes_per_generation=int(11.7 * MIB),
-        counted="TradingEnvironment", count_per_generation=16, started_at_generation=0,
-    ),
-    "old_population": RightAnswer(
-        kind="objects", phase="evolve_population", names=("DDPGAgent", "Trainer.past_populations"),
-        bytes_per_generation=int(16.4 * MIB),
-        counted="DDPGAgent", count_per_generation=16, started_at_generation=0,
-    ),
-    "deepcopied_checkpoints": RightAnswer(
-        kind=None, phase=None, names=(), bytes_per_generation=0,
-        counted="", count_per_generation=0, started_at_generation=None, matters=False, worst="watch",
-    ),
-    "best_agents": RightAnswer(
-        kind="objects", phase="evolve_population", names=("DDPGAgent", "Trainer.best_agents"),
-        bytes_per_generation=int(0.99 * MIB),
-        counted="DDPGAgent", count_per_generation=1, started_at_generation=1,
-    ),
-    "figures": RightAnswer(
-        kind="objects", phase="plot_progress", names=("Figure",), bytes_per_generation=int(0.8 * MIB),
-        counted="figures", count_per_generation=0.2, started_at_generation=4, matters=False,
-    ),
-    "loss_history": RightAnswer(
-        kind="container", phase="train_population", names=("Trainer.losses",),
-        bytes_per_generation=10 * KIB,
-        counted="losses", count_per_generation=320, started_at_generation=4,
-        matters=False, worst="watch",
-    ),
-    "kept_batches": RightAnswer(
-        kind="objects", phase="train_population", names=("Experience", "Trainer.batches"),
-        bytes_per_generation=int(7 * MIB),
-        counted="Experience", count_per_generation=160, started_at_generation=1,
-    ),
-    "pending_uploads": RightAnswer(
-        kind="objects", phase="upload_checkpoints", names=("Upload", "CheckpointUploads.pending"),
-        bytes_per_generation=int(4.1 * MIB),
-        counted="Upload", count_per_generation=4, started_at_generation=0,
-    ),
-}  # fmt: skip

@@ -33,7 +33,3 @@ def plot_progress(history: Sequence[Progress], *, keep_open: bool) -> bytes:
     if not keep_open:
         pyplot.close(figure)
     return picture.getvalue()
-
-
-def open_figures() -> int:
-    return 0 if pyplot is None else len(pyplot.get_fignums())

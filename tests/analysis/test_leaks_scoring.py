@@ -11,14 +11,13 @@ from typing import Any, get_args
 
 import pytest
 from tests.leaks import conftest, figures
-from tests.leaks.catalogue import CASES, Case, Planted, planted_bytes
+from tests.leaks.catalogue import CASES, Case, Planted
 from tests.leaks.public_cases import PublicCase, public_cases
 from tests.leaks.scoring import (
     Look,
     Named,
     Pair,
     Seen,
-    leads_through,
     named,
     pair,
     score_leak,
@@ -27,6 +26,7 @@ from tests.leaks.scoring import (
 )
 
 from leakline.analysis.results import Kind, Status
+from leakline.cli.planted_leak import leads_through
 
 BY_NAME = {case.name: case for case in CASES}
 POPULATIONS = BY_NAME["past_populations"]
@@ -58,7 +58,7 @@ def _seen(status: str, *findings: dict[str, Any], **more: Any) -> Seen:
 
 
 def _named(finding: dict[str, Any] | None, case: Case = POPULATIONS) -> Named:
-    return named(case.name, case.planted[0], finding)
+    return named(case, case.planted[0], finding)
 
 
 def _pair(leak: Seen, twin: Seen, case: Case = POPULATIONS) -> Pair:
@@ -105,7 +105,10 @@ def test_looks_and_incidents_say_what_a_run_was_ever_suspected_of() -> None:
 
 
 def test_the_first_active_finding_counts_and_not_the_best() -> None:
-    assert _named(_finding()) == Named(True, True, True, True, True, 0.0, 1.0, True)
+    assert _named(_finding()) == Named(True, True, True, True, True, 1, 0.0, 1.0, True)
+    assert _named(_finding()).is_right
+    for wrong in (_finding("play"), _finding(kind="native"), _finding(suspects=())):
+        assert not _named(wrong).is_right
     dicts = (("builtins.dict", "type"),)
     wrong = _finding("play", suspects=dicts, kind="native", rate=MIB, start=9)
     found = score_leak(POPULATIONS, _seen("confirmed", wrong, _finding())).named[0]
@@ -130,6 +133,7 @@ def test_a_type_is_compared_by_its_whole_last_part_and_its_role(suspect: str, ro
     others = [("builtins.dict", "type"), ("builtins.list", "type")]
     third = _named(_finding(suspects=(*others, ("numpy.ndarray", "type"))))
     assert (third.type_first, third.type_in_top) == (False, True)
+    assert (third.place, third.is_right) == (3, False)
 
 
 @pytest.mark.parametrize(
@@ -164,13 +168,13 @@ def test_a_phase_is_right_by_its_path_too(
     planted: str | None, finding: dict[str, Any], right: bool
 ) -> None:
     leak = Planted(phases=(planted,), types=(), holders=None, size="1")
-    assert named("past_populations", leak, finding).phase == right
+    assert named(POPULATIONS, leak, finding).phase == right
 
 
 def test_a_start_may_lie_between_the_bounds_and_a_tenth_outside() -> None:
     leak = Planted(phases=("train",), types=(), holders=None, size="1", first=(10, 12))
     starts = (8.0, 11.0, 14.5, None)
-    found = [named("past_populations", leak, _finding(start=start)) for start in starts]
+    found = [named(POPULATIONS, leak, _finding(start=start)) for start in starts]
     assert [n.start_off for n in found] == [2.0, 0.0, 2.5, None]
     assert [n.start_close for n in found] == [True, True, False, False]
     assert start_tolerance(leak) == 2.0
@@ -179,7 +183,7 @@ def test_a_start_may_lie_between_the_bounds_and_a_tenth_outside() -> None:
 
 def test_two_leaks_are_found_in_either_order_each_with_its_own_rate() -> None:
     suspects = (("numpy.ndarray", "type"),)
-    trajectories, gradients = (planted_bytes(TWO.name, leak) for leak in TWO.planted)
+    trajectories, gradients = map(TWO.bytes_of, TWO.planted)
     collect = _finding("collect", suspects=suspects, rate=2 * trajectories)
     train = _finding("train", suspects=suspects, rate=gradients)
     for order in ((collect, train), (train, collect)):

@@ -26,11 +26,17 @@ from leakline.errors import ServerRefused
 OBJECTS = KINDS["objects"]
 
 
-def finding(*names: str, estimate: float = 4 * MIB, start: int | None = 0, **changed: Any) -> Any:
+def finding(
+    *names: str,
+    role: str = "type",
+    estimate: float = 4 * MIB,
+    start: int | None = 0,
+    **changed: Any,
+) -> Any:
     """Return a finding that is right about `objects`, but for what is changed."""
     return {
-        "status": "confirmed", "kind": "objects", "phase": "collect",
-        "suspects": [{"name": name} for name in names or ("__main__.Environment",)],
+        "status": "confirmed", "kind": "objects", "phase": "collect", "phase_path": None,
+        "suspects": [{"name": name, "role": role} for name in names or ("__main__.Environment",)],
         "growth_bytes_per_generation": {"estimate": estimate},
         "started_at_generation": None if start is None else {"estimate": start},
         **changed,
@@ -46,7 +52,7 @@ def answers(*findings: Any, kind: drill.Kind = OBJECTS) -> dict[str, Answer]:
     ("findings", "wrong", "said"),
     [
         ([finding()], "", "what: objects; __main__.Environment in place 1"),
-        ([finding("__main__.Trainer.environments[*]", kind="container")], "", "what: in place 1"),
+        ([finding("__main__.Trainer.environments[*]", role="holder", kind="container")], "", "what: in place 1"),
         ([], "found", "found: not found within 30 generations"),
         ([finding(status="watch")], "found", ""),
         ([finding(status="recovered")], "found", ""),

@@ -1,8 +1,9 @@
-"""What each program of the suite leaks, as somebody who wrote it would say; nothing here was learnt from a tool.
+"""The catalogue of planted leaks: the programs of the suite and the switches of the examples, with the right answers.
 
-Sizes are computed from the constants at the top of the programs. They are sums of what was allocated; what the
-kernel shows per generation was compared with them once and lay within 15 %, but for
-`activation_hooks`, where the allocator adds up to 17 % in some runs.
+They are what the author of a program would say; nothing here was learned from a tool. Sizes of programs are computed
+from the constants at the top of them: sums of what was allocated. What the kernel shows per generation was compared
+with them once and lay within 15 %, but for `activation_hooks`, where the allocator adds up to 17 % in some runs. What
+the switches of the examples add is measured by `tests/leaks/measure.py`. `leakline drill` has its three in `KINDS`.
 """
 
 from __future__ import annotations
@@ -13,63 +14,62 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from leakline.cli.planted_leak import PlantedLeak
+
 PROGRAMS: Final = Path(__file__).with_name("programs")
 GENERATIONS: Final = 30
 # Up to here a leak and its twin do the same.
 SAME_GENERATIONS: Final = 10
+MIB: Final = 2**20
+# A count of `tests/leaks/measure.py`.
+GRAPHS: Final = "tensors with a graph"
 
 
-@dataclass(frozen=True)
-class Planted:
-    """One leak. The first of ``types`` and ``holders`` is what its author would name first; any is right.
+@dataclass(frozen=True, kw_only=True)
+class Planted(PlantedLeak):
+    """One leak of a program or of a switch.
 
-    ``phases``: accepted names; None stands for the time between the phases. ``types``: what piles up, by the last
-    part of the name; empty where it is nothing that Python knows of. ``holders``: endings of the path to it,
-    None where nothing in Python holds it. ``size``: bytes per generation, in constants of the program.
-    ``first``: the earliest and the latest generation that may be called the first one that leaks; they differ
-    where a store fills rightly before it passes its bound. ``called``: the kinds a verdict may give it, where
-    they do not follow from the types.
+    ``size``: bytes per generation, in constants of the program or as measured. ``counted``: what grows by ``count`` per
+    generation, where that was measured. ``kinds`` follow from the types where they are not given: objects may be named
+    as such, by their container, by their declared count, or by what most of their bytes are.
     """
 
-    phases: tuple[str | None, ...]
-    types: tuple[str, ...]
-    holders: tuple[str, ...] | None
-    size: str
-    first: tuple[int, int] = (0, 0)
-    called: tuple[str, ...] = ()
+    size: str | float
+    counted: str = ""
+    count: float = 0.0
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Objects may be told by themselves, by the container that keeps them, or by what most of their bytes are."""
-        if self.called:
-            return self.called
-        found = ["objects", "container"]
+    def __post_init__(self) -> None:
+        if self.kinds:
+            return
+        found = ["objects", "container", "count_contract"]
         if {"Tensor", "Parameter"} & set(self.types):
             found.append("tensors")
         if any(name.endswith("Backward0") for name in self.types):
             found.append("graph")
         if "ndarray" in self.types:
             found.append("arrays")
-        return tuple(found)
+        object.__setattr__(self, "kinds", tuple(found))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
-    """A program with a leaking variant and a healthy twin.
+    """A program with a leaking variant and a healthy twin, or a switch of an example.
 
-    ``kind``: the cause, in the words people use for it. ``references``: public threads about the same cause.
-    ``truth``: the answer in a sentence. ``twin``: what the healthy variant does instead. ``held_back``: not to be
-    looked at before the end.
+    ``kind``: the cause, in the words people use for it. ``truth``: the answer in a sentence; that of a switch is its
+    docstring. ``twin``: what the healthy variant does instead. ``references``: public threads about the same cause.
+    ``held_back``: not to be looked at before the end. ``matters``: it has to be suspected at least. ``worst``: the
+    status that it may have at worst.
     """
 
     name: str
     kind: str
-    references: tuple[str, ...]
-    truth: str
     planted: tuple[Planted, ...]
-    twin: str
-    held_back: bool
-    verdict: str = "leak"
+    truth: str = ""
+    twin: str = "the example without the switch"
+    references: tuple[str, ...] = ()
+    held_back: bool = False
+    matters: bool = True
+    worst: str = "confirmed"
 
     @property
     def program(self) -> Path:
@@ -78,12 +78,13 @@ class Case:
     @property
     def bytes_per_generation(self) -> int:
         """Of all its leaks together."""
-        return sum(planted_bytes(self.name, planted) for planted in self.planted)
+        return sum(map(self.bytes_of, self.planted))
 
-
-def planted_bytes(name: str, planted: Planted) -> int:
-    """What this leak of the program adds per generation."""
-    return round(_value(ast.parse(planted.size, mode="eval").body, constants(name)))
+    def bytes_of(self, planted: Planted) -> int:
+        """Return what one of its leaks adds per generation."""
+        if not isinstance(planted.size, str):
+            return round(planted.size)
+        return round(_value(ast.parse(planted.size, mode="eval").body, constants(self.name)))
 
 
 @cache
@@ -157,7 +158,6 @@ CASES: Final = (
     Case(
         name="past_populations",
         kind="replaced populations kept",
-        references=(),
         truth="evolve_population puts the replaced population, 24 agents, into Evolution.hall_of_fame for ever.",
         planted=(
             Planted(
@@ -168,12 +168,10 @@ CASES: Final = (
             ),
         ),
         twin="a hall of fame of ten populations",
-        held_back=False,
     ),
     Case(
         name="dataset_cache",
         kind="dataset cache without a bound",
-        references=(),
         truth="load decodes 40 new samples per generation, and CachedDataset.decoded keeps them all.",
         planted=(
             Planted(
@@ -184,7 +182,6 @@ CASES: Final = (
             ),
         ),
         twin="a least-recently-used cache of 400 samples, full after ten generations",
-        held_back=False,
     ),
     Case(
         name="shape_cache",
@@ -205,7 +202,6 @@ CASES: Final = (
     Case(
         name="vocabulary_growth",
         kind="vocabulary that learns every identifier",
-        references=(),
         truth="tokenize enters 16,000 words per generation that never come again into the two tables of Vocabulary.",
         planted=(
             Planted(
@@ -238,7 +234,6 @@ CASES: Final = (
             ),
         ),
         twin="the same cache with a bound that holds ten extractors",
-        held_back=False,
     ),
     Case(
         name="figures_open",
@@ -260,7 +255,6 @@ CASES: Final = (
             ),
         ),
         twin="draws into ten figures in turn",
-        held_back=False,
     ),
     Case(
         name="logging_handlers",
@@ -277,7 +271,6 @@ CASES: Final = (
             ),
         ),
         twin="keeps the handlers of ten trials",
-        held_back=False,
     ),
     Case(
         name="predictions_kept",
@@ -298,7 +291,6 @@ CASES: Final = (
             ),
         ),
         twin="keeps the predictions of ten generations",
-        held_back=False,
     ),
     Case(
         name="step_outputs",
@@ -321,7 +313,6 @@ CASES: Final = (
     Case(
         name="sawtooth_rising_floor",
         kind="sawtooth whose floor rises",
-        references=(),
         truth="Rollouts are dropped every third generation, but ten of each generation's thirty, put into "
         "RolloutStorage.elites by collect, stay.",
         planted=(
@@ -333,7 +324,6 @@ CASES: Final = (
             ),
         ),
         twin="the same sawtooth on elites of ten generations",
-        held_back=False,
     ),
     Case(
         name="shared_memory_epochs",
@@ -347,11 +337,10 @@ CASES: Final = (
                 types=("SharedMemory",),
                 holders=("BatchPublisher.segments", "publisher.segments"),
                 size="ROWS * COLUMNS * 4",
-                called=("shared_memory", "objects", "container"),
+                kinds=("shared_memory", "objects", "container"),
             ),
         ),
         twin="unlinks segments that are ten generations old",
-        held_back=False,
     ),
     Case(
         name="helper_processes",
@@ -365,11 +354,10 @@ CASES: Final = (
                 types=("ForkProcess", "Process", "Connection"),
                 holders=("ShardHelpers.helpers", "helpers.helpers"),
                 size="ROWS * COLUMNS * 4 + PROCESS_BYTES",
-                called=("children", "objects", "container"),
+                kinds=("children", "objects", "container"),
             ),
         ),
         twin="keeps ten helpers and stops the oldest",
-        held_back=False,
     ),
     Case(
         name="open_episode_files",
@@ -386,7 +374,6 @@ CASES: Final = (
             ),
         ),
         twin="closes all but the latest 60 files",
-        held_back=False,
     ),
     Case(
         name="finished_futures",
@@ -420,12 +407,10 @@ CASES: Final = (
             ),
         ),
         twin="detaches all but the latest 120 finalizers",
-        held_back=False,
     ),
     Case(
         name="callback_closures",
         kind="closures in callbacks capture batches",
-        references=(),
         truth="schedule adds a callback per generation to Trainer.callbacks whose closure holds the batch that train "
         "made.",
         planted=(
@@ -437,7 +422,6 @@ CASES: Final = (
             ),
         ),
         twin="drops callbacks after ten generations",
-        held_back=False,
     ),
     Case(
         name="reader_threads",
@@ -479,11 +463,10 @@ CASES: Final = (
                 types=(),
                 holders=None,
                 size="WORKERS * SAMPLES_READ * SAMPLE_BYTES",
-                called=("children",),
+                kinds=("children",),
             ),
         ),
         twin="reads the same third of the dataset again and again: all its pages are copied after ten generations",
-        held_back=False,
     ),
     Case(
         name="mapped_dataset",
@@ -499,7 +482,6 @@ CASES: Final = (
             ),
         ),
         twin="copies ten shards and then only touches the map: the page cache grows on, nothing else does",
-        held_back=False,
     ),
     Case(
         name="cycles_uncollected",
@@ -513,7 +495,7 @@ CASES: Final = (
                 types=("SearchNode", "ndarray"),
                 holders=None,
                 size="NODES * NODE_BYTES",
-                called=("cyclic_garbage",),
+                kinds=("cyclic_garbage",),
             ),
         ),
         twin="a sawtooth: collects every tenth generation",
@@ -537,7 +519,7 @@ CASES: Final = (
                 types=("bytearray",),
                 holders=("Journal.headers", "journal.headers"),
                 size="STEPS * MESSAGE",
-                called=("allocator_retained", "objects", "container"),
+                kinds=("allocator_retained", "objects", "container"),
             ),
         ),
         twin="keeps the headers of ten generations; the older holes join and are used again",
@@ -557,7 +539,6 @@ CASES: Final = (
             ),
         ),
         twin="a sawtooth: flushes every tenth generation",
-        held_back=False,
     ),
     Case(
         name="slow_consumer",
@@ -579,12 +560,10 @@ CASES: Final = (
             ),
         ),
         twin="the queue holds 84 and drops the oldest",
-        held_back=False,
     ),
     Case(
         name="database_sessions",
         kind="a session per step that is never closed",
-        references=(),
         truth="store_metrics opens five in-memory databases per generation, with 300 rows each, and "
         "MetricStore.sessions keeps the connections open.",
         planted=(
@@ -596,12 +575,10 @@ CASES: Final = (
             ),
         ),
         twin="a pool of 50 connections",
-        held_back=False,
     ),
     Case(
         name="late_teacher_targets",
         kind="leak that starts late",
-        references=(),
         truth="Distillation starts at generation 12 with a step of 6 MB for the teacher; from then on train keeps the "
         "targets of every generation in Distiller.targets.",
         planted=(
@@ -614,12 +591,10 @@ CASES: Final = (
             ),
         ),
         twin="one step at generation 12: the teacher and one set of targets",
-        held_back=False,
     ),
     Case(
         name="every_third_generation",
         kind="leak every third generation",
-        references=(),
         truth="evaluate, which runs every third generation, records three videos of 2.7 MiB into VideoLog.videos and "
         "removes none.",
         planted=(
@@ -631,12 +606,10 @@ CASES: Final = (
             ),
         ),
         twin="keeps 12 videos, which are there after the fourth evaluation",
-        held_back=False,
     ),
     Case(
         name="two_leaks",
         kind="two leaks at once",
-        references=(),
         truth="collect keeps 20 trajectories per generation in Diagnostics.trajectories, and train 12 gradients in "
         "Diagnostics.gradients.",
         planted=(
@@ -654,7 +627,6 @@ CASES: Final = (
             ),
         ),
         twin="both keep ten generations",
-        held_back=False,
     ),
     Case(
         name="nested_augmentation",
@@ -671,12 +643,10 @@ CASES: Final = (
             ),
         ),
         twin="a cache of 480 images, full after ten generations",
-        held_back=False,
     ),
     Case(
         name="between_phases",
         kind="leak between the phases",
-        references=(),
         truth="After the last phase of each generation the loop writes an entry with all outputs into Diary.entries.",
         planted=(
             Planted(
@@ -704,7 +674,6 @@ CASES: Final = (
             ),
         ),
         twin="keeps 100 decoded batches",
-        held_back=False,
     ),
     Case(
         name="native_bodies",
@@ -719,7 +688,7 @@ CASES: Final = (
                 holders=None,
                 size="BODIES * BLOCK_BYTES",
                 first=(0, 10),
-                called=("native",),
+                kinds=("native",),
             ),
         ),
         twin="frees the bodies of worlds that are ten generations old",
@@ -737,7 +706,7 @@ CASES: Final = (
                 types=("ndarray",),
                 holders=None,
                 size="BUFFERS * ROWS * COLUMNS * 4",
-                called=("arrays",),
+                kinds=("arrays",),
             ),
         ),
         twin="the extension gives back all but the latest 200",
@@ -764,12 +733,10 @@ CASES: Final = (
             ),
         ),
         twin="a warm-up: the schedule comes back to the same ten rates",
-        held_back=False,
     ),
     Case(
         name="episode_history",
         kind="episode history that a reset does not clear",
-        references=(),
         truth="collect adds 1,600 steps per generation to the histories of four environments, TradingEnvironment."
         "history, which reset leaves as they are.",
         planted=(
@@ -781,12 +748,10 @@ CASES: Final = (
             ),
         ),
         twin="histories of ten episodes",
-        held_back=False,
     ),
     Case(
         name="checkpoint_copies",
         kind="deep copies of checkpoints kept",
-        references=(),
         truth="checkpoint deep-copies the model each generation, and CheckpointManager.checkpoints keeps all copies.",
         planted=(
             Planted(
@@ -797,7 +762,6 @@ CASES: Final = (
             ),
         ),
         twin="keeps the ten best",
-        held_back=False,
     ),
     Case(
         name="kept_losses",
@@ -822,7 +786,6 @@ CASES: Final = (
             ),
         ),
         twin="keeps graphs during a warm-up of ten generations, and plain numbers from then on",
-        held_back=False,
     ),
     Case(
         name="activation_hooks",
@@ -846,12 +809,10 @@ CASES: Final = (
             ),
         ),
         twin="removes the hooks of probes that are ten generations old",
-        held_back=False,
     ),
     Case(
         name="optimizer_groups",
         kind="parameter groups of replaced layers kept by the optimizer",
-        references=(),
         truth="begin_task adds the parameters of a new head, with two moments for each, to the optimizer and leaves "
         "those of the old heads there; the moments fill when train takes its first step. Three quarters of the "
         "growth are tensors, the rest is a freed gradient that lies between them.",
@@ -896,7 +857,6 @@ CASES: Final = (
             ),
         ),
         twin="a sawtooth: the metric is reset every tenth generation",
-        held_back=False,
     ),
     Case(
         name="traceback_tensors",
@@ -924,7 +884,6 @@ CASES: Final = (
     Case(
         name="carried_hidden_state",
         kind="hidden state carried on with its graph",
-        references=(),
         truth="rollout carries RecurrentPolicy.hidden on from generation to generation without detaching it, so that "
         "one tensor holds the graph of every step since the start, 14 steps more per generation. Beside each "
         "step's inputs and state, its nodes pin a freed block of the size of the state.",
@@ -937,7 +896,6 @@ CASES: Final = (
             ),
         ),
         twin="a sawtooth: the state is detached every tenth generation",
-        held_back=False,
     ),
     Case(
         name="retained_gradients",
@@ -951,10 +909,541 @@ CASES: Final = (
                 types=("Parameter", "Tensor", "AccumulateGrad"),
                 holders=None,
                 size="(TENSORS_PER_WEIGHT * (INPUTS + HIDDEN) + ACTIVATIONS * BATCH) * HIDDEN * 4",
-                called=("graph", "tensors"),
+                kinds=("graph", "tensors"),
             ),
         ),
         twin="takes such steps during a warm-up of ten generations only",
-        held_back=False,
     ),
 )
+
+# Kinds of programs whose first answer was wrong once. CASES is what Leakline is measured by, and nothing was tuned to
+# what is held back of it; these are for the opposite: each kind of wrong answer stays corrected.
+FIRST_ANSWERS: Final = (
+    Case(
+        name="key_value_cache",
+        kind="a fixed number of tensors that grow",
+        truth="generate concatenates the keys and values of 128 more tokens per generation in four layers; "
+        "KeyValueCache.keys and KeyValueCache.values are never cut back.",
+        planted=(
+            Planted(
+                phases=("generate",),
+                types=("Tensor",),
+                holders=(
+                    "KeyValueCache.keys",
+                    "KeyValueCache.values",
+                    "cache.keys",
+                    "cache.values",
+                ),
+                size="LAYERS * 2 * HEADS * TOKENS * WIDTH * 4",
+            ),
+        ),
+        twin="a window of 1,280 tokens",
+    ),
+    Case(
+        name="appended_transitions",
+        kind="one array that grows",
+        truth="rollout appends 4,000 transitions per generation to the one array of Dataset.transitions.",
+        planted=(
+            Planted(
+                phases=("rollout",),
+                types=("ndarray",),
+                holders=("Dataset.transitions", "dataset.transitions", "dataset"),
+                size="STEPS * TRANSITION_BYTES",
+            ),
+        ),
+        twin="keeps the newest 40,000 transitions",
+    ),
+    Case(
+        name="packed_stream",
+        kind="one bytearray that grows",
+        truth="pack extends the bytearray stream by 1,500 samples per generation, and nothing is uploaded.",
+        planted=(
+            Planted(
+                phases=("pack",),
+                types=("bytearray",),
+                holders=("stream",),
+                size="SAMPLES * SAMPLE_BYTES",
+            ),
+        ),
+        twin="a sawtooth: what waits is uploaded every fifth generation",
+    ),
+    Case(
+        name="open_compressors",
+        kind="handles of a C library: compressors of zlib",
+        truth="write_metrics opens 14 compressors per generation, 256 KiB each; MetricWriter.open keeps them.",
+        planted=(
+            Planted(
+                phases=("write_metrics",),
+                types=("Compress",),
+                holders=("MetricWriter.open", "writer.open"),
+                size="STREAMS * COMPRESSOR_BYTES",
+            ),
+        ),
+        twin="140 streams may be open, the oldest is closed",
+    ),
+    Case(
+        name="c_buffers",
+        kind="handles of a C library: buffers of ctypes",
+        truth="simulate renders 16 frames per generation into buffers of ctypes; Recorder.frames keeps them.",
+        planted=(
+            Planted(
+                phases=("simulate",),
+                types=("c_char_Array_196608",),
+                holders=("Recorder.frames", "recorder.frames"),
+                size="FRAMES * FRAME_BYTES",
+            ),
+        ),
+        twin="keeps 160 frames",
+    ),
+    Case(
+        name="shard_tables",
+        kind="handles of a C library: tables of Arrow",
+        truth="read_shards puts three tables per epoch into ShardReader.tables; their buffers lie in Arrow's pool.",
+        planted=(
+            Planted(
+                phases=("read_shards",),
+                types=("Table",),
+                holders=("ShardReader.tables", "reader.tables"),
+                size="SHARDS * ROWS * COLUMNS * 4",
+            ),
+        ),
+        twin="keeps the tables of ten epochs",
+    ),
+    Case(
+        name="traced_models",
+        kind="handles of a C library: traced models, whose weights Python counts",
+        truth="export appends a traced model with its own weights to Exporter.candidates in each generation.",
+        planted=(
+            Planted(
+                phases=("export",),
+                types=(
+                    "TopLevelTracedModule",
+                    "TracedModule",
+                    "RecursiveScriptModule",
+                    "Parameter",
+                ),
+                holders=("Exporter.candidates", "exporter.candidates"),
+                size="WEIGHTS * 4 + TRACED_BYTES",
+            ),
+        ),
+        twin="keeps ten candidates",
+    ),
+    Case(
+        name="decoder_backlog",
+        kind="backlog filled by a background thread",
+        truth="A thread decodes 30 samples per generation, of which fetch takes eight; Decoder.pending keeps the rest. "
+        "Every fourth generation augment takes 40 MiB more and gives it back.",
+        planted=(
+            Planted(
+                phases=("fetch", "train", "augment", None),
+                types=("ndarray", "dict"),
+                holders=("Decoder.pending", "decoder.pending"),
+                size="(DECODED - TAKEN) * SAMPLE_BYTES",
+            ),
+        ),
+        twin="the thread waits while 220 samples are pending",
+    ),
+    Case(
+        name="submitted_uploads",
+        kind="backlog of a pool of threads",
+        truth="predict submits 20 uploads per generation, and the pool does four of them: the rest waits with its "
+        "predictions in the work queue of ThreadPoolExecutor.",
+        planted=(
+            Planted(
+                phases=("predict",),
+                types=("ndarray", "_WorkItem", "Future"),
+                holders=("_work_queue",),
+                size="(UPLOADS - DONE) * ROWS * COLUMNS * 4",
+            ),
+        ),
+        twin="skips uploads while 120 wait",
+    ),
+    Case(
+        name="log_records",
+        kind="backlog of a queue of records",
+        truth="log_predictions puts 600 records per generation into the queue of a listener that formats 100.",
+        planted=(
+            Planted(
+                phases=("log_predictions",),
+                types=("LogRecord", "str"),
+                holders=("records.queue", "Queue.queue", "Listener.records", "listener.records"),
+                size="(RECORDS - FORMATTED) * RECORD_BYTES",
+            ),
+        ),
+        twin="the queue holds 5,000 records and drops what is more",
+    ),
+    Case(
+        name="growing_worker",
+        kind="one child process that grows",
+        truth="The worker remembers twelve trajectories per generation; the training process stays as it is.",
+        planted=(
+            Planted(
+                phases=("evaluate", None),
+                types=(),
+                holders=None,
+                size="EPISODES * STEPS * OBSERVATION * 4",
+                kinds=("children",),
+            ),
+        ),
+        twin="the worker remembers 120 trajectories",
+    ),
+    Case(
+        name="started_servers",
+        kind="more child processes: programs of their own",
+        truth="reset starts a server per generation, which Environment.servers keeps running.",
+        planted=(
+            Planted(
+                phases=("reset",),
+                types=("Popen",),
+                holders=("Environment.servers", "environment.servers"),
+                size="SERVER_BYTES + PROCESS_BYTES",
+                kinds=("children", "objects", "container"),
+            ),
+        ),
+        twin="ten servers run, the oldest is stopped",
+    ),
+    Case(
+        name="worker_pools",
+        kind="more child processes: pools, within a small budget",
+        truth="load_fold opens a pool of two workers per generation; Folds.pools keeps all of them open.",
+        planted=(
+            Planted(
+                phases=("load_fold",),
+                types=("Pool", "ForkProcess"),
+                holders=("Folds.pools", "folds.pools"),
+                size="WORKERS * (FOLD_BYTES + PROCESS_BYTES)",
+                kinds=("children", "objects", "container"),
+            ),
+        ),
+        twin="five pools are open, the oldest is terminated",
+    ),
+    Case(
+        name="saved_log_probs",
+        kind="small tensors that keep their graph",
+        truth="rollout appends 300 log probabilities per generation to Policy.saved_log_probs; backward has freed what "
+        "their graphs saved, and the nodes stay.",
+        planted=(
+            Planted(
+                phases=("rollout",),
+                types=("Tensor", "SumBackward0"),
+                holders=("Policy.saved_log_probs", "policy.saved_log_probs"),
+                size="STEPS * GRAPH_BYTES",
+            ),
+        ),
+        twin="keeps the newest 3,000",
+    ),
+    Case(
+        name="epoch_means",
+        kind="small tensors that keep their graph, without phases",
+        truth="Each of 250 steps per generation appends its loss to Trainer.metrics; backward has freed what its graph "
+        "saved, and the nodes stay.",
+        planted=(
+            Planted(
+                phases=(None,),
+                types=("Tensor", "MeanBackward0"),
+                holders=("Trainer.metrics", "trainer.metrics"),
+                size="STEPS * GRAPH_BYTES",
+            ),
+        ),
+        twin="keeps the newest 2,500",
+    ),
+    Case(
+        name="records_and_matrices",
+        kind="two phases that both leak: many small objects, few large ones",
+        truth="simulate keeps 4,000 StepRecords per generation in Reports.records, and assess two matrices of "
+        "1.6 MiB in Reports.matrices.",
+        planted=(
+            Planted(
+                phases=("simulate",),
+                types=("StepRecord", "float"),
+                holders=("Reports.records", "reports.records"),
+                size="STEPS * RECORD_BYTES",
+            ),
+            Planted(
+                phases=("assess",),
+                types=("ndarray",),
+                holders=("Reports.matrices", "reports.matrices"),
+                size="MATRICES * CLASSES * CLASSES * 4",
+            ),
+        ),
+        twin="both keep ten generations",
+    ),
+    Case(
+        name="growing_memory_and_lists",
+        kind="two phases that both leak: one array that becomes longer, more objects",
+        truth="embed concatenates 2 MiB per generation to the one array Memory.bank, and retrieve keeps six results as "
+        "bytes in Evaluation.packed.",
+        planted=(
+            Planted(
+                phases=("embed",),
+                types=("ndarray",),
+                holders=("Memory.bank", "memory.bank"),
+                size="ROWS * WIDTH * 4",
+            ),
+            Planted(
+                phases=("retrieve",),
+                types=(),
+                holders=("Evaluation.packed", "evaluation.packed"),
+                size="QUERIES * RESULTS",
+            ),
+        ),
+        twin="both keep ten generations",
+    ),
+    Case(
+        name="made_in_rollout_kept_by_update",
+        kind="two phases that both leak: one keeps what another made",
+        truth="rollout makes twelve trajectories per generation that update keeps in Learner.demonstrations; evaluate "
+        "keeps three frames as bytes in videos.",
+        planted=(
+            Planted(
+                phases=("rollout",),
+                types=("Trajectory", "ndarray"),
+                holders=("Learner.demonstrations", "learner.demonstrations"),
+                size="TRAJECTORIES * STEPS * OBSERVATION * 4",
+            ),
+            Planted(
+                phases=("evaluate",),
+                types=(),
+                holders=("videos",),
+                size="FRAMES * SIDE * SIDE",
+            ),
+        ),
+        twin="both keep ten generations",
+    ),
+    Case(
+        name="declared_episode_store",
+        kind="a declared store of varying items, and a leak beside it",
+        truth="evaluate keeps eight rendered frames per generation in rendered; the declared deque of episodes is "
+        "full after 12 generations.",
+        planted=(
+            Planted(
+                phases=("evaluate",),
+                types=("ndarray",),
+                holders=("rendered",),
+                size="FRAMES * SIDE * SIDE * 4",
+            ),
+        ),
+        twin="keeps no frames; the store stays",
+    ),
+    Case(
+        name="declared_sequence_replay",
+        kind="a declared store of varying items, and a leak beside it",
+        truth="act keeps the hidden state of each sequence in Actor.hidden_of; the declared ring of sequences is full "
+        "after 13 generations.",
+        planted=(
+            Planted(
+                phases=("act",),
+                types=("Tensor",),
+                holders=("Actor.hidden_of", "actor.hidden_of"),
+                size="SEQUENCES * HIDDEN_ROWS * HIDDEN * 4",
+            ),
+        ),
+        twin="removes the hidden states; the ring stays",
+    ),
+    Case(
+        name="overwritten_outputs",
+        kind="a container that is replaced beside a leak of its type",
+        truth="train keeps ten losses with their graph per generation in Trainer.losses; Trainer.outputs is replaced.",
+        planted=(
+            Planted(
+                phases=("train",),
+                types=("Tensor", "MeanBackward0"),
+                holders=("Trainer.losses", "trainer.losses"),
+                size="KEPT * BATCH * (INPUTS + HIDDEN + 32) * 4",
+            ),
+        ),
+        twin="keeps the losses of ten generations",
+    ),
+    Case(
+        name="overwritten_batches",
+        kind="a container that is replaced beside a leak of its type",
+        truth="profile keeps five arrays per generation in Profiler.snapshots; Loader.last_batches and "
+        "Profiler.last_metrics are replaced.",
+        planted=(
+            Planted(
+                phases=("profile",),
+                types=("ndarray",),
+                holders=("Profiler.snapshots", "profiler.snapshots"),
+                size="SNAPSHOTS * ROWS * 256 * 4",
+            ),
+        ),
+        twin="keeps the snapshots of ten generations",
+    ),
+    Case(
+        name="overwritten_gradients",
+        kind="a container that is replaced beside a leak of its type",
+        truth="train keeps six dicts of clipped gradients per generation in GradientMonitor.clipped; "
+        "GradientMonitor.last is replaced.",
+        planted=(
+            Planted(
+                phases=("train",),
+                types=("Tensor", "dict"),
+                holders=("GradientMonitor.clipped", "monitor.clipped"),
+                size="CLIPPED * (INPUTS + 9) * HIDDEN * 4",
+            ),
+        ),
+        twin="keeps the gradients of ten generations",
+    ),
+    Case(
+        name="gradient_hooks",
+        kind="graphs and hooks that are kept",
+        truth="watch registers one more hook per generation on a parameter, whose GradientRecorder keeps the eight "
+        "gradients that it records in train.",
+        planted=(
+            Planted(
+                phases=("train", "watch"),
+                types=("Tensor", "GradientRecorder"),
+                holders=(
+                    "GradientRecorder.gradients",
+                    "Parameter._backward_hooks",
+                    "parameter._backward_hooks",
+                    "main.parameter",
+                ),
+                size="STEPS_RECORDED * INPUTS * HIDDEN * 4",
+            ),
+        ),
+        twin="removes the hooks of recorders that are ten generations old",
+    ),
+    Case(
+        name="inner_loop_graphs",
+        kind="graphs that are kept by a cycle",
+        truth="adapt runs backward with create_graph for three learners per generation; parameters and gradients hold "
+        "each other. MetaLearner.task_gradients holds copies and is replaced.",
+        planted=(
+            Planted(
+                phases=("adapt",),
+                types=("Parameter", "Tensor", "AccumulateGrad"),
+                holders=None,
+                size="TASKS * (TENSORS_PER_WEIGHT * (INPUTS + 8) + ACTIVATIONS * ROWS) * HIDDEN * 4",
+                kinds=("graph", "tensors"),
+            ),
+        ),
+        twin="takes such steps during a warm-up of ten generations only",
+    ),
+    Case(
+        name="notebook_cell_again",
+        kind="generation numbers that begin again",
+        truth="predict keeps eight arrays per generation in predictions, over three executions of the cell.",
+        planted=(
+            Planted(
+                phases=("predict",),
+                types=("ndarray",),
+                holders=("predictions",),
+                size="BATCHES * ROWS * CLASSES * 4",
+            ),
+        ),
+        twin="keeps the predictions of ten generations",
+    ),
+    Case(
+        name="pretrain_then_finetune",
+        kind="generation numbers that begin again",
+        truth="From generation 10 on, which the second loop calls 0, finetune keeps an attention map of 4.7 MiB per "
+        "generation in Finetuner.attention_maps.",
+        planted=(
+            Planted(
+                phases=("finetune",),
+                types=("Tensor",),
+                holders=("Finetuner.attention_maps", "finetuner.attention_maps"),
+                size="HEADS * TOKENS * TOKENS * 4",
+                first=(10, 10),
+            ),
+        ),
+        twin="keeps four maps",
+    ),
+    Case(
+        name="resumed_from_checkpoint",
+        kind="generation numbers that go back",
+        truth="train keeps five batches per generation in Guard.rejected, and goes back to its checkpoint twice.",
+        planted=(
+            Planted(
+                phases=("train",),
+                types=("ndarray",),
+                holders=("Guard.rejected", "guard.rejected"),
+                size="REJECTED * ROWS * INPUTS * 4",
+            ),
+        ),
+        twin="keeps 50 batches",
+    ),
+)
+
+# Switches of the examples. One without a leak plants a peak.
+_ERL_TRADING: Final = (
+    Case(name="loss_graph", kind="losses kept with their graph", planted=(Planted(
+        phases=("train_population",), types=("Tensor",), holders=("Trainer.losses",),
+        # Of 16 generations on a busy machine the graph was counted twice or thrice, which may be too few to tell.
+        size=20.6 * MIB, first=(1, 1), kinds=("graph", "container"), counted=GRAPHS, count=1120,
+    ),)),
+    Case(name="episode_history", kind="episode history that a reset does not clear", planted=(Planted(
+        phases=("evaluate_population",), types=(),
+        holders=(
+            "TradingEnvironment.episode_observations",
+            "TradingEnvironment.episode_actions",
+            "TradingEnvironment.episode_rewards",
+        ),
+        # What the lists keep is arrays, four fifths of the bytes.
+        size=6.4 * MIB, first=(1, 1), kinds=("container", "objects", "arrays"),
+        counted="episode_observations", count=3200,
+    ),)),
+    Case(name="kept_environments", kind="an environment per episode, kept in a list", planted=(Planted(
+        phases=("evaluate_population",), types=("TradingEnvironment",), holders=("Trainer.environments",),
+        size=11.2 * MIB, counted="TradingEnvironment", count=16,
+    ),)),
+    Case(name="cyclic_environments", kind="environments in cycles while the collector is off", planted=(Planted(
+        phases=("evaluate_population",), types=("TradingEnvironment",), holders=None,
+        size=11.7 * MIB, kinds=("cyclic_garbage",), counted="TradingEnvironment", count=16,
+    ),)),
+    Case(name="old_population", kind="replaced populations kept", planted=(Planted(
+        phases=("evolve_population",), types=("DDPGAgent",), holders=("Trainer.past_populations",),
+        size=16.4 * MIB, counted="DDPGAgent", count=16,
+    ),)),
+    Case(
+        name="deepcopied_checkpoints", kind="state dicts that are deep-copied and dropped at once",
+        matters=False, worst="watch", planted=(),
+    ),
+    Case(name="best_agents", kind="a clone kept of each best agent", planted=(Planted(
+        phases=("evolve_population",), types=("DDPGAgent",), holders=("Trainer.best_agents",),
+        size=0.99 * MIB, first=(1, 1), counted="DDPGAgent", count=1,
+    ),)),
+    Case(name="figures", kind="figures that are not closed", matters=False, planted=(Planted(
+        phases=("plot_progress",), types=("Figure",), holders=None,
+        size=0.8 * MIB, first=(4, 4), counted="figures", count=0.2,
+    ),)),
+    Case(name="loss_history", kind="a list of losses without a bound", matters=False, worst="watch", planted=(Planted(
+        phases=("train_population",), types=(), holders=("Trainer.losses",),
+        size=10 * 2**10, first=(4, 4), kinds=("container", "objects"), counted="losses", count=320,
+    ),)),
+    Case(name="kept_batches", kind="batches kept after their step", planted=(Planted(
+        phases=("train_population",), types=("Experience",), holders=("Trainer.batches",),
+        size=7 * MIB, first=(1, 1), counted="Experience", count=160,
+    ),)),
+    Case(name="pending_uploads", kind="queue that fills faster than its consumer", planted=(Planted(
+        phases=("upload_checkpoints",), types=("Upload",), holders=("CheckpointUploads.pending",),
+        size=4.1 * MIB, counted="Upload", count=4,
+    ),)),
+)  # fmt: skip
+_DQN_FUEL_BREAKS: Final = (
+    Case(name="metrics", kind="metrics logged into lists without a bound", planted=(Planted(
+        phases=("collect",), types=(), holders=("values", "DQNAgent.values"),
+        size=3 * MIB, kinds=("container", "objects"), counted="agent.values", count=320,
+    ),)),
+    Case(name="attached_tensors", kind="tensors of a replay buffer kept with their graph", planted=(Planted(
+        phases=("collect",), types=("Tensor",), holders=("ReplayBuffer.priorities",),
+        size=11.6 * MIB, kinds=("graph",), counted=GRAPHS, count=480,
+    ),)),
+    Case(name="experience", kind="local buffer of experiences without a bound", planted=(Planted(
+        phases=("collect",), types=("Experience",), holders=("experience", "ExperienceCollector.experience_buffer"),
+        size=1.2 * MIB, kinds=("container", "objects"), counted="collector.experience_buffer", count=320,
+    ),)),
+    Case(name="environments", kind="environments per episode, kept in a list", planted=(Planted(
+        phases=("collect",), types=("FireEnvironment",), holders=("Trainer.vectorised",),
+        size=3.5 * MIB, first=(1, 1), counted="FireEnvironment", count=8,
+    ),)),
+    Case(name="figures", kind="figures of which every second is closed", planted=(Planted(
+        phases=("plot",), types=("Figure",), holders=None,
+        size=1.9 * MIB, first=(1, 1), counted="figures", count=0.5,
+    ),)),
+)  # fmt: skip
+EXAMPLES: Final = {
+    "erl_trading": {case.name: case for case in _ERL_TRADING},
+    "dqn_fuel_breaks": {case.name: case for case in _DQN_FUEL_BREAKS},
+}

@@ -6,24 +6,19 @@ not found is named wrongly in every respect, so that finding little cannot make 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, Final
+from typing import Final
 
-from tests.leaks.catalogue import GENERATIONS, Case, Planted, planted_bytes
+from tests.leaks.catalogue import GENERATIONS, Case, Planted
 
-ACTIVE: Final = ("suspected", "confirmed")
-START_WITHIN: Final = (2.0, 0.10)  # generations, share of the leak's age
+from leakline.analysis.status import ACTIVE
+from leakline.cli.planted_leak import KEEPERS, PLACES, START_TOLERANCE, Json, rate_off
+
+# What the figures count as close: a share of the growth, and of the leak's age.
 RATE_WITHIN: Final = 0.10
-_TOP: Final = 3
-_KEEPERS: Final = ("holder", "container")
-_ITEMS: Final = re.compile(r"\[[^\]]*\]")
-# `<locals>`, `<cache>`, `<closure>` say how a name holds, and are no names.
-_MARKS: Final = re.compile(r"<[^>]*>")
-
-Json = Mapping[str, Any]
+START_WITHIN: Final = 0.10
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,8 @@ class Seen:
 class Named:
     """How right one planted leak was named. None: there is no right answer, as for the type of native memory.
 
-    ``rate_off``: a share of the planted bytes; ``start_off``: generations. Both are None when nothing was said.
+    ``place``: of the first suspect with a right name, from 1. ``rate_off``: a share of the planted bytes;
+    ``start_off``: generations. They are None when nothing was said.
     """
 
     phase: bool = False
@@ -66,9 +62,15 @@ class Named:
     type_in_top: bool | None = False
     holder: bool | None = False
     kind: bool = False
+    place: int | None = None
     rate_off: float | None = None
     start_off: float | None = None
     start_close: bool = False
+
+    @property
+    def is_right(self) -> bool:
+        """The right kind in the right phase, and a right type or holder before all other names."""
+        return self.phase and self.kind and self.place == 1
 
     @property
     def rate_close(self) -> bool:
@@ -154,7 +156,7 @@ def _best_match(case: Case, active: Sequence[Json]) -> tuple[Named, ...]:
     first = [*active[: len(case.planted)]]
     findings = [*first, *[None] * (len(case.planted) - len(first))]
     matches = [
-        tuple(named(case.name, leak, f) for leak, f in zip(case.planted, order, strict=True))
+        tuple(named(case, leak, f) for leak, f in zip(case.planted, order, strict=True))
         for order in permutations(findings)
     ]
     return max(matches, key=_answers_right)
@@ -168,23 +170,32 @@ def _answers_right(match: Iterable[Named]) -> int:
     )
 
 
-def named(program: str, leak: Planted, finding: Json | None) -> Named:
-    """One finding, or none, against one planted leak."""
+def score(case: Case, finding: Json) -> Named:
+    """A finding against the one leak of a case."""
+    (leak,) = case.planted
+    return named(case, leak, finding)
+
+
+def named(case: Case, leak: Planted, finding: Json | None) -> Named:
+    """One finding, or none, against one planted leak of a case."""
     if finding is None:
         return Named(
             type_first=False if leak.types else None,
             type_in_top=False if leak.types else None,
             holder=None if leak.holders is None else False,
         )
-    types = _last_parts(s["name"] for s in finding["suspects"] if s["role"] == "type")
-    start_off = _start_off(leak, finding)
+    types = [leak.has_name(s) for s in finding["suspects"] if s["role"] == "type"]
+    keepers = [leak.has_name(s) for s in finding["suspects"] if s["role"] in KEEPERS]
+    start_off = leak.start_off(finding)
     return Named(
-        phase=_is_phase(leak, finding),
-        type_first=any(t in leak.types for t in types[:1]) if leak.types else None,
-        type_in_top=any(t in leak.types for t in types[:_TOP]) if leak.types else None,
-        holder=_is_holder(leak, finding),
+        phase=leak.has_phase(finding),
+        type_first=any(types[:1]) if leak.types else None,
+        type_in_top=any(types[:PLACES]) if leak.types else None,
+        # By the first holder or container that is named.
+        holder=None if leak.holders is None else any(keepers[:1]),
         kind=finding["kind"] in leak.kinds,
-        rate_off=_rate_off(program, leak, finding),
+        place=leak.place(finding),
+        rate_off=rate_off(finding, case.bytes_of(leak)),
         start_off=start_off,
         start_close=start_off is not None and start_off <= start_tolerance(leak),
     )
@@ -192,66 +203,13 @@ def named(program: str, leak: Planted, finding: Json | None) -> Named:
 
 def start_tolerance(leak: Planted) -> float:
     """Generations that the start may be off."""
-    generations, share = START_WITHIN
-    return max(generations, share * (GENERATIONS - leak.first[0]))
-
-
-def leads_through(path: str, holder: str) -> bool:
-    """Whether the names of ``holder`` stand in ``path``, whole and in a row.
-
-    What stands before them (a module, a longer way round) and after them (the way on from the holder to the object) is
-    left open, and so are marks of items, ``[*]``, and of how a name holds, ``<locals>``. One of the names alone, the
-    class without its attribute or the attribute without its class, is not enough.
-    """
-    names, wanted = _names(path), _names(holder)
-    return any(names[i : i + len(wanted)] == wanted for i in range(len(names)))
-
-
-def _names(path: str) -> list[str]:
-    return [name for name in _MARKS.sub("", _ITEMS.sub("", path)).split(".") if name]
-
-
-def _last_parts(names: Iterable[str]) -> list[str]:
-    return [name.rpartition(".")[2] for name in names]
-
-
-def _is_phase(leak: Planted, finding: Json) -> bool:
-    """The phase or its nested path; None, the time between phases, must be told as no phase at all."""
-    names = finding["phase"], finding["phase_path"]
-    if finding["phase"] is None:
-        return None in leak.phases
-    return any(name in leak.phases for name in names if name is not None)
-
-
-def _is_holder(leak: Planted, finding: Json) -> bool | None:
-    """By the first holder or container that is named."""
-    if leak.holders is None:
-        return None
-    paths = [s["name"] for s in finding["suspects"] if s["role"] in _KEEPERS]
-    return any(leads_through(path, holder) for path in paths[:1] for holder in leak.holders)
-
-
-def _rate_off(program: str, leak: Planted, finding: Json) -> float:
-    planted = planted_bytes(program, leak)
-    told_bytes: float = finding["growth_bytes_per_generation"]["estimate"]
-    return abs(told_bytes - planted) / planted
-
-
-def _start_off(leak: Planted, finding: Json) -> float | None:
-    """How far outside of the generations that may be called the first."""
-    start = finding["started_at_generation"]
-    if start is None:
-        return None
-    earliest, latest = leak.first
-    return float(max(earliest - start["estimate"], start["estimate"] - latest, 0.0))
+    return max(START_TOLERANCE, START_WITHIN * (GENERATIONS - leak.first[0]))
 
 
 def told(verdict: Json) -> tuple[str, ...]:
-    """The verdict's sentence, and a line for each finding that is active or watched."""
+    """The verdict's sentence, and a line for each finding."""
     lines = [verdict["summary"]]
     for finding in verdict["findings"]:
-        if finding["status"] not in (*ACTIVE, "watch"):
-            continue
         growth = finding["growth_bytes_per_generation"]["estimate"] / 2**20
         start = finding["started_at_generation"]
         since = "an unknown start" if start is None else f"generation {start['estimate']:g}"

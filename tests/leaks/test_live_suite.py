@@ -6,10 +6,13 @@ A pair that it does not tell apart is a failing test, however many the targets f
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from tests.leaks.catalogue import CASES, Case
-from tests.leaks.scoring import Pair
+from tests.flows.conftest import Server
+from tests.leaks.catalogue import CASES, FIRST_ANSWERS, Case
+from tests.leaks.conftest import Suite, run_program
+from tests.leaks.scoring import Pair, pair
 
 # The longest wait is two trainings on a busy machine.
 pytestmark = [pytest.mark.leaks, pytest.mark.timeout(600)]
@@ -31,3 +34,20 @@ def test_a_held_back_leak_is_told_from_its_healthy_twin(case: Case, judged: Judg
     """Left out with ``-k 'not held_back'`` until the end."""
     found = judged(case)
     assert found.is_right, found.what_is_wrong()
+
+
+@pytest.mark.parametrize("case", FIRST_ANSWERS, ids=lambda case: case.name)
+def test_a_leak_is_named_and_its_healthy_twin_is_not_accused(
+    case: Case, suite: Suite, server: Server, tmp_path: Path
+) -> None:
+    """Programs whose first answer was wrong once; they do not count in the figures."""
+    leak, healthy = (
+        run_program(case.program, variant, server, tmp_path)[0] for variant in ("leak", "healthy")
+    )
+    found = pair(case, leak, healthy)
+    assert found.is_right, found.what_is_wrong()
+    wrong = [word for each in found.leak.named for word in each.wrong()]
+    # Rate and start have their own figures in the suite.
+    assert not {"phase", "type", "holder"} & set(wrong), (wrong, found.leak.told)
+    acquitted = {each["phase"] for each in leak.verdict["ruled_out"]}
+    assert not acquitted & {planted.phases[0] for planted in case.planted}

@@ -22,12 +22,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final, NamedTuple
 
+from ...analysis.status import ACTIVE
 from ...errors import BadArgument, LeaklineError
 from ...text_format import format_bytes, worded
 from ..child_programs import (
@@ -37,17 +39,13 @@ from ..child_programs import (
     start_server,
     wait_for_verdict,
 )
+from ..planted_leak import PLACES, RATE_TOLERANCE, START_TOLERANCE, PlantedLeak, rate_off
 from ..server_queries import Asker
 
 GENERATIONS: Final = 30
 MAX_GENERATIONS: Final = 200
 ALERT_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.1
-# How far off a right answer may be: the growth, the first leaking generation, the place of the right name.
-RATE_TOLERANCE: Final = 0.25
-START_TOLERANCE: Final = 2
-PLACES: Final = 3
-RAISED: Final = ("suspected", "confirmed")
 TRAINING: Final = Path(__file__).resolve().parents[1] / "drill_training.py"
 # How the client measures is drilled as the shell has it; where it sends and what it is called is ours to say.
 KEPT: Final = frozenset(
@@ -56,27 +54,25 @@ KEPT: Final = frozenset(
 RANKS: Final = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 
 
-class Kind(NamedTuple):
-    """One leak to plant. ``answers``: kinds of finding that are right; ``names``: what piles up and what keeps it."""
+@dataclass(frozen=True, kw_only=True)
+class Kind(PlantedLeak):
+    """One leak to plant."""
 
     summary: str
-    phase: str
-    answers: tuple[str, ...]
-    names: tuple[str, ...]
 
 
 KINDS: Final = {
     "objects": Kind(
-        "environments that are kept", "collect", ("objects", "container"),
-        ("Environment", "Trainer.environments"),
+        summary="environments that are kept", phases=("collect",), kinds=("objects", "container"),
+        types=("Environment",), holders=("Trainer.environments",),
     ),
     "graph": Kind(
-        "losses kept as torch tensors with their graph", "train", ("graph",),
-        ("Tensor", "MseLossBackward0", "Trainer.losses"),
+        summary="losses kept as torch tensors with their graph", phases=("train",),
+        types=("Tensor", "MseLossBackward0"), holders=("Trainer.losses",), kinds=("graph",),
     ),
     "container": Kind(
-        "a history of records that is never cut", "collect", ("container", "objects"),
-        ("dict", "bytes", "Trainer.records"),
+        summary="a history of records that is never cut", phases=("collect",),
+        types=("dict", "bytes"), holders=("Trainer.records",), kinds=("container", "objects"),
     ),
 }  # fmt: skip
 
@@ -238,39 +234,30 @@ def _drill(
 
 def _answers(kind: Kind, planted: float, verdict: Mapping[str, Any]) -> Iterator[Answer]:
     """Compare a verdict with what was planted, in the order in which a person asks."""
-    raised = [finding for finding in verdict["findings"] if finding["status"] in RAISED]
+    raised = [finding for finding in verdict["findings"] if finding["status"] in ACTIVE]
     status = worded(verdict["status"], verdict["summary"])
     if not raised:
         text = f"not found within {verdict['generations']} generations; {status}"
         yield Answer("found", False, text)
         return
-    finding = max(raised, key=lambda each: _place(kind, each) is not None)
+    finding = max(raised, key=lambda each: kind.place(each) is not None)
     more = f"; {len(raised) - 1} more besides" if len(raised) > 1 else ""
     yield Answer("found", not more, status + more)
-    yield Answer("where", finding["phase"] == kind.phase, finding["phase"] or "no single phase")
+    yield Answer("where", kind.has_phase(finding), finding["phase"] or "no single phase")
     names = [suspect["name"] for suspect in finding["suspects"]]
-    place = _place(kind, finding)
+    place = kind.place(finding)
     named = f"{names[place - 1]} in place {place}" if place else ", ".join(names) or "nothing named"
-    right = finding["kind"] in kind.answers and place is not None and place <= PLACES
+    right = finding["kind"] in kind.kinds and place is not None and place <= PLACES
     yield Answer("what", right, f"{finding['kind']}; {named}")
-    rate = finding["growth_bytes_per_generation"]["estimate"]
-    off = rate / planted - 1
-    text = f"{format_bytes(rate)} per generation, planted {format_bytes(planted)}: off by {abs(off):.1%}"
-    yield Answer("how much", abs(off) <= RATE_TOLERANCE, text)
-    start = finding["started_at_generation"]
-    since = None if start is None else round(start["estimate"])
-    text = "start unknown" if since is None else f"generation {since}, planted from 0 on"
-    yield Answer("since when", since is not None and since <= START_TOLERANCE, text)
-
-
-def _place(kind: Kind, finding: Mapping[str, Any]) -> int | None:
-    """Return the place of the first suspect that was planted or keeps what was, from 1."""
-    for place, suspect in enumerate(finding["suspects"], 1):
-        # What a path ends with inside a container says where in an item, not what the container is.
-        name = suspect["name"].partition("[*]")[0]
-        if any(name == wanted or name.endswith(f".{wanted}") for wanted in kind.names):
-            return place
-    return None
+    rate, off = finding["growth_bytes_per_generation"]["estimate"], rate_off(finding, planted)
+    text = f"{format_bytes(rate)} per generation, planted {format_bytes(planted)}: off by {off:.1%}"
+    yield Answer("how much", off <= RATE_TOLERANCE, text)
+    since = kind.start_off(finding)
+    if since is None:
+        yield Answer("since when", False, "start unknown")
+    else:
+        text = f"generation {since:.0f}, planted from 0 on"
+        yield Answer("since when", round(since) <= START_TOLERANCE, text)
 
 
 def _alert(receiver: Receiver, run: str, verdict: Mapping[str, Any]) -> Answer:
@@ -281,7 +268,7 @@ def _alert(receiver: Receiver, run: str, verdict: Mapping[str, Any]) -> Answer:
         found = list(receiver.alerts)
         return [each for each in found if each.run == run and each.event.startswith("incident.")]
 
-    deadline = time.monotonic() + (ALERT_SECONDS if verdict["status"] in RAISED else 0.0)
+    deadline = time.monotonic() + (ALERT_SECONDS if verdict["status"] in ACTIVE else 0.0)
     wanted = f"incident.{verdict['status']}"
     while all(each.event != wanted for each in arrived()) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)

@@ -1,19 +1,19 @@
-"""Measures what each leak switch really does, without Leakline: the right answers come from here.
+"""Measure what each leak switch of an example adds, without Leakline: the right answers come from here.
 
-    python -m erl_trading.measure                       # every switch, against the table in leaks.py
-    python -m erl_trading.measure loss_graph figures    # some of them
+    python -m tests.leaks.measure erl_trading                       # every switch, against the catalogue
+    python -m tests.leaks.measure erl_trading loss_graph figures    # some of them
 
-Each training runs in a process of its own, once without any switch and once with each. What the leak adds
-is the difference between the two at the same generation: both trainings do exactly the same otherwise.
+Each training runs in a process of its own, once without any switch and once with each. What the leak adds is the
+difference between the two at the same generation: both trainings do exactly the same otherwise.
 
 - Memory: the anonymous resident memory of the process, from procfs, at generation ends.
 - Objects: `gc.get_objects`, and the lengths of the trainer's own containers.
 - The rate: the median of the slopes between all pairs of generations.
 - The phase: where what grows is made and kept, by counts at the ends of phases. The memory of the process
-  alone cannot tell: what one phase frees, the next one fills, and the system sees growth only in a third.
+  alone cannot show that: what one phase frees, the next one fills, and the system sees growth only in a third.
 - Below 1.5 MiB per generation procfs is too coarse; there the bytes of the kept objects are counted.
 
-Exit status 1 when the table is wrong or off by more than a tenth.
+Exit status 1 when the catalogue is wrong or off by more than a tenth.
 """
 
 from __future__ import annotations
@@ -23,24 +23,53 @@ import gc
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from .leaks import RIGHT_ANSWERS, Leaks, RightAnswer
-from .plots import open_figures
+from tests.leaks.catalogue import EXAMPLES, GRAPHS, MIB, Case
 
-MIB: Final = 2**20
 COARSE_BYTES: Final = 3 * MIB // 2
 NOISE_BYTES: Final = MIB // 2
 TOLERANCE: Final = 0.10
-GRAPHS: Final = "tensors with a graph"
 
 Counts = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Example:
+    """``types``: counted by name. ``containers``: the trainer's own, as paths of attributes. ``walked``: of these the
+    ones whose bytes are counted object by object, for leaks that are too small for procfs; counting millions of objects
+    leaves traces of its own there.
+    """
+
+    generations: int
+    types: tuple[str, ...]
+    containers: tuple[str, ...]
+    walked: tuple[str, ...] = ()
+
+
+_OF_AN_EVOLUTION: Final = (
+    "losses", "environments", "past_populations", "best_agents", "batches", "uploads.pending",
+)  # fmt: skip
+TRAININGS: Final = {
+    "erl_trading": Example(
+        16, ("DDPGAgent", "TradingEnvironment", "Experience", "Upload", "Tensor"),
+        _OF_AN_EVOLUTION, walked=_OF_AN_EVOLUTION,
+    ),
+    "dqn_fuel_breaks": Example(
+        12, ("FireEnvironment", "VectorisedFireEnvironment", "Experience", "Tensor"),
+        (
+            "agent.values", "agent.rewards", "agent.losses", "replay.priorities",
+            "collector.experience_buffer", "vectorised",
+        ),
+    ),
+}  # fmt: skip
 
 
 @dataclass
@@ -70,25 +99,12 @@ def memory() -> tuple[int, int, int]:
 
 
 class Meter:
-    """Stands where a Leakline run would stand, and reads procfs and counts at the same moments.
+    """Stands where a Leakline run would stand, and reads procfs and counts at the same moments."""
 
-    ``counted``: classes by name. ``containers``: the trainer's own, as paths of attributes. ``walked``: of these the
-    ones whose bytes are counted thing by thing, for leaks that are too small for procfs; counting millions of things
-    leaves traces of its own there.
-    """
-
-    counted: tuple[str, ...] = (
-        "DDPGAgent", "TradingEnvironment", "Experience", "Upload", "Tensor"
-    )  # fmt: skip
-    containers: tuple[str, ...] = (
-        "losses", "environments", "past_populations", "best_agents", "batches", "uploads.pending"
-    )  # fmt: skip
-
-    walked = containers
-
-    def __init__(self) -> None:
+    def __init__(self, example: Example) -> None:
         self.readings: list[Reading] = []
         self.trainer: Any = None
+        self._example = example
         self._depth = 0
         self._phase_bytes: Counts = {}
         self._phase_counts: dict[str, Counts] = {}
@@ -96,6 +112,12 @@ class Meter:
     def generation(self, number: int) -> None:
         if number > 0:
             self.read()
+
+    episode = generation
+
+    @contextmanager
+    def cleanup(self, name: str) -> Iterator[None]:
+        yield
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -115,33 +137,33 @@ class Meter:
         pass
 
     def read(self) -> None:
-        held = held_bytes([attrgetter(name)(self.trainer) for name in self.walked])
+        held = held_bytes([attrgetter(name)(self.trainer) for name in self._example.walked])
         self.readings.append(
             Reading(*memory(), held, self._counts(), self._phase_bytes, self._phase_counts)
         )
         self._phase_bytes, self._phase_counts = {}, {}
 
     def _counts(self) -> Counts:
-        counts = live_objects(self.counted)
-        counts.update((name, len(attrgetter(name)(self.trainer))) for name in self.containers)
-        counts.update(self._more_counts())
+        counts = live_objects(self._example.types)
+        containers = self._example.containers
+        counts.update((name, len(attrgetter(name)(self.trainer))) for name in containers)
+        if "environments" in containers:
+            histories = (each.episode_observations for each in self.trainer.environments)
+            counts["episode_observations"] = sum(map(len, histories))
         return counts
 
-    def _more_counts(self) -> Counts:
-        histories = (each.episode_observations for each in self.trainer.environments)
-        return {"episode_observations": sum(map(len, histories))}
 
-
-def live_objects(counted: Sequence[str]) -> Counts:
+def live_objects(types: Sequence[str]) -> Counts:
     """Instances by class name, the tensors that hold a graph, and the figures pyplot keeps open."""
-    counts = dict.fromkeys((*counted, GRAPHS), 0)
+    counts = dict.fromkeys((*types, GRAPHS), 0)
     for thing in gc.get_objects():
         name = type(thing).__name__
         if name in counts:
             counts[name] += 1
             if name == "Tensor" and thing.grad_fn is not None:
                 counts[GRAPHS] += 1
-    counts["figures"] = open_figures()
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    counts["figures"] = 0 if pyplot is None else len(pyplot.get_fignums())
     return counts
 
 
@@ -165,24 +187,27 @@ def held_bytes(roots: Sequence[object]) -> int:
     return total
 
 
-def train_and_read(switches: Sequence[str], generations: int) -> list[Reading]:
-    """One training in this process."""
+def train_and_read(name: str, switches: Sequence[str], generations: int) -> list[Reading]:
+    """Run one training in this process."""
     import torch
 
-    from .market import make_market
-    from .trainer import Trainer
+    def module(part: str) -> Any:
+        return import_module(f"examples.{name}.{part}")
 
     torch.set_num_threads(1)
-    meter = Meter()
-    meter.trainer = Trainer(meter, make_market(0), Leaks.of(switches))
+    meter = Meter(TRAININGS[name])
+    market = [module("market").make_market(0)] if name == "erl_trading" else []
+    leaks = module("leaks").Leaks.of(switches)
+    meter.trainer = module("trainer").Trainer(meter, *market, leaks)
     meter.trainer.train(generations)
     meter.read()
     return meter.readings
 
 
-def in_a_process(module: str, switches: Sequence[str], generations: int) -> list[Reading]:
-    command = [sys.executable, "-m", module, "--child", "--generations", str(generations)]
-    done = subprocess.run([*command, *switches], check=True, stdout=subprocess.PIPE, text=True)
+def in_a_process(name: str, switches: Sequence[str], generations: int) -> list[Reading]:
+    program = [sys.executable, "-m", "tests.leaks.measure", name, *switches]
+    command = [*program, "--child", "--generations", str(generations)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return [Reading(**row) for row in json.loads(done.stdout)]
 
 
@@ -248,57 +273,56 @@ def slope(values: Sequence[float]) -> float:
     return median(rates) if rates else 0.0
 
 
-def agrees(m: Measured, right: RightAnswer) -> bool:
-    near = abs(m.bytes_per_generation - right.bytes_per_generation)
+def agrees(m: Measured, case: Case) -> bool:
+    """Return True if the catalogue is right about a switch."""
+    if not case.planted:
+        return m.phase is None and abs(m.bytes_per_generation) <= NOISE_BYTES
+    (right,) = case.planted
+    planted = case.bytes_of(right)
     counted = m.growing.get(right.counted, 0.0)
     return (
-        m.phase == right.phase
-        and m.started_at_generation == right.started_at_generation
-        and near <= max(TOLERANCE * right.bytes_per_generation, NOISE_BYTES)
-        and abs(counted - right.count_per_generation) <= TOLERANCE * right.count_per_generation
+        (m.phase, m.started_at_generation) == (right.phases[0], right.first[0])
+        and abs(m.bytes_per_generation - planted) <= max(TOLERANCE * planted, NOISE_BYTES)
+        and abs(counted - right.count) <= TOLERANCE * right.count
     )
 
 
-def tell(m: Measured, answer: RightAnswer) -> bool:
-    """Print one switch; is the table right about it?"""
-    right = agrees(m, answer)
+def print_measured(m: Measured, right: bool) -> None:
     growing = ", ".join(f"{name} {count:+.2f}" for name, count in m.growing.items())
     print(
         f"{m.switch}: {m.private_bytes / MIB:.2f} MiB per generation ({m.share_of_resident:.2%} of resident),"
         f" kept objects {m.held_bytes / MIB:.3f} MiB, start {m.started_at_generation}, phase {m.phase},"
         f" peak {m.peak_bytes / MIB:+.0f} MiB; {growing or 'nothing grows'}"
-        f"; table {'agrees' if right else 'IS WRONG'}"
+        f"; catalogue {'agrees' if right else 'IS WRONG'}"
     )
-    return right
 
 
-def main(
-    module: str,
-    answers: Mapping[str, RightAnswer],
-    read: Callable[[Sequence[str], int], list[Reading]],
-    generations: int = 16,
-) -> int:
-    """``module``: the one that was run, and is run again in each child. ``read``: one training in this process."""
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("switches", nargs="*", metavar="SWITCH", help=", ".join(answers))
-    parser.add_argument("--generations", type=int, default=generations)
+    parser.add_argument("example", choices=TRAININGS)
+    parser.add_argument("switches", nargs="*", metavar="SWITCH", help="default: all of them")
+    parser.add_argument("--generations", type=int)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    name, cases = options.example, EXAMPLES[options.example]
+    generations = options.generations or TRAININGS[name].generations
     if options.child:
-        readings = read(options.switches, options.generations)
+        readings = train_and_read(name, options.switches, generations)
         json.dump([asdict(reading) for reading in readings], sys.stdout)
         return 0
-    without = in_a_process(module, [], options.generations)
+    without = in_a_process(name, [], generations)
     end = without[-1]
     print(f"no switch: {end.resident_bytes / MIB:.0f} MiB resident at the end, {end.counts}")
-    for path in without[-1].phase_bytes:
+    for path in end.phase_bytes:
         print(f"  {path}: {[round(r.phase_bytes.get(path, 0) / MIB, 1) for r in without]} MiB")
-    right = True
-    for switch in options.switches or answers:
-        with_leak = in_a_process(module, [switch], options.generations)
-        right &= tell(difference(switch, with_leak, without), answers[switch])
-    return 0 if right else 1
+    all_right = True
+    for switch in options.switches or cases:
+        measured = difference(switch, in_a_process(name, [switch], generations), without)
+        right = agrees(measured, cases[switch])
+        print_measured(measured, right)
+        all_right &= right
+    return 0 if all_right else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(__spec__.name, RIGHT_ANSWERS, train_and_read))
+    sys.exit(main())
