@@ -26,6 +26,7 @@ from tests.flows.conftest import eventually
 
 from leakline.cli import main
 from leakline.launcher import program_launch
+from leakline.launcher.observer import HOLD_SECONDS
 from leakline.launcher.program_launch import STARTUP, _waits_for_a_processor
 from leakline.launcher.run_summary import closing_words
 from leakline.launcher.startup.sitecustomize import is_launcher
@@ -371,12 +372,16 @@ def test_a_server_that_does_not_answer_is_asked_once_by_all_the_short_programs(
         "--children", "--server", address_of(mute),
     )  # fmt: skip
     assert said.returncode == 6
-    assert len(list(place.recorded())) == 3
+    recorded = list(place.recorded())
+    assert len(recorded) == 3
     mute.setblocking(False)
     connection, _ = mute.accept()
     connection.close()
-    with pytest.raises(BlockingIOError):
-        mute.accept()
+    took = [each.snapshots[-1].monotonic - each.snapshots[0].monotonic for each in recorded]
+    # On a busy machine none of them may be short: one that lives longer asks by itself.
+    if max(took) < HOLD_SECONDS - 1:
+        with pytest.raises(BlockingIOError):
+            mute.accept()
     _, last = said.stderr.splitlines()
     assert (
         f"; no Leakline server answers at {address_of(mute)} (" in last and "leakline sync" in last
