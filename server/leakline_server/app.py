@@ -205,14 +205,14 @@ class _Rooms:
         wakes = Wakes(self._live.wake, self._deliverer.wake, requests.wanted)
         look = apart or Looking(engine, priorities=config.priorities)
         self._examiner = Examiner(engine, config.silent_after_seconds, wakes, look=look)
-        self._examining = Worker("examine", self._examiner.once, is_over)
+        self._examining = Worker("examine", self._examiner.once, is_over, self._examiner.failed)
         self._writer = Writer(engine, self._stored, self._seal, config.bytes_per_day)
         self._sealer = Sealer(engine, self._writer.sealed)
-        self._sealing = Worker("seal", self._sealer.once, is_over)
+        self._sealing = Worker("seal", self._sealer.once, is_over, self._sealer.failed)
         self._retainer = Retainer(engine, config.limits, self._live.wake)
         self._retaining = Worker("retain", self._retainer.once, is_over)
         self._compactor = Compactor(engine)
-        self._compacting = Worker("compact", self._compactor.once, is_over)
+        self._compacting = Worker("compact", self._compactor.once, is_over, self._compactor.failed)
         self.services = Services(
             config,
             engine,

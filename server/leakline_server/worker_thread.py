@@ -18,7 +18,8 @@ log = logging.getLogger("leakline")
 class Worker:
     """Calls ``once`` again and again. It returns how many seconds to wait at most; `wake` ends the wait.
 
-    ``is_over`` says of an unexpected error whether what it came of is gone, and logged.
+    After an unexpected error ``is_over`` returns whether its cause is gone and logged (None: not known), and ``failed``
+    gets that: it leaves for later what ``once`` was at, and returns what the log says of it.
     """
 
     def __init__(
@@ -26,8 +27,9 @@ class Worker:
         name: str,
         once: Callable[[], float],
         is_over: Callable[[Exception], bool | None] = lambda error: False,
+        failed: Callable[[bool | None], str] = lambda is_over: "",
     ) -> None:
-        self._once, self._is_over = once, is_over
+        self._once, self._is_over, self._failed = once, is_over, failed
         self._news = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"leakline-{name}", daemon=True)
@@ -49,16 +51,22 @@ class Worker:
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
 
+    def attempt(self, once: Callable[[], float] | None = None) -> float:
+        """Call ``once`` on this thread. Return the seconds that it returns, BACK_OFF_SECONDS after an error."""
+        try:
+            return (once or self._once)()
+        except Exception as error:
+            # A worker that ended would end alerts or ingest for all runs because of one; the log has the reason.
+            is_over = self._is_over(error)
+            what = self._failed(is_over) or f"{threading.current_thread().name}: unexpected error"
+            if not is_over:
+                log.exception("%s", what)
+            return BACK_OFF_SECONDS
+
     def _work(self) -> None:
         while not self._stopping.is_set():
             self._news.clear()
-            try:
-                wait_seconds = self._once()
-            except Exception as error:
-                # A worker that ended would end alerts or ingest for all runs because of one; the log has the reason.
-                if not self._is_over(error):
-                    log.exception("%s: unexpected error", self._thread.name)
-                wait_seconds = BACK_OFF_SECONDS
+            wait_seconds = self.attempt()
             if wait_seconds > 0:
                 self._news.wait(wait_seconds)
 

@@ -33,6 +33,7 @@ from leakline_server.store.engine import (
     is_out_of_space,
     open_engine,
     ping,
+    pinging,
     writing,
 )
 from leakline_server.store.maintenance import disk_space, run_deletion, storage_sizes
@@ -167,6 +168,21 @@ class Refusing:
 
 def code(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.json().get("error", {}).get("code", "")
+
+
+@pytest.mark.parametrize("error", [PermissionError, RuntimeError])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_who_waits_for_a_ping_is_answered_whatever_ends_it(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def broken(_engine: Engine) -> None:
+        raise error
+
+    opened = open_engine(sqlite_url)
+    with monkeypatch.context() as patched:
+        patched.setattr("leakline_server.store.engine.ping", broken)
+        assert isinstance(pinging(opened).exception(60.0), error)
+    assert pinging(opened).result(60.0) is None
 
 
 def test_a_database_that_refuses_to_write_is_not_ready_until_it_does(

@@ -29,6 +29,7 @@ from leakline_server.store.runs import run_history, run_registration, runs
 from leakline_server.store.runs.run_history import NoSuchRun
 from leakline_server.store.schema import alerts, batches, incidents
 from leakline_server.store.schema import runs as run_rows
+from leakline_server.worker_thread import BACK_OFF_SECONDS, Worker
 from leakline_server.workers import analysis_process as module
 from leakline_server.workers.analysis_process import Apart
 from leakline_server.workers.examination import CannotLook, Closed, Looking
@@ -78,6 +79,28 @@ def test_news_of_a_run_that_is_gone_stops_nothing(examiner: Examiner, woken: lis
     examiner.news("r1")
     assert examiner.once() == examiner.once() == 0.0
     assert woken == ["r1"]
+
+
+def test_a_bug_in_one_examination_is_logged_and_stops_no_other(
+    examiner: Examiner, woken: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    real = analysis.examine
+
+    def broken(history: Any, *more: Any) -> Any:
+        if history.run == "r1":
+            raise MemoryError("a bug")
+        return real(history, *more)
+
+    monkeypatch.setattr("leakline.analysis.examine", broken)
+    working = Worker("examine", examiner.once, failed=examiner.failed)
+    for run_id in ("r1", "r2"):
+        examiner.news(run_id)
+    rests = [working.attempt() for _ in range(3)]
+    assert (rests[:2], woken) == ([BACK_OFF_SECONDS, 0.0], ["r2"])
+    # What does not come of damage comes again: without news it is not tried again.
+    assert rests[2] > BACK_OFF_SECONDS
+    assert caplog.text.count("could not examine run r1") == 1
+    assert "MemoryError: a bug" in caplog.text
 
 
 def test_a_run_without_snapshots_is_learning(examiner: Examiner, engine: Engine) -> None:

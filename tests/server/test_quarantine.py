@@ -32,6 +32,7 @@ from leakline_server.store.engine import Engine
 from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.maintenance import quarantine
 from leakline_server.store.schema import damaged, runs, settings, tokens
+from leakline_server.worker_thread import Worker
 from leakline_server.workers.examination_worker import Examiner, Wakes
 
 database_url = sqlite_url
@@ -241,10 +242,11 @@ def test_the_examiner_goes_on_after_it(engine: Engine, caplog: pytest.LogCapture
     change_file(engine, "UPDATE runs SET phases = '{', revision = revision + 1 WHERE id = 'r1'")
     clock = [100.0]
     examiner = Examiner(engine, 60.0, Wakes(lambda run: None, lambda: None), lambda: clock[0])
+    working = Worker("examine", examiner.once, partial(quarantine.after, engine), examiner.failed)
     examiner.news("r1")
     caplog.set_level(logging.INFO, "leakline")
     for _ in range(5):
-        examiner.once()
+        working.attempt()
         clock[0] += 60.0
     assert "run r1 is damaged: its phases cannot be read" in caplog.text
     assert "Traceback" not in caplog.text

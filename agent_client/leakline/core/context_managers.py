@@ -81,7 +81,8 @@ def _wrapped(function: Callable[P, R], block: Callable[[], _Block]) -> Callable[
                     except GeneratorExit:
                         await inner.aclose()
                         raise
-                    except BaseException as error:  # noqa: BLE001 - handed on to the function's own body
+                    except BaseException as error:  # noqa: BLE001
+                        # Whatever the program throws in belongs to the function's own body, as with `yield from`.
                         step = inner.athrow(error)
                     else:
                         step = inner.asend(sent)

@@ -1,4 +1,5 @@
-"""A connection to one server, bounded in time and in what is read of an answer. Knows sockets, TLS and proxies.
+"""The one HTTP client, bounded in time and in what is read of an answer: for the API of a server (`http_delivery.py`)
+and for webhooks, which connect to addresses that were checked before. Follows no redirect.
 
 One place holds the bounds: every byte in either direction passes `BoundedSocket`, which asks the `Meter` of the request
 how many seconds and bytes are left. Above it works http.client, whose own timeouts are for one read each: a server
@@ -14,9 +15,12 @@ import socket
 import stat
 import time
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPResponse
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPMessage, HTTPResponse
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -137,13 +141,22 @@ class Proxy:
 
 
 class Connection(HTTPConnection):
-    """To ``server``, through ``proxy`` if there is one; ``context`` for https."""
+    """To ``server``, through ``proxy`` if there is one; ``context`` for https.
+
+    With ``addresses`` (IP addresses) it connects to these only, and never looks the name up.
+    """
 
     def __init__(
-        self, server: SplitResult, proxy: Proxy | None, context: SSLContext | None, meter: Meter
+        self,
+        server: SplitResult,
+        proxy: Proxy | None,
+        context: SSLContext | None,
+        meter: Meter,
+        addresses: Sequence[str] = (),
     ) -> None:
         self._target = server.hostname or "", server.port or DEFAULT_PORTS[server.scheme]
         self._through, self._context, self._meter = proxy, context, meter
+        self._addresses = addresses
         super().__init__(*self._target)
         # Of the newest attempt to connect: what a forked child finds open.
         self._opened: list[tuple[socket.socket, Descriptor | None]] = []
@@ -152,12 +165,24 @@ class Connection(HTTPConnection):
         self.prefix = f"http://{server.netloc.rpartition('@')[2]}" if plain else ""
         self.headers = proxy.headers if plain and proxy is not None else {}
 
+    def ask(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> HTTPResponse:
+        """Send a request and return the response, of which the body is not read yet.
+
+        Raises OSError, HTTPException or AnswerTooLong (a head of more than HEAD_LIMIT_BYTES).
+        """
+        self._meter.allow(HEAD_LIMIT_BYTES)
+        self.request(method, f"{self.prefix}{target}", body, {**headers, **self.headers})
+        return self.getresponse()
+
     def connect(self) -> None:
         host, port = self._target
         if self._through is not None:
             host, port = self._through.host, self._through.port
         self._opened.clear()
-        self.sock: Any = BoundedSocket(self._reach(host, port), self._meter)
+        sock = self._reach(self._addresses or (host,), port)
+        self.sock: Any = BoundedSocket(sock, self._meter)
         if self._context is not None:
             if self._through is not None:
                 self._open_tunnel(self._through)
@@ -182,11 +207,12 @@ class Connection(HTTPConnection):
         self._give_up_lost()
         super().close()
 
-    def _reach(self, host: str, port: int) -> socket.socket:
-        """Return a connected socket. Each address of the host gets its share of CONNECT_SECONDS."""
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[:ADDRESSES_LIMIT]
+    def _reach(self, hosts: Sequence[str], port: int) -> socket.socket:
+        """Return a connected socket. Each address of the hosts gets its share of CONNECT_SECONDS."""
+        rows = (socket.getaddrinfo(host, port, type=socket.SOCK_STREAM) for host in hosts)
+        found = list(chain.from_iterable(rows))[:ADDRESSES_LIMIT]
         until = time.monotonic() + min(CONNECT_SECONDS, self._meter.seconds_left())
-        failure: OSError = OSError(f"{host} has no address")
+        failure: OSError = OSError(f"{hosts[0]} has no address")
         for tried, (family, kind, protocol, _, address) in enumerate(found):
             sock = socket.socket(family, kind, protocol)
             self._note(sock)
@@ -236,6 +262,30 @@ class Connection(HTTPConnection):
             response.close()
         if response.status != 200:
             raise OSError(f"the proxy {proxy.host}:{proxy.port} answers {response.status}")
+
+
+def retry_after(headers: HTTPMessage) -> float | None:
+    """Return the seconds that Retry-After asks to wait, from either of its forms; None if it asks for nothing.
+
+    A date counts from the server's own clock if the answer has its time.
+    """
+    text = headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdecimal():
+        return float(text)
+    until = _unix_seconds(text)
+    if until is None:
+        return None
+    now = _unix_seconds(headers.get("Date", ""))
+    return max(0.0, until - (time.time() if now is None else now))
+
+
+def _unix_seconds(date: str) -> float | None:
+    try:
+        parsed = parsedate_to_datetime(date[:100])
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+    # "-0000" gives a time without a zone; the header is always in GMT.
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 def secure_context(ca_file: Path | None) -> SSLContext:

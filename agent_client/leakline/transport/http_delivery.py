@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +18,7 @@ from ..errors import ServerBusy, ServerRefused, ServerUnreachable
 from ..text_format import printable
 
 if TYPE_CHECKING:
+    from http.client import HTTPMessage
     from pathlib import Path
     from ssl import SSLContext
 
@@ -139,14 +139,11 @@ class Delivery:
             self._connection = None
 
     def _exchange(self, method: str, path: str, body: Body | None, meter: Meter) -> Outcome:
-        from .http_connection import HEAD_LIMIT_BYTES, AnswerTooLong
+        from .http_connection import AnswerTooLong
 
-        connection = self._connect(meter)
-        meter.allow(HEAD_LIMIT_BYTES)
         data = None if body is None else body.data
-        target = f"{connection.prefix}{self._parts.path}{self._base}{path}"
-        connection.request(method, target, data, self._headers(body, connection))
-        response = connection.getresponse()
+        target = f"{self._parts.path}{self._base}{path}"
+        response = self._connect(meter).ask(method, target, data, self._headers(body))
         meter.allow(self._limit + FRAMING_LIMIT_BYTES)
         raw = response.read(self._limit + 1)
         if len(raw) > self._limit:
@@ -163,8 +160,7 @@ class Delivery:
             return RetryLater("an answer cut short", status=response.status)
         if response.status == 200 and response.headers.get_content_type() == "text/markdown":
             return Accepted({"markdown": raw.decode(errors="replace")})
-        after = response.headers.get("Retry-After")
-        return _classify(response.status, raw, after, response.headers.get("Date"))
+        return _classify(response.status, raw, response.headers)
 
     def _connect(self, meter: Meter) -> Connection:
         if self._connection is None:
@@ -177,10 +173,9 @@ class Delivery:
             self._connection = Connection(self._parts, proxy, self._context, meter)
         return self._connection
 
-    def _headers(self, body: Body | None, connection: Connection) -> dict[str, str]:
+    def _headers(self, body: Body | None) -> dict[str, str]:
         host = self._parts.netloc.rpartition("@")[2]
         headers = {"Host": host, "Accept": "application/json", "User-Agent": "leakline"}
-        headers |= connection.headers
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         if body is not None:
@@ -237,7 +232,7 @@ def encode(payload: Mapping[str, Any]) -> Body:
     return Body(gzip.compress(data, compresslevel=3, mtime=0), True, len(data))
 
 
-def _classify(status: int, raw: bytes, retry_after: str | None, date: str | None) -> Outcome:
+def _classify(status: int, raw: bytes, headers: HTTPMessage) -> Outcome:
     body = _json_object(raw)
     if 200 <= status < 300 and (status == 204 or body is not None):
         return Accepted(body or {})
@@ -245,7 +240,9 @@ def _classify(status: int, raw: bytes, retry_after: str | None, date: str | None
     body_error = error if isinstance(error, dict) else {}
     message = one_line(body_error.get("message"), MESSAGE_LIMIT) or f"status {status}"
     if status in RETRYABLE or (500 <= status < 600 and status not in FINAL_SERVER_ERRORS):
-        return RetryLater(message, _seconds(retry_after, date), status)
+        from .http_connection import retry_after
+
+        return RetryLater(message, retry_after(headers), status)
     if not 300 <= status < 600:
         return RetryLater("an answer that is not Leakline's", status=status)
     return Refused(status, one_line(body_error.get("code"), 100) or "unknown", message)
@@ -257,29 +254,6 @@ def _json_object(raw: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return loaded if isinstance(loaded, dict) else None
-
-
-def _seconds(retry_after: str | None, date: str | None) -> float | None:
-    """What Retry-After asks for, as seconds or as a date; a date counts from the server's own, if it reported it."""
-    if retry_after is None:
-        return None
-    if retry_after.strip().isdecimal():
-        return float(retry_after)
-    until = _unix_seconds(retry_after)
-    if until is None:
-        return None
-    now = _unix_seconds(date)
-    return max(0.0, until - (time.time() if now is None else now))
-
-
-def _unix_seconds(date: str | None) -> float | None:
-    from email.utils import mktime_tz, parsedate_tz
-
-    try:
-        parsed = None if date is None else parsedate_tz(date[:100])
-        return None if parsed is None else float(mktime_tz(parsed))
-    except (ValueError, TypeError, OverflowError, IndexError):
-        return None
 
 
 def one_line(text: object, limit: int) -> str:

@@ -259,10 +259,13 @@ def pinging(engine: Engine) -> Future[None]:
 def _ping_into(engine: Engine, answer: Future[None]) -> None:
     try:
         ping(engine)
-    except Exception as error:  # noqa: BLE001 - for whoever asked
-        answer.set_exception(error)
-    else:
         answer.set_result(None)
+    except (*DATABASE_ERRORS, OSError) as error:
+        answer.set_exception(error)
+    finally:
+        # Another error ends the thread, which prints it; whoever waits must not wait for ever.
+        if not answer.done():
+            answer.set_exception(RuntimeError("the database could not be asked, see the log"))
 
 
 def may_answer_soon(error: BaseException) -> bool:

@@ -142,9 +142,8 @@ class Apart:
         url = self._engine.url.render_as_string(hide_password=False)
         try:
             # Over its input: an address may hold a password, and arguments are there for all to read.
-            said = _asked(process, _Given(self._version, url, self._priorities))
-        except Exception as error:  # noqa: BLE001 - whatever reading from a broken process raises
-            self._drop(process, error)
+            said = self._asked(process, _Given(self._version, url, self._priorities))
+        except CannotLook:
             said = f"it ended at once ({process.poll()})"
         if said:
             log.warning("the analysis has no process of its own: %s", said)
@@ -155,17 +154,36 @@ class Apart:
     def _ask(self, process: subprocess.Popen[bytes], run_id: str) -> Examined:
         asked = _Asked(run_id, tuple(self._forget))
         self._forget.clear()
-        try:
-            answer: _Answer = _asked(process, asked)
-        except Exception as error:
-            self._drop(process, error)
-            raise CannotLook(f"the process of the analysis has ended ({process.poll()})") from error
+        answer: _Answer = self._asked(process, asked)
         for each in answer.damaged:
             corruption.found(self._engine, each)
         looked = _looked(answer, run_id)
         # With those of its start, and of looks before it that came to nothing.
         used, self._cpu_seconds = answer.cpu_seconds - self._cpu_seconds, answer.cpu_seconds
         return replace(looked, cpu_seconds=used)
+
+    def _asked(self, process: subprocess.Popen[bytes], what: object) -> Any:
+        """Return its answer. Raises CannotLook where it has ended, and Closed; after any error the process is ended."""
+        assert process.stdin is not None and process.stdout is not None
+        stuck = threading.Timer(LONGEST_SECONDS, process.kill)
+        stuck.daemon = True
+        stuck.start()
+        answered = False
+        try:
+            pickle.dump(what, process.stdin)
+            process.stdin.flush()
+            answer = pickle.load(process.stdout)
+            answered = True
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
+            # ValueError: `close` has closed its pipes.
+            self._drop(process, error)
+            raise CannotLook(f"the process of the analysis has ended ({process.poll()})") from error
+        finally:
+            stuck.cancel()
+            if not answered and self._process is process:
+                # Otherwise the next question might get what is left of this answer.
+                self._drop(process)
+        return answer
 
     def _drop(self, process: subprocess.Popen[bytes], error: Exception | None = None) -> None:
         """Raises Closed when that is why it ended."""
@@ -174,20 +192,6 @@ class Apart:
                 raise Closed from error
             self._process = None
         _end(process)
-
-
-def _asked(process: subprocess.Popen[bytes], what: object) -> Any:
-    """Its answer. Raises anything where the process has ended, or is of another version."""
-    assert process.stdin is not None and process.stdout is not None
-    stuck = threading.Timer(LONGEST_SECONDS, process.kill)
-    stuck.daemon = True
-    stuck.start()
-    try:
-        pickle.dump(what, process.stdin)
-        process.stdin.flush()
-        return pickle.load(process.stdout)
-    finally:
-        stuck.cancel()
 
 
 def _looked(answer: _Answer, run_id: str) -> Examined:
@@ -286,5 +290,6 @@ def _look(looking: Callable[[str], Any], run_id: str) -> _Answer:
         return _Answer("full" if is_out_of_space(error) else "failed", text=without_content(error))
     except quarantine.SIGNS:
         return _Answer("sign", text=traceback.format_exc())
-    except Exception:  # noqa: BLE001 - raised again by whoever asked
+    except Exception:  # noqa: BLE001
+        # The main loop of this process: an error at one run must not end the looks at others. The server raises it.
         return _Answer("bug", text=traceback.format_exc())

@@ -186,23 +186,23 @@ class Deliverer:
             raise
 
     def _send_all(self, webhook: int) -> None:
-        done = False
+        # A damaged alert has failed with an error, and the next one goes out.
+        failed = self._worker.attempt(partial(self._send_due, webhook))
+        with self._lock:
+            self._sending.discard(webhook)
+        if not failed:
+            # What came after the last look and before the end found this thread still busy.
+            self.wake()
+
+    def _send_due(self, webhook: int) -> float:
+        """Send everything that is due. Returns the seconds until the next attempt after an error of the database."""
         try:
             while not self._stopping.is_set() and self._deliver_next(webhook, self._seams.clock()):
                 pass
-            done = True
-        except Exception as error:
-            # A damaged alert has failed with it, and the next one goes out.
-            if isinstance(error, DATABASE_ERRORS):
-                self._tell(error)
-            elif not quarantine.after(self._engine, error):
-                raise
-        finally:
-            with self._lock:
-                self._sending.discard(webhook)
-        if done:
-            # What came after the last look and before the end found this thread still busy.
-            self.wake()
+        except DATABASE_ERRORS as error:
+            self._tell(error)
+            return POLL_SECONDS
+        return 0.0
 
     def _deliver_next(self, webhook: int, now: float) -> bool:
         """Steps 1 to 5 for one delivery; False when none is due."""
@@ -210,10 +210,16 @@ class Deliverer:
         if claimed is None:
             return False
         seams, outgoing = self._seams, _outgoing(claimed, self._config.address, now)
-        outcome = send(
-            outgoing, self._config.webhook_allow, now, resolve=seams.resolve, by=seams.post
+        outcome: Outcome = TryAgain(
+            "it could not be sent: an error of the server, see its log", 0.0
         )
-        self._settle(claimed, outcome, now)
+        try:
+            outcome = send(
+                outgoing, self._config.webhook_allow, now, resolve=seams.resolve, by=seams.post
+            )
+        finally:
+            # Also after an unexpected error: unsettled, the delivery would be claimed and sent again for ever.
+            self._settle(claimed, outcome, now)
         return True
 
     def _settle(self, claimed: Claimed, outcome: Outcome, started_at: float) -> None:

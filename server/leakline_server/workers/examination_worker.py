@@ -149,6 +149,8 @@ class Examiner:
         self._examined: dict[str, int] = {}
         self._next_left_behind = clock() + LEFT_BEHIND_SECONDS
         self._rest_until = 0.0
+        # The run that `once` is at.
+        self._at: str | None = None
         self.figures = ExaminerFigures()
         self._caught_up = False
 
@@ -166,6 +168,7 @@ class Examiner:
 
     def once(self) -> float:
         """Examine one run. Returns the seconds until there may be something to do."""
+        self._at = None
         if not self._caught_up:
             self._catch_up()
         if self._clock() >= self._next_silence_check:
@@ -179,8 +182,8 @@ class Examiner:
         run_id, wait_seconds = self._next()
         if run_id is None:
             return min(wait_seconds, SILENCE_CHECK_SECONDS)
+        self._at, looked = run_id, True
         started, cpu_before = self._clock(), time.thread_time()
-        looked = True
         try:
             looked = self._examine_alone(run_id)
         except NoSuchRun:
@@ -202,16 +205,18 @@ class Examiner:
             # The disk may be full, or the database away, for all of them.
             self._rest_until = self._clock() + FAILED_SECONDS
             return FAILED_SECONDS
-        except Exception as error:
-            of_damage = quarantine.after(self._engine, error)
-            # Also while it is not known: the run may have ended, and nothing more comes of it.
-            if of_damage is not False:
-                self._try_again_soon(run_id, FAILED_SECONDS)
-            if not of_damage:
-                raise
         if not looked:
             return 0.0
         return self._account(run_id, self._clock() - started, time.thread_time() - cpu_before)
+
+    def failed(self, of_damage: bool | None) -> str:
+        """Leave the run for later after an unexpected error; return what the log says of it."""
+        if self._at is None:
+            return ""
+        # Also while it is not known: the run may have ended, and nothing more comes of it.
+        if of_damage is not False:
+            self._try_again_soon(self._at, FAILED_SECONDS)
+        return f"could not examine run {self._at}"
 
     def _examine_alone(self, run_id: str) -> bool:
         """False when another server does or did. Raises NoSuchRun."""

@@ -63,6 +63,8 @@ class Sealer:
         self._due: dict[Key, bool] = {}
         # What could not be sealed, and until when it is left, by the monotonic clock.
         self._paused: dict[Key, float] = {}
+        # What `once` seals.
+        self._at: Key | None = None
         self._next_look = 0.0
         # Everything was looked at once.
         self._looked = False
@@ -74,6 +76,7 @@ class Sealer:
 
     def once(self) -> float:
         """One segment. Returns how many seconds to rest."""
+        self._at = None
         self._add(self._newly_wanted())
         if self._due:
             self._seal(next(iter(self._due)))
@@ -86,18 +89,16 @@ class Sealer:
         return [self._wanted.popleft() for _ in range(len(self._wanted))]
 
     def _seal(self, key: Key) -> None:
+        self._at = key
         started, count, more = time.perf_counter(), 0, False
         try:
             count, more = sealing.seal_one(self._engine, key, time.time())
-        except Exception as error:
-            # Whatever it is, it is this process's: the others are sealed.
-            self._paused[key] = time.monotonic() + PAUSE_SECONDS
-            if not quarantine.is_logged(self._engine, error):
-                log.error(
-                    "could not seal batches of run %s, which is tried again later: %s",
-                    key.run_id, without_content(error),
-                    exc_info=not isinstance(error, (*DATABASE_ERRORS, CorruptChunk)),
-                )  # fmt: skip
+        except (*DATABASE_ERRORS, CorruptChunk) as error:
+            is_logged = quarantine.is_logged(self._engine, error)
+            what = self.failed(is_logged)
+            if not is_logged:
+                log.error("%s: %s", what, without_content(error))
+            return
         if count or not self._due[key]:
             # That nothing is left is no news after a segment.
             self._sealed(key, count)
@@ -110,6 +111,16 @@ class Sealer:
         else:
             del self._due[key]
         self._add(wanted)
+        self._at = None
+
+    def failed(self, _of_damage: bool | None) -> str:
+        """Leave the process for later after an error, which is its own; return what the log says of it."""
+        if self._at is None:
+            return ""
+        self._paused[self._at] = time.monotonic() + PAUSE_SECONDS
+        if not self._due.pop(self._at, True):
+            self._sealed(self._at, 0)
+        return f"could not seal batches of run {self._at.run_id}, which is tried again later"
 
     def _add(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -140,10 +151,13 @@ class Compactor:
         self._due: deque[Key] = deque()
         # Until when, by the monotonic clock.
         self._paused: dict[Key, float] = {}
+        # What `once` compacts.
+        self._at: Key | None = None
         self.figures = CompactorFigures()
 
     def once(self) -> float:
         """One segment. Returns how many seconds to rest."""
+        self._at = None
         if not self._due:
             try:
                 self._look()
@@ -161,23 +175,16 @@ class Compactor:
         self._due.extend(key for key in due if key not in self._paused)
 
     def _next(self) -> float:
-        key, started = self._due[0], time.perf_counter()
-        count = 0
+        self._at, started = self._due[0], time.perf_counter()
         try:
-            count = compaction.compact(self._engine, key, self._now())
-        except Exception as error:
-            # Whatever it is, it is this process's: the next is tried.
-            self._paused[key] = time.monotonic() + PAUSE_SECONDS
-            foreseen = isinstance(error, DATABASE_ERRORS)
-            if not quarantine.is_logged(self._engine, error):
-                log.error(
-                    "could not compact stored snapshots of run %s, which is tried again later: %s",
-                    key.run_id, without_content(error), exc_info=not foreseen,
-                )  # fmt: skip
-            if foreseen:
-                # The database may be away, for all of them.
-                self._due.popleft()
-                return LOOK_SECONDS
+            count = compaction.compact(self._engine, self._at, self._now())
+        except DATABASE_ERRORS as error:
+            is_logged = quarantine.is_logged(self._engine, error)
+            what = self.failed(is_logged)
+            if not is_logged:
+                log.error("%s: %s", what, without_content(error))
+            # The database may be away, for all of them.
+            return LOOK_SECONDS
         seconds = time.perf_counter() - started
         self.figures.snapshots += count
         self.figures.seconds += seconds
@@ -185,6 +192,15 @@ class Compactor:
             self._due.popleft()
         # Where nothing is left, what is due is looked for again later and not at once.
         return seconds * (1 / MAX_SHARE - 1) if self._due else LOOK_SECONDS
+
+    def failed(self, _of_damage: bool | None) -> str:
+        """Leave the process for later after an error, which is its own; return what the log says of it."""
+        if self._at is None:
+            return ""
+        self._due.popleft()
+        self._paused[self._at] = time.monotonic() + PAUSE_SECONDS
+        run_id = self._at.run_id
+        return f"could not compact stored snapshots of run {run_id}, which is tried again later"
 
 
 IDLE_SECONDS: Final = 5.0

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -230,6 +231,17 @@ def test_what_is_no_answer_is_tried_again(
     assert isinstance(outcome, (TryAgain, Delivered)), outcome
     if isinstance(outcome, TryAgain):
         assert "SECRET" not in outcome.reason and "\n" not in outcome.reason
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_process_that_ends_without_an_answer_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "apprise.py").write_text("raise RuntimeError('SECRET')")
+    monkeypatch.syspath_prepend(tmp_path)
+    outcome = apprise_sender.notify("json://127.0.0.1/SECRET", MESSAGE)
+    assert isinstance(outcome, TryAgain)
+    assert outcome.reason == "apprise: its process ended without an answer"
     assert capfd.readouterr() == ("", "")
 
 

@@ -19,6 +19,7 @@ from standardwebhooks import WebhookVerificationError
 from tests.server.access.people import Clock
 from tests.server.alerts.conftest import NOW, rows
 
+from leakline_server.alerts.formats import FORMATS, Message
 from leakline_server.alerts.sending.address_check import networks
 from leakline_server.alerts.sending.http_post import TryAgain, next_wait
 from leakline_server.alerts.sending.signing import make_secret
@@ -461,15 +462,26 @@ def test_an_outage_of_a_minute_disables_nothing_however_many_alerts_meet_it(
     assert {row.state for row in rows(engine)} == {"pending"}
 
 
-def test_a_message_that_cannot_be_sent_is_a_try_that_is_seen(engine: Engine, due: Any) -> None:
-    def broken(*_arguments: Any) -> Any:
-        raise OverflowError("a year beyond counting")
+def test_a_message_that_cannot_be_made_is_an_attempt_and_stops_no_other(
+    engine: Engine, due: Any, receiver: Any, alert: Alert, eventually: Any,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    real = FORMATS["standard"]
 
-    due("http://127.0.0.1:9/hook")
-    assert deliverer(engine, post=broken).run_once(time.time() + 1)
-    (row,) = rows(engine)
-    assert (row.state, row.last_error) == ("pending", "it could not be sent: OverflowError")
-    assert len(rows(engine, attempt_table)) == 1
+    def broken(message: Message) -> bytes:
+        if message.event == alert.event:
+            raise RuntimeError("a bug")
+        return real(message)
+
+    monkeypatch.setitem(FORMATS, "standard", broken)
+    due(receiver.url, other(alert, 1, event="run.failed"))
+    with running(deliverer(engine, receiver.url)):
+        eventually(lambda: {row.state for row in rows(engine)} == {"pending", "delivered"})
+    (row,) = [row for row in rows(engine) if row.state == "pending"]
+    assert row.last_error == "it could not be sent: an error of the server, see its log"
+    assert len(rows(engine, attempt_table)) == 2
+    assert caplog.text.count("RuntimeError: a bug") == 1
+    assert len(receiver.received) == 1
 
 
 def test_a_thread_that_cannot_be_started_shuts_no_webhook_out(

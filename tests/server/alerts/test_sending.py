@@ -290,7 +290,7 @@ def attempt(
     url: str, resolver: Resolver = resolve, allowed: Sequence[Network] = ALLOWED
 ) -> Outcome:
     def quickly(to: CheckedAddress, body: bytes, headers: Any) -> Outcome:
-        return post(to, body, headers, connect_seconds=1, total_seconds=2)
+        return post(to, body, headers, total_seconds=2)
 
     message = Message("incident.confirmed", 0.0, {"link": "/"}, "https://leakline.example")
     outgoing = Outgoing("msg_1", url, "standard", make_secret(), message)
@@ -540,10 +540,7 @@ def test_a_certificate_must_be_trusted_and_of_the_name(
     tls_port: int, host: str, trusted: bool, accepted: bool
 ) -> None:
     checked = CheckedAddress(WebhookUrl(True, host, tls_port, "/"), ("127.0.0.1",))
-    more: dict[str, Any] = {}
-    if trusted:
-        more["tls"] = lambda: ssl.create_default_context(cafile=str(CERTIFICATE))
-    outcome = post(checked, b"{}", {}, **more)
+    outcome = post(checked, b"{}", {}, ca_file=CERTIFICATE if trusted else None)
     assert isinstance(outcome, Delivered) == accepted
     assert accepted or outcome.reason.startswith("TLS: ")
 

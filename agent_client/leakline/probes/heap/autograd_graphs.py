@@ -47,7 +47,7 @@ class _Errand:
         except Exception as error:
             if not _is_ours(error):
                 raise
-            # Whoever waits raises it; the program must not.
+            # This is the program's thread: whatever error of ours it is, the program must not get it. Who waits does.
             self._error = error
         finally:
             self._over.set()

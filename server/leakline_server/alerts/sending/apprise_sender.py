@@ -65,12 +65,13 @@ def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> 
         answer = json.loads(ended.stdout)
     except subprocess.TimeoutExpired:
         return TryAgain(f"no answer within {total_seconds:g} s", time.monotonic() - started)
-    except (OSError, ValueError) as error:
-        # ValueError: it ended without an answer, as when it is killed for memory.
+    except OSError as error:
         return TryAgain(f"apprise: {type(error).__name__}", time.monotonic() - started)
+    except ValueError:
+        # As when it is killed for memory. What it printed may hold the address.
+        reason = "apprise: its process ended without an answer"
+        return TryAgain(reason, time.monotonic() - started)
     seconds = time.monotonic() - started
-    if "error" in answer:
-        return TryAgain(f"apprise: {answer['error']}", seconds)
     if answer["taken"] is None:
         return GiveUp("apprise does not know this kind of address", seconds)
     if not answer["taken"]:

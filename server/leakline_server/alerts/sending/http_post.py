@@ -8,25 +8,29 @@ one deadline that also a server sending a byte a second cannot stretch, and of i
 
 from __future__ import annotations
 
-import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPException
+from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-from leakline.transport.http_connection import AnswerTooLong, BoundedSocket, Meter
+from leakline.transport.http_connection import (
+    HEAD_LIMIT_BYTES,
+    AnswerTooLong,
+    Connection,
+    Meter,
+    retry_after,
+    secure_context,
+)
 
 from .address_check import CheckedAddress
 
-CONNECT_SECONDS: Final = 3.0
 TOTAL_SECONDS: Final = 10.0
 MAX_ANSWER_BYTES: Final = 4_096  # of the body, read only so that the connection ends in good order
-MAX_RECEIVED_BYTES: Final = 65_536  # headers and all
 MAX_WAIT_SECONDS: Final = 600.0  # the longest Retry-After that is honoured
 
 
@@ -66,9 +70,8 @@ def post(
     body: bytes,
     headers: Mapping[str, str],
     *,
-    connect_seconds: float = CONNECT_SECONDS,
     total_seconds: float = TOTAL_SECONDS,
-    tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+    ca_file: Path | None = None,
 ) -> Outcome:
     """Send ``body`` and say what became of it. Never raises for anything the other side does."""
     started = time.monotonic()
@@ -77,7 +80,7 @@ def post(
         return time.monotonic() - started
 
     try:
-        status, wait = _exchange(to, body, headers, connect_seconds, total_seconds, tls)
+        status, wait = _exchange(to, body, headers, total_seconds, ca_file)
     except TimeoutError:
         return TryAgain(f"no answer within {elapsed():.0f} s", elapsed())
     except ssl.SSLError as error:
@@ -99,62 +102,24 @@ def _exchange(
     to: CheckedAddress,
     body: bytes,
     headers: Mapping[str, str],
-    connect_seconds: float,
     total_seconds: float,
-    tls: Callable[[], ssl.SSLContext],
+    ca_file: Path | None,
 ) -> tuple[int, float | None]:
     """(status, seconds it asks to wait)."""
-    meter = Meter()
+    meter, server = Meter(), urlsplit(to.url.origin)
     meter.start(total_seconds)
-    meter.allow(MAX_RECEIVED_BYTES)
-    raw = _connected(to, min(connect_seconds, total_seconds))
+    context = secure_context(ca_file) if to.url.secure else None
+    connection = Connection(server, None, context, meter, to.addresses)
+    own = {"Host": server.netloc, "User-Agent": "leakline-webhook/1", "Connection": "close"}
     try:
-        if to.url.secure:
-            raw.settimeout(meter.seconds_left())
-            raw = tls().wrap_socket(raw, server_hostname=to.url.host)
-        connection = HTTPConnection(to.url.host, to.url.port)
-        # Given an open socket, http.client never looks the name up again.
-        connection.sock = BoundedSocket(raw, meter)
-        connection.putrequest("POST", to.url.target, skip_host=True, skip_accept_encoding=True)
-        own = {"Host": to.url.origin.partition("://")[2], "User-Agent": "leakline-webhook/1"}
-        own |= {"Content-Length": str(len(body)), "Connection": "close"}
-        for name, value in {**own, **headers}.items():
-            connection.putheader(name, value)
-        connection.endheaders(body)
-        response = connection.getresponse()
+        response = connection.ask("POST", to.url.target, body, {**own, **headers})
         # The status is what counts; a body that is too slow or too large changes nothing any more.
         with suppress(OSError, HTTPException, ValueError):
             response.read(MAX_ANSWER_BYTES)
-        return response.status, _retry_after(response)
+        wait = retry_after(response.headers)
+        return response.status, None if wait is None else min(wait, MAX_WAIT_SECONDS)
     finally:
-        raw.close()
-
-
-def _connected(to: CheckedAddress, seconds: float) -> socket.socket:
-    """A connection to the first checked address that takes one."""
-    failure: OSError = TimeoutError("no time left")
-    meter = Meter()
-    meter.start(seconds)
-    for address in to.addresses:
-        try:
-            return socket.create_connection((address, to.url.port), timeout=meter.seconds_left())
-        except OSError as error:
-            failure = error
-    raise failure
-
-
-def _retry_after(response: HTTPResponse) -> float | None:
-    """Seconds, from either form of the header; None when there is none or it makes no sense."""
-    text = (response.getheader("Retry-After") or "").strip()
-    if text.isascii() and text.isdigit():
-        return min(float(text[:9]), MAX_WAIT_SECONDS)
-    try:
-        at = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
-        return None
-    # "-0000" gives a time without a zone; the header is always in GMT.
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return min(max((at - datetime.now(UTC)).total_seconds(), 0.0), MAX_WAIT_SECONDS)
+        connection.close()
 
 
 def _plain(error: Exception) -> str:
@@ -162,7 +127,7 @@ def _plain(error: Exception) -> str:
     if isinstance(error, HTTPException):
         return f"answered something that is not HTTP ({type(error).__name__})"
     if isinstance(error, AnswerTooLong):
-        return f"answered over {MAX_RECEIVED_BYTES} bytes"
+        return f"answered over {HEAD_LIMIT_BYTES} bytes"
     return getattr(error, "strerror", None) or type(error).__name__
 
 

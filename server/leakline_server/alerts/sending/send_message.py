@@ -49,17 +49,7 @@ def send(
     resolve: Resolver = resolve_by_system,
     by: Post = post,
 ) -> Outcome:
-    """One try. ``at`` is Unix seconds now; receivers refuse messages signed more than minutes ago."""
-    try:
-        return _send(outgoing, allowed, at, resolve, by)
-    except Exception as error:  # noqa: BLE001
-        # A row that nobody settles would be claimed and sent again for ever: a failure of ours is a try as well.
-        return TryAgain(f"it could not be sent: {type(error).__name__}", 0.0)
-
-
-def _send(
-    outgoing: Outgoing, allowed: Sequence[Network], at: float, resolve: Resolver, by: Post
-) -> Outcome:
+    """One attempt. ``at`` is Unix seconds now; receivers refuse messages signed more than minutes ago."""
     if outgoing.form == apprise_sender.FORMAT:
         return apprise_sender.notify(outgoing.url, outgoing.message)
     render = FORMATS.get(outgoing.form)
