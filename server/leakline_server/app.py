@@ -40,6 +40,7 @@ from .web.alerts import pages as alert_pages
 from .web.auth import pages as sign_in_pages
 from .web.auth.authenticator import Callers
 from .web.auth.middleware import AuthMiddleware, Guard
+from .web.auth.permissions import OPEN
 from .web.derived_analysis import Derivations
 from .web.expectations import api as expectations_api
 from .web.export import api as export_api
@@ -92,10 +93,8 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         title="Leakline",
         description=DESCRIPTION,
         version=version("leakline"),
-        openapi_url="/api/v1/openapi.json",
-        # Their pages load scripts from another host.
-        docs_url=None,
-        redoc_url=None,
+        # The framework's route declares nothing, and its pages load scripts from another host.
+        openapi_url=None,
         lifespan=rooms.lifespan,
         # A redirected POST loses its body in half of all clients; a wrong address says so instead.
         redirect_slashes=False,
@@ -130,10 +129,13 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         settings_pages.router,
         sign_in_pages.router,
         documents.router,
+        openapi.router,
     ):
         # Not included, which makes every route and its models again for each application, at the first request.
         app.router.routes.extend(router.routes)
-    app.mount("/static", RevalidatedFiles(directory=STATIC))
+    files = RevalidatedFiles(directory=STATIC)
+    files.dependencies = (OPEN,)
+    app.mount("/static", files)
     errors.install(app, pages.error_page)
     openapi.install(app)
     authentication = (config, rooms.services.callers, engine, pages.error_page)

@@ -33,12 +33,14 @@ from ..request_bodies import read_form
 from ..services import Services, Use
 from .authenticator import Caller, caller_of, cookie_name, session_digest
 from .middleware import is_place_of_ours
-from .permissions import SIGN_IN, SIGN_OUT, may
+from .permissions import OPEN, SIGN_IN, SIGN_OUT, may
 
 SESSION_SECONDS: Final = 7 * 86_400
 WRONG: Final = "That is neither the password nor a token of this server."
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = APIRouter(
+    include_in_schema=False, default_response_class=HTMLResponse, dependencies=[OPEN]
+)
 Asked = Annotated[str, Field(max_length=MAX_SECRET_LENGTH)]
 
 

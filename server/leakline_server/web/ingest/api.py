@@ -41,7 +41,7 @@ from ...store.ingest.incoming_batch import (
 from ...store.ingest.wire_types import Batch
 from ..auth.authenticator import ANYBODY, Caller, calling
 from ..auth.middleware import AuthMiddleware, Guard
-from ..auth.permissions import reads_what_is_stored, refusal_of_process
+from ..auth.permissions import ADD, reads_what_is_stored, refusal_of_process
 from ..errors import bug_response, refusal_response
 from ..metrics import Metrics
 from ..request_bodies import read_body
@@ -58,6 +58,8 @@ _HEADERS: Final = [(b"content-type", b"application/json"), *EVERY_ANSWER]
 
 class IngestRoute:
     """An ASGI application for one path; ``services`` is on the application's state. Raises RequestRefused."""
+
+    dependencies = (ADD,)
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -107,7 +109,7 @@ class Hot:
 
     async def take(self, run_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            caller = await self._authentication.admit(scope) if self._asked else ANYBODY
+            caller = await self._authentication.admit(scope, "add") if self._asked else ANYBODY
             answer = await _answer(self._services, run_id, scope, receive, caller)
         except ClientDisconnect:
             return
@@ -228,6 +230,7 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
     }
     operation = {
         "operationId": "add_batch",
+        "security": [{"token": ["add"]}],
         "tags": ["runs"],
         "summary": "Add snapshots to a run",
         "description": "Idempotent by (process instance, sequence number): what is stored already counts 0, an "
