@@ -40,13 +40,14 @@ from .web.alerts import pages as alert_pages
 from .web.auth import pages as sign_in_pages
 from .web.auth.authenticator import Callers
 from .web.auth.middleware import AuthMiddleware, Guard
+from .web.auth.permissions import OPEN
 from .web.derived_analysis import Derivations
 from .web.expectations import api as expectations_api
 from .web.export import api as export_api
 from .web.export import pages as report_pages
 from .web.incidents import api as incidents_api
 from .web.ingest import otlp_api
-from .web.ingest.api import PATH, Hot, IngestRoute
+from .web.ingest.api import PATH, Ingest
 from .web.ingest.otlp_streams import Streams
 from .web.metrics import Metrics
 from .web.rendering.templating import RevalidatedFiles
@@ -92,10 +93,8 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         title="Leakline",
         description=DESCRIPTION,
         version=version("leakline"),
-        openapi_url="/api/v1/openapi.json",
-        # Their pages load scripts from another host.
-        docs_url=None,
-        redoc_url=None,
+        # The framework's route declares nothing, and its pages load scripts from another host.
+        openapi_url=None,
         lifespan=rooms.lifespan,
         # A redirected POST loses its body in half of all clients; a wrong address says so instead.
         redirect_slashes=False,
@@ -104,8 +103,12 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     app.state.metrics = Metrics()
     app.state.metrics.attach(rooms.services)
     app.state.otlp = Streams()
+    authentication = (config, rooms.services.callers, engine, pages.error_page)
+    app.ingest = Ingest(
+        rooms.services, app.state.metrics, Guard(app, config), AuthMiddleware(app, *authentication)
+    )
     # Before the other routes, which are tried in order.
-    app.router.routes.insert(0, Route(PATH, IngestRoute(app.state.metrics), methods=["POST"]))
+    app.router.routes.insert(0, Route(PATH, app.ingest, methods=["POST"]))
     for router in (
         event_stream.router,
         read_api.router,
@@ -130,13 +133,15 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         settings_pages.router,
         sign_in_pages.router,
         documents.router,
+        openapi.router,
     ):
         # Not included, which makes every route and its models again for each application, at the first request.
         app.router.routes.extend(router.routes)
-    app.mount("/static", RevalidatedFiles(directory=STATIC))
+    files = RevalidatedFiles(directory=STATIC)
+    files.dependencies = (OPEN,)
+    app.mount("/static", files)
     errors.install(app, pages.error_page)
     openapi.install(app)
-    authentication = (config, rooms.services.callers, engine, pages.error_page)
     # Innermost, so that what it refuses is compressed, and reported to the pages of allowed origins, as any answer.
     app.add_middleware(AuthMiddleware, *authentication)
     app.add_middleware(
@@ -154,9 +159,6 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         )
     # Outermost: what may not be here at all is not even read.
     app.add_middleware(Guard, config=config)
-    app.hot = Hot(
-        rooms.services, app.state.metrics, Guard(app, config), AuthMiddleware(app, *authentication)
-    )
     app.logged = logs.RequestLog(app.answer) if logs.logs_requests() else app.answer
     return app
 
@@ -174,7 +176,7 @@ def _take_rules(engine: Engine, config: Config) -> None:
 class _Application(FastAPI):
     """Most requests are batches, and those go past the framework."""
 
-    hot: Hot
+    ingest: Ingest
     logged: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -182,12 +184,18 @@ class _Application(FastAPI):
         await self.logged(scope, receive, send)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        run_id = self.hot.run_of(scope)
+        run_id = self.ingest.run_of(scope)
         if run_id is None:
             scope[errors.BEGAN] = time.monotonic()
             await super().__call__(scope, receive, completing(scope, send))
         else:
-            await self.hot.take(run_id, scope, receive, send)
+            scope["path_params"] = {"run": run_id}
+            try:
+                await self.ingest(scope, receive, send)
+            except Exception:
+                await errors.bug_response()(scope, receive, completing(scope, send))
+                # The server logs it with its traceback.
+                raise
 
 
 class _Rooms:

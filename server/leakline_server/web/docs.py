@@ -25,6 +25,7 @@ from starlette.responses import Response
 
 from ..errors import NotFound, shorten
 from ..paths import DOCS
+from .auth.permissions import READ
 from .rendering.templating import render
 
 ROOT: Final = "/docs"
@@ -169,7 +170,9 @@ def _plain(tokens: Iterable[Token]) -> str:
     return "".join(token.content for token in tokens if token.type != "image")
 
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = APIRouter(
+    include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ]
+)
 
 # Files that a document shows or hands out.
 MEDIA: Final = {

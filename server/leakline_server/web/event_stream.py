@@ -38,6 +38,7 @@ from ..store.runs.run_history import NoSuchRun
 from ..store.snapshot_rows import HEADLINE, News
 from . import api_schemas
 from .api_schemas import RunId
+from .auth.permissions import READ
 from .services import Services, Use
 
 ROWS_PER_MESSAGE: Final = 500
@@ -47,7 +48,7 @@ RETRY_MILLISECONDS: Final = 1_000
 _RETRY: Final = f"retry: {RETRY_MILLISECONDS}\n".encode()
 _BEAT: Final = b": still here\n\n"
 
-router = APIRouter(prefix="/api/v1")
+router = APIRouter(prefix="/api/v1", dependencies=[READ])
 
 
 class _LiveStream(Response):

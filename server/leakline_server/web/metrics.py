@@ -23,6 +23,7 @@ from leakline.analysis.results import SEVERITY
 from ..store.engine import Engine
 from ..store.maintenance import corruption, disk_space, run_deletion, storage_sizes
 from ..store.runs import runs
+from .auth.permissions import READ
 from .services import Services, Use
 
 MAX_RUNS: Final = 200
@@ -132,7 +133,7 @@ def _status(found: list[dict[str, Any]]) -> Metric:
 
 MAX_PROJECTS: Final = 200
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], dependencies=[READ])
 
 
 class Metrics:

@@ -6,17 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.responses import Response
 
 from ..alerts.rules.rule_fields import NewRule, RuleChanges
 from .api_schemas import Error, NewRequest, NewRun, RunChanges
-from .auth.permissions import need_of
+from .auth.permissions import READ
 from .expectations.api import Accepting
 from .incidents.api import Acknowledging, Closing
 from .ingest.api import PATH, openapi_entry
+from .responses import json_response
 from .token_routes import NewToken
 from .webhook_api import NewWebhook, WebhookChanges
 
@@ -25,6 +27,14 @@ BODIES: Final[tuple[type[BaseModel], ...]] = (
     NewRun, NewRequest, RunChanges, NewWebhook, WebhookChanges, Acknowledging, Closing,
     NewRule, RuleChanges, NewToken, Accepting, Error,
 )  # fmt: skip
+
+router = APIRouter(include_in_schema=False, dependencies=[READ])
+
+
+@router.head("/api/v1/openapi.json")
+@router.get("/api/v1/openapi.json")
+def show(request: Request) -> Response:
+    return json_response(request.app.openapi())
 
 
 def install(app: FastAPI) -> None:
@@ -113,16 +123,14 @@ def _refusals(operation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _describe_access(found: dict[str, Any]) -> None:
-    """What any operation may answer where the server asks who it is."""
-    found["components"]["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer", "description": "leakline token create"}
-    }
-    for path, item in found["paths"].items():
-        for method, operation in item.items():
-            need = need_of(method.upper(), path)
-            if need == "nothing":
+    """Describe what the scope of each operation means: the last that its router and its route declare."""
+    for item in found["paths"].values():
+        for operation in item.values():
+            if "security" not in operation:
                 continue
-            operation["security"] = [{"token": []}, {}]
+            need = operation["security"][0]["token"][-1]
+            # Without a token where the server asks nobody.
+            operation["security"] = [{"token": [need]}, {}]
             operation["description"] = (
                 f"{operation.get('description', '')}\n\n{_NEEDS[need]}".strip()
             )

@@ -39,6 +39,7 @@ from ..store.maintenance import run_deletion
 from ..store.runs import runs
 from ..store.series import chart_points
 from ..store.series.chart_points import first_generations
+from .auth.permissions import READ
 from .axis_zoom import read_stretch
 from .rendering import number_formats
 from .rendering.evidence_sections import line_table
@@ -333,7 +334,9 @@ def _said(value: str | None) -> Cell:
     return Cell(value[: MAX_CHARACTERS - 1] + "…", title=value)
 
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = APIRouter(
+    include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ]
+)
 
 # More points than a chart has pixels are wasted on everybody.
 MAX_POINTS_SHOWN: Final = 2_000

@@ -31,7 +31,7 @@ from ..worker_thread import RetainerFigures, WriterFigures
 from . import token_routes as tokens_api
 from .api_schemas import RowId
 from .auth.authenticator import calling
-from .auth.permissions import may
+from .auth.permissions import CHANGE, READ, may
 from .metrics import Metrics
 from .rendering import number_formats
 from .rendering.page_contexts import Cell, Section, Tick, Tile
@@ -296,7 +296,9 @@ def _days(days: float) -> str:
     return f"{number_formats.count(days)} {plural('day', days)}"
 
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = APIRouter(
+    include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ]
+)
 
 
 @router.head("/settings")
@@ -305,7 +307,7 @@ def show_settings(request: Request, use: Use) -> Response:
     return _response(request, use, _section(use))
 
 
-@router.post("/settings/tokens")
+@router.post("/settings/tokens", dependencies=[CHANGE])
 def issue_token(request: Request, form: Form, use: Use) -> Response:
     only_where_asked(use.callers.asked)
     sent = TokenForm(
@@ -329,7 +331,7 @@ def issue_token(request: Request, form: Form, use: Use) -> Response:
     return response
 
 
-@router.post("/settings/tokens/{token}/revoke")
+@router.post("/settings/tokens/{token}/revoke", dependencies=[CHANGE])
 def revoke_token(token: RowId, use: Use) -> Response:
     tokens_api.revoke_token(token, use)
     return RedirectResponse("/settings#tokens", 303)

@@ -20,6 +20,7 @@ from ..security.token_issuing import DEFAULT_DAYS, Wish, only_where_asked
 from ..store import access
 from . import api_schemas
 from .api_schemas import NO_CONTROL, Name, RowId, Strict
+from .auth.permissions import CHANGE
 from .rendering import number_formats
 from .request_bodies import described, json_body
 from .responses import json_response
@@ -154,7 +155,8 @@ def _clock(iso: str | None, without: str) -> str:
     return without if iso is None else number_formats.clock(iso)
 
 
-router = APIRouter(prefix="/api/v1", tags=["access"])
+# How tokens begin, what they are for and when they were used last is nobody else's business.
+router = APIRouter(prefix="/api/v1", tags=["access"], dependencies=[CHANGE])
 
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": api_schemas.Error, "description": "no such token"},

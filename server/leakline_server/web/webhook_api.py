@@ -25,12 +25,13 @@ from ..store.runs import runs
 from ..store.runs.runs import iso, iso_or_none
 from . import api_schemas
 from .api_schemas import NO_CONTROL, RowId, Strict
+from .auth.permissions import CHANGE, READ
 from .request_bodies import described, json_body
 from .responses import json_response
 from .runs.api import Limit, Text
 from .services import Services, Use
 
-router = APIRouter(prefix="/api/v1", tags=["webhooks"])
+router = APIRouter(prefix="/api/v1", tags=["webhooks"], dependencies=[READ])
 
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": api_schemas.Error, "description": "no such webhook or delivery"},
@@ -161,6 +162,7 @@ def list_webhooks(use: Use) -> Response:
 
 @router.post(
     "/webhooks",
+    dependencies=[CHANGE],
     summary="Add a webhook",
     response_model=None,
     openapi_extra=described(NewWebhook),
@@ -187,6 +189,7 @@ def get_webhook(webhook: RowId, use: Use) -> Response:
 
 @router.patch(
     "/webhooks/{webhook}",
+    dependencies=[CHANGE],
     summary="Change a webhook",
     response_model=None,
     openapi_extra=described(WebhookChanges),
@@ -201,6 +204,7 @@ def change_webhook(
 
 @router.delete(
     "/webhooks/{webhook}",
+    dependencies=[CHANGE],
     summary="Delete a webhook with its deliveries",
     response_model=None,
     status_code=204,
@@ -215,6 +219,7 @@ def delete_webhook(webhook: RowId, use: Use) -> Response:
 
 @router.post(
     "/webhooks/{webhook}/test",
+    dependencies=[CHANGE],
     summary="Send a test message now",
     response_model=None,
     responses={200: {"model": WebhookTestResult}, **_NOT_FOUND},
@@ -234,6 +239,7 @@ def test_webhook(webhook: RowId, use: Use) -> Response:
 
 @router.post(
     "/webhooks/{webhook}/rotate",
+    dependencies=[CHANGE],
     summary="Give a webhook a new secret",
     response_model=None,
     responses={
@@ -249,6 +255,7 @@ def rotate_secret(webhook: RowId, use: Use) -> Response:
 
 @router.post(
     "/webhooks/{webhook}/enable",
+    dependencies=[CHANGE],
     summary="Enable a webhook again",
     response_model=None,
     responses={200: {"model": Webhook}, **_NOT_FOUND, 409: _REFUSED[409]},
@@ -276,6 +283,7 @@ def get_deliveries(webhook: RowId, use: Use, limit: Limit = 50, cursor: Text = N
 
 @router.post(
     "/deliveries/{delivery}/redeliver",
+    dependencies=[CHANGE],
     summary="Send a message again",
     response_model=None,
     responses={200: {"model": Delivery}, **_NOT_FOUND, 409: _REFUSED[409]},

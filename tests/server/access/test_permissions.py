@@ -10,7 +10,8 @@ from typing import Any, Final
 import pytest
 from fastapi import FastAPI
 from google.protobuf.json_format import MessageToJson
-from starlette.routing import Mount, Route
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.testclient import TestClient
 from tests.server.access.people import (
     ADDRESS,
@@ -30,6 +31,7 @@ from tests.server.otlp_requests import WHO, memory
 
 from leakline_server.app import create_app
 from leakline_server.store import access
+from leakline_server.web.auth.permissions import declared_by
 
 MINE, FOREIGN = "mine", "foreign"
 # What each route needs: nothing, add (to one project), read, change. What is there for GET is there for HEAD.
@@ -99,11 +101,15 @@ QUERIES: Final = {
 
 def routes_of(app: FastAPI) -> Iterator[str]:
     for route in app.routes:
-        if isinstance(route, Mount):
-            yield f"GET {route.path}/{{path}}"
-        else:
-            assert isinstance(route, Route), f"say what {route} needs"
-            yield from (f"{method} {route.path}" for method in sorted(route.methods or ()))
+        yield from routes_of_one(route)
+
+
+def routes_of_one(route: BaseRoute) -> Iterator[str]:
+    if isinstance(route, Mount):
+        yield f"GET {route.path}/{{path}}"
+    else:
+        assert isinstance(route, Route), f"say what {route} needs"
+        yield from (f"{method} {route.path}" for method in sorted(route.methods or ()))
 
 
 def without_an_entry(app: FastAPI) -> list[str]:
@@ -189,6 +195,24 @@ def test_every_route_has_an_entry_and_every_entry_a_route(app: FastAPI) -> None:
     grown = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     grown.add_api_route("/api/v1/everything", lambda: None, methods=["DELETE"])
     assert without_an_entry(grown) == ["DELETE /api/v1/everything"]
+
+
+def test_every_route_declares_what_it_requires(app: FastAPI) -> None:
+    for route in app.routes:
+        for name in routes_of_one(route):
+            assert declared_by(route) == NEEDS[name.replace("HEAD ", "GET ")], name
+
+
+def test_a_route_without_a_declaration_is_for_administrators(
+    everybody: Everybody, app: FastAPI
+) -> None:
+    app.router.routes.append(Route("/undeclared", lambda _: Response("in")))
+    try:
+        for who, may in MAY.items():
+            status = everybody.ask("GET /undeclared", who)[0]
+            assert status == (401 if who in UNKNOWN else 200 if "change" in may else 403), who
+    finally:
+        app.router.routes.pop()
 
 
 def test_a_route_nobody_has_thought_of_is_not_open(everybody: Everybody) -> None:

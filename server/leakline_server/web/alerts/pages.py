@@ -14,13 +14,16 @@ from ...store.alerts import deliveries
 from ...store.alerts.webhooks import Webhook
 from .. import webhook_api as webhooks_api
 from ..api_schemas import RowId
+from ..auth.permissions import CHANGE, READ
 from ..rendering.templating import render
 from ..request_bodies import Form
 from ..rules.view import Refused, rules_section
 from ..services import Services, Use
 from .view import NewWebhook, Notice, alerts_page, label
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = APIRouter(
+    include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ]
+)
 
 DELIVERIES_SHOWN: Final = 100
 
@@ -31,7 +34,7 @@ def show_alerts(use: Use) -> Response:
     return alerts_response(use)
 
 
-@router.post("/alerts/webhooks")
+@router.post("/alerts/webhooks", dependencies=[CHANGE])
 def add_webhook(form: Form, use: Use) -> Response:
     sent = NewWebhook(
         form.get("name", "")[:MAX_TITLE_LENGTH],
@@ -52,7 +55,7 @@ def add_webhook(form: Form, use: Use) -> Response:
     return _with_secret(use, Notice(said, "ok", made.secret))
 
 
-@router.post("/alerts/webhooks/{webhook}/rotate")
+@router.post("/alerts/webhooks/{webhook}/rotate", dependencies=[CHANGE])
 def rotate_secret(webhook: RowId, use: Use) -> Response:
     rotated = webhooks_api.rotate(use, webhook)
     said = (
@@ -62,13 +65,13 @@ def rotate_secret(webhook: RowId, use: Use) -> Response:
     return _with_secret(use, Notice(said, "ok", rotated.secret))
 
 
-@router.post("/alerts/webhooks/{webhook}/delete")
+@router.post("/alerts/webhooks/{webhook}/delete", dependencies=[CHANGE])
 def delete_webhook(webhook: RowId, use: Use) -> Response:
     webhooks_api.delete_webhook(webhook, use)
     return back("webhooks")
 
 
-@router.post("/alerts/webhooks/{webhook}/{action}")
+@router.post("/alerts/webhooks/{webhook}/{action}", dependencies=[CHANGE])
 def change_webhook(
     webhook: RowId, action: Literal["test", "enable", "disable"], use: Use
 ) -> Response:
@@ -79,7 +82,7 @@ def change_webhook(
     return back(f"webhook-{webhook}")
 
 
-@router.post("/alerts/deliveries/{delivery}/redeliver")
+@router.post("/alerts/deliveries/{delivery}/redeliver", dependencies=[CHANGE])
 def redeliver(delivery: RowId, use: Use) -> Response:
     webhooks_api.redeliver(delivery, use)
     return back("deliveries")

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -45,7 +46,7 @@ from ...store.runs import runs
 from ...text_cleaning import without_control
 from ..errors import ErrorPage, error_response, headers_of, is_api, refusal_response
 from .authenticator import ANYBODY, REMEMBERED_SECONDS, Caller, Callers, calling
-from .permissions import READS, SIGN_IN, Need, may, need_of, runs_named
+from .permissions import READS, SIGN_IN, Need, may, requirement_of, runs_named
 
 _CHANGES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -142,7 +143,7 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
             return
         try:
-            caller = await self.admit(scope)
+            caller = await self.admit(scope, *requirement_of(scope))
         except RequestRefused as error:
             await self._refuse(error, scope, receive)(scope, receive, send)
             return
@@ -152,12 +153,13 @@ class AuthMiddleware:
         finally:
             calling.reset(context_token)
 
-    async def admit(self, scope: Scope) -> Caller:
-        """Whoever sends this request and may. Raises RequestRefused."""
+    async def admit(
+        self, scope: Scope, need: Need, parameters: Mapping[str, str] = MappingProxyType({})
+    ) -> Caller:
+        """Return who sends this request, and may. ``parameters``: those of its path. Raises RequestRefused."""
         method, path = scope["method"], scope["path"]
         if without_control(path) != path:
             raise NotFound("not_found", "there is nothing at an address with a control character")
-        need = need_of(method, path)
         own = self._is_own_page(scope)
         if need == "nothing":
             if method not in READS and own is False:
@@ -178,7 +180,7 @@ class AuthMiddleware:
                 "a request of somebody who is signed in changes things from the pages of this server alone; "
                 "programs send a token",
             )
-        await self._know_the_runs(caller, scope, need)
+        await self._know_the_runs(caller, scope, need, parameters)
         if not may(caller.scope, need):
             raise Forbidden("scope_too_small", f"a login for {caller.scope} {_MISSING[need]}")
         return caller
@@ -192,11 +194,13 @@ class AuthMiddleware:
         host = said.get(b"host", b"").decode("latin-1").strip().lower()
         return is_own(origin.decode("latin-1").strip().lower(), host, self._public)
 
-    async def _know_the_runs(self, caller: Caller, scope: Scope, need: Need) -> None:
+    async def _know_the_runs(
+        self, caller: Caller, scope: Scope, need: Need, parameters: Mapping[str, str]
+    ) -> None:
         """Raises NotFound for a run of another project. Of batches, the writer itself knows."""
         if caller.project is None or (need == "add" and scope["method"] == "POST"):
             return
-        for run_id in runs_named(scope["path"], scope["query_string"].decode("latin-1")):
+        for run_id in runs_named(parameters, scope["query_string"].decode("latin-1")):
             if await run_in_threadpool(self._project_of, run_id) != caller.project:
                 raise run_not_found(run_id)
 

@@ -27,18 +27,21 @@ from ...security.credentials import (
     make_session,
 )
 from ...store import access
+from ...store.engine import DATABASE_ERRORS
 from ..errors import headers_of
 from ..rendering.templating import render
 from ..request_bodies import read_form
 from ..services import Services, Use
 from .authenticator import Caller, caller_of, cookie_name, session_digest
 from .middleware import is_place_of_ours
-from .permissions import SIGN_IN, SIGN_OUT, may
+from .permissions import OPEN, SIGN_IN, SIGN_OUT, may
 
 SESSION_SECONDS: Final = 7 * 86_400
 WRONG: Final = "That is neither the password nor a token of this server."
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = APIRouter(
+    include_in_schema=False, default_response_class=HTMLResponse, dependencies=[OPEN]
+)
 Asked = Annotated[str, Field(max_length=MAX_SECRET_LENGTH)]
 
 
@@ -108,7 +111,7 @@ async def _let_in(use: Services, secret: str, host: str) -> str:
     tries.add(host)
     try:
         session = await _session_of(use, secret)
-    except Exception:
+    except (RequestRefused, *DATABASE_ERRORS):
         # It learned nothing from its attempt.
         tries.take_back(host)
         raise

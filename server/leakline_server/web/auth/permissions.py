@@ -1,15 +1,21 @@
-"""What a request needs, and whether a scope has it. By default no: a new route needs an administrator, or to read where
-it only reads. A test names every route with what it needs.
+"""What a route requires, and whether a scope grants it.
+
+Each router or route declares ``dependencies=[READ]`` (or `OPEN`, `ADD`, `CHANGE`); the last declaration counts, so that
+a route overrides its router. A route without one requires an administrator. `middleware.py` enforces the declaration.
 
 Below: what a token that only adds to one project may say of a run and is shown of it. Others may say and see all.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from typing import Any, Final, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, cast
 from urllib.parse import parse_qsl
+
+from fastapi import Security, params
+from fastapi.security import HTTPBearer
+from starlette import types
+from starlette.routing import Match
 
 from leakline.snapshot import DEFAULT_PROJECT
 
@@ -31,18 +37,24 @@ from .authenticator import calling
 # nothing < read < change; to add is apart: who adds need not read.
 Need = Literal["nothing", "add", "read", "change"]
 
+
+async def _anybody() -> None:
+    """Stand for a route that anybody may use, which OpenAPI describes without a security scheme."""
+
+
+_TOKEN: Final = HTTPBearer(
+    scheme_name="token", description="leakline token create", auto_error=False
+)
+OPEN: Final = Security(_anybody, scopes=["nothing"])
+ADD: Final = Security(_TOKEN, scopes=["add"])
+READ: Final = Security(_TOKEN, scopes=["read"])
+CHANGE: Final = Security(_TOKEN, scopes=["change"])
+
 SIGN_IN: Final = "/sign-in"
 SIGN_OUT: Final = "/sign-out"
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
-_OPEN: Final = frozenset({SIGN_IN, "/healthz", "/readyz"})
-_RUNS: Final = "/api/v1/runs"
-_OTLP: Final = "/v1/metrics"
-_TOKENS: Final = "/api/v1/tokens"
-_RUN: Final = re.compile(r"(?:/api/v1)?/runs/([^/]+)(?:/.*)?", re.DOTALL)
-_CHANGED: Final = re.compile(r"/api/v1/runs/[^/]+", re.DOTALL)
-_BATCHES: Final = re.compile(r"/api/v1/runs/[^/]+/batches", re.DOTALL)
-# Where an address names runs after its question mark.
+# Parameters of paths and queries that name runs.
 _NAMED: Final = frozenset({"run", "before", "after", "pick"})
 _HAS: Final[dict[Scope, frozenset[Need]]] = {
     "ingest": frozenset({"add"}),
@@ -51,38 +63,37 @@ _HAS: Final[dict[Scope, frozenset[Need]]] = {
 }
 
 
-def need_of(method: str, path: str) -> Need:
-    if method in READS:
-        return _need_to_read(path)
-    if method == "POST":
-        if path in (SIGN_IN, SIGN_OUT):
-            return "nothing"
-        if path in (_RUNS, _OTLP) or _BATCHES.fullmatch(path):
-            return "add"
-    if method == "PATCH" and _CHANGED.fullmatch(path):
-        return "add"
-    return "change"
+def requirement_of(scope: types.Scope) -> tuple[Need, Mapping[str, str]]:
+    """Return what the route of a request requires, and the parameters in its path.
+
+    An address or a method without a route requires what any other of its kind does: to read, or to change something.
+    """
+    parameters: Mapping[str, str] = {}
+    for route in scope["app"].routes:
+        match, found = route.matches(scope)
+        if match is not Match.NONE:
+            parameters = found["path_params"]
+        if match is Match.FULL:
+            return declared_by(route) or "change", parameters
+    return "read" if scope["method"] in READS else "change", parameters
 
 
-def _need_to_read(path: str) -> Need:
-    if path in _OPEN or path.startswith("/static/"):
-        return "nothing"
-    # How tokens begin, what they are for and when they were used last is nobody else's business.
-    if path == _TOKENS or path.startswith(f"{_TOKENS}/"):
-        return "change"
-    return "read"
+def declared_by(route: Any) -> Need | None:
+    """Return what a route or its endpoint declares last; None: nothing."""
+    declared = getattr(route, "dependencies", ()) or getattr(route.app, "dependencies", ())
+    needs = [
+        each.scopes[0] for each in declared if isinstance(each, params.Security) and each.scopes
+    ]
+    return cast(Need, needs[-1]) if needs else None
 
 
 def may(scope: Scope, need: Need) -> bool:
     return need == "nothing" or need in _HAS[scope]
 
 
-def runs_named(path: str, query: str) -> Iterator[str]:
-    """The ids of runs that a request is about."""
-    found = _RUN.fullmatch(path)
-    if found is not None:
-        yield found[1]
-    for name, value in parse_qsl(query):
+def runs_named(parameters: Mapping[str, str], query: str) -> Iterator[str]:
+    """Yield the ids of the runs that a request is about."""
+    for name, value in (*parameters.items(), *parse_qsl(query)):
         if name in _NAMED:
             yield value
 

@@ -24,15 +24,19 @@ from ...store.alerts import assertions
 from ...store.runs.runs import iso
 from .. import api_schemas
 from ..api_schemas import NO_CONTROL, Phase, RunId, Strict
+from ..auth.permissions import CHANGE, READ
 from ..request_bodies import Form, described, json_body
 from ..responses import json_response
 from ..run_page.pages import known_run
 from ..services import Services, Use
 
-router = APIRouter(prefix="/api/v1/runs/{run}/expectations", tags=["findings"])
+router = APIRouter(prefix="/api/v1/runs/{run}/expectations", tags=["findings"], dependencies=[READ])
 # Plain forms on the page of a run: a count is accepted with one click, and taken back.
 pages = APIRouter(
-    prefix="/runs/{run}", include_in_schema=False, default_response_class=HTMLResponse
+    prefix="/runs/{run}",
+    include_in_schema=False,
+    default_response_class=HTMLResponse,
+    dependencies=[CHANGE],
 )
 
 TypeName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH, pattern=NO_CONTROL)]
@@ -110,6 +114,7 @@ def get_expectations(run: RunId, use: Use) -> Response:
 
 @router.post(
     "",
+    dependencies=[CHANGE],
     summary="Expect a count of the runs of this project from now on",
     openapi_extra=described(Accepting),
     response_model=None,
@@ -124,7 +129,13 @@ def accept_count(
     return get_expectations(run, use)
 
 
-@router.delete("", summary="Take an accepted count back", response_model=None, responses=_ERRORS)
+@router.delete(
+    "",
+    dependencies=[CHANGE],
+    summary="Take an accepted count back",
+    response_model=None,
+    responses=_ERRORS,
+)
 def take_back_count(
     run: RunId,
     type: Annotated[TypeName, Query()],

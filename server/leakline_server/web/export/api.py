@@ -12,6 +12,7 @@ from ...run_export import ParquetMissing, export
 from ...store.runs.run_history import NoSuchRun
 from .. import api_schemas
 from ..api_schemas import RunId
+from ..auth.permissions import READ
 from ..services import Use
 
 PARQUET: Final = "application/vnd.apache.parquet"
@@ -21,7 +22,7 @@ MEDIA_TYPES: Final = {
     "parquet": PARQUET,
 }
 
-router = APIRouter(prefix="/api/v1")
+router = APIRouter(prefix="/api/v1", dependencies=[READ])
 
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {kind.split(";")[0]: {} for kind in MEDIA_TYPES.values()}, "description": "the file"},

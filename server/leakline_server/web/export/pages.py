@@ -24,6 +24,7 @@ from leakline.report.document import Origin, RunReport, issue_text, run_markdown
 from leakline.transport.oom_inference import ended_as
 
 from ...store import findings, snapshot_rows
+from ..auth.permissions import READ
 from ..derived_analysis import Derived
 from ..rendering import number_formats
 from ..rendering.page_contexts import file_name
@@ -68,7 +69,7 @@ def _side(run: Json) -> ComparedRun:
     return ComparedRun(run["project"], run["name"], run["id"], progress(run))
 
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, dependencies=[READ])
 
 HTML: Final = "text/html; charset=utf-8"
 MARKDOWN: Final = "text/markdown; charset=utf-8"

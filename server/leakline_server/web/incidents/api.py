@@ -24,6 +24,7 @@ from ...store.runs import runs
 from ...text_cleaning import without_control
 from .. import api_schemas
 from ..api_schemas import Name, Strict, UnixSeconds
+from ..auth.permissions import CHANGE, READ
 from ..rendering.templating import render
 from ..request_bodies import Form, described, json_body
 from ..responses import json_response
@@ -31,8 +32,8 @@ from ..runs.api import Limit, Text
 from ..services import Services, Use
 from .view import EXPIRIES, Shown, incidents_page, with_sentence
 
-router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"])
-pages = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"], dependencies=[READ])
+pages = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
 
 LEAKS_PER_PAGE: Final = 25
 # Growth that was never called a leak is shown to who asks for it.
@@ -182,14 +183,21 @@ def _add_routes(action: str) -> None:
     path, sent = f"/{{fingerprint}}/{action}", json_body(model)
 
     @router.post(
-        path, name=action, summary=summary, openapi_extra=described(model), **_answer(Leak, _BODY)
+        path,
+        name=action,
+        summary=summary,
+        dependencies=[CHANGE],
+        openapi_extra=described(model),
+        **_answer(Leak, _BODY),
     )
     def say_it(fingerprint: Fingerprint, use: Use, body: Any = sent) -> Response:
         expires_at = _end_of(body) if isinstance(body, Acknowledging) else None
         say(use, body.project, fingerprint, kind, body.reason, expires_at)
         return get_leak(fingerprint, body.project, use)
 
-    @router.delete(path, name=name_back, summary=summary_back, **_answer(Leak, _ERRORS))
+    @router.delete(
+        path, name=name_back, dependencies=[CHANGE], summary=summary_back, **_answer(Leak, _ERRORS)
+    )
     def take_it_back(fingerprint: Fingerprint, project: Project, use: Use) -> Response:
         take_back(use, project, fingerprint, kind)
         return get_leak(fingerprint, project, use)
@@ -223,7 +231,7 @@ def list_page(
     return render("incidents.html", page)
 
 
-@pages.post("/incidents/{fingerprint}/take-back")
+@pages.post("/incidents/{fingerprint}/take-back", dependencies=[CHANGE])
 def take_back_form(fingerprint: Fingerprint, form: Form, use: Use) -> Response:
     kinds: dict[str, Kind] = {kind: kind for kind, *_ in _ACTIONS.values()}
     kind = kinds.get(form.get("kind", ""))
@@ -234,7 +242,7 @@ def take_back_form(fingerprint: Fingerprint, form: Form, use: Use) -> Response:
     return _to_leak(project, fingerprint)
 
 
-@pages.post("/incidents/{fingerprint}/{action}")
+@pages.post("/incidents/{fingerprint}/{action}", dependencies=[CHANGE])
 def say_form(
     fingerprint: Fingerprint,
     action: Literal["acknowledge", "ignore", "close"],

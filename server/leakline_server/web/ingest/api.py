@@ -1,7 +1,5 @@
 """`POST /api/v1/runs/{run}/batches`: the hot route, as plain ASGI because a framework's would cost more than the work.
 
-`Hot` takes what our clients send past the framework; `IngestRoute` is the same route within it, for everything else.
-
 1. read the body, bounded in bytes and seconds   2. inflate and check (`ingest.py`)
 3. hand it to the writer and wait until it is durable   4. answer, with what this process is asked to look at
 
@@ -39,10 +37,10 @@ from ...store.ingest.incoming_batch import (
     UnknownRun,
 )
 from ...store.ingest.wire_types import Batch
-from ..auth.authenticator import ANYBODY, Caller, calling
+from ..auth.authenticator import ANYBODY, Caller
 from ..auth.middleware import AuthMiddleware, Guard
-from ..auth.permissions import reads_what_is_stored, refusal_of_process
-from ..errors import bug_response, refusal_response
+from ..auth.permissions import ADD, reads_what_is_stored, refusal_of_process
+from ..errors import refusal_response
 from ..metrics import Metrics
 from ..request_bodies import read_body
 from ..responses import EVERY_ANSWER, completing
@@ -56,30 +54,14 @@ _BEFORE, _AFTER = PATH.split("{run}")
 _HEADERS: Final = [(b"content-type", b"application/json"), *EVERY_ANSWER]
 
 
-class IngestRoute:
-    """An ASGI application for one path; ``services`` is on the application's state. Raises RequestRefused."""
+class Ingest:
+    """The endpoint, as an ASGI application that checks by itself who sends a batch.
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        services: Services = scope["app"].state.services
-        run_id = scope["path_params"]["run"]
-        try:
-            answer = await _answer(services, run_id, scope, receive, calling.get())
-        except ClientDisconnect:
-            return
-        except RequestRefused as error:
-            self._metrics.refused(error.code)
-            raise
-        await _send(send, answer)
-
-
-class Hot:
-    """Batches of programs, before anything of the framework is asked: its layers cost as much as storing a snapshot.
-
-    Whatever is not plainly one goes on to the application: another path or method, an unknown host, a page's origin.
+    The application sends it the batches of programs before the layers of the framework, which cost as much as storing
+    a snapshot. What has an unknown host or a page's origin comes through those layers.
     """
+
+    dependencies = (ADD,)
 
     def __init__(
         self, services: Services, metrics: Metrics, guard: Guard, authentication: AuthMiddleware
@@ -94,7 +76,7 @@ class Hot:
         self._hosts: set[bytes] = set()
 
     def run_of(self, scope: Scope) -> str | None:
-        """The run that this request brings a batch of; None: it is for the application."""
+        """Return the run of a batch that needs no layer of the framework; None for any other request."""
         if scope["type"] != "http" or scope["method"] != "POST" or scope.get("root_path"):
             return None
         path: str = scope["path"]
@@ -105,9 +87,10 @@ class Hot:
             return None
         return run_id
 
-    async def take(self, run_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        run_id = scope["path_params"]["run"]
         try:
-            caller = await self._authentication.admit(scope) if self._asked else ANYBODY
+            caller = await self._authentication.admit(scope, "add") if self._asked else ANYBODY
             answer = await _answer(self._services, run_id, scope, receive, caller)
         except ClientDisconnect:
             return
@@ -115,10 +98,6 @@ class Hot:
             self._metrics.refused(error.code)
             await refusal_response(error)(scope, receive, completing(scope, send))
             return
-        except Exception:
-            await bug_response()(scope, receive, completing(scope, send))
-            # The server logs it with its traceback.
-            raise
         await _send(send, answer)
 
     def _is_program(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -228,6 +207,7 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
     }
     operation = {
         "operationId": "add_batch",
+        "security": [{"token": ["add"]}],
         "tags": ["runs"],
         "summary": "Add snapshots to a run",
         "description": "Idempotent by (process instance, sequence number): what is stored already counts 0, an "

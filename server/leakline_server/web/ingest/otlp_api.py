@@ -46,7 +46,7 @@ from ...store.ingest.incoming_batch import (
 from ...store.runs import run_registration
 from .. import api_schemas
 from ..auth.authenticator import calling
-from ..auth.permissions import may_add_to, project_of, refusal_of_process, refusal_to_join
+from ..auth.permissions import ADD, may_add_to, project_of, refusal_of_process, refusal_to_join
 from ..errors import error_response
 from ..request_bodies import read_body
 from ..runs.registration import join
@@ -59,7 +59,7 @@ TRIES: Final = 3
 NOT_INSTALLED: Final = 501
 MESSAGE: Final = "this server takes no OTLP; install the extra: pip install 'leakline[otlp]'"
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], dependencies=[ADD])
 
 
 def _error(text: str) -> dict[str, Any]:

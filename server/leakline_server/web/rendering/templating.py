@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
@@ -179,6 +179,9 @@ class RevalidatedFiles(StaticFiles):
 
     With the client for programs in JavaScript, as ``js/leakline.js``, which pages of every origin may load.
     """
+
+    # What the application declares of its mount.
+    dependencies: Sequence[Any] = ()
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
         if path == str(Path("js", CLIENT_SCRIPT.name)):

@@ -29,16 +29,20 @@ from ...store.runs.runs import iso
 from .. import api_schemas
 from ..alerts.pages import alerts_response, back
 from ..api_schemas import RowId
+from ..auth.permissions import CHANGE, READ
 from ..request_bodies import Form, described, json_body
 from ..responses import json_response
 from ..runs.api import Limit, Text
 from ..services import Services, Use
 from .view import FORM_FIELDS, Refused
 
-router = APIRouter(prefix="/api/v1", tags=["rules"])
+router = APIRouter(prefix="/api/v1", tags=["rules"], dependencies=[READ])
 # Forms on the page of alerts: they work without scripts, and one that is refused comes back as it was sent.
 pages = APIRouter(
-    prefix="/alerts/rules", include_in_schema=False, default_response_class=HTMLResponse
+    prefix="/alerts/rules",
+    include_in_schema=False,
+    default_response_class=HTMLResponse,
+    dependencies=[CHANGE],
 )
 
 
@@ -123,6 +127,7 @@ def list_rules(use: Use, limit: Limit = 50, cursor: Text = None) -> Response:
 
 @router.post(
     "/rules",
+    dependencies=[CHANGE],
     summary="Add a rule, or those of a preset",
     response_model=None,
     openapi_extra=described(NewRule),
@@ -158,7 +163,9 @@ def list_presets() -> Response:
     return json_response({"items": items, "next": None})
 
 
-@router.api_route("/rules/presets", methods=["PATCH", "DELETE"], include_in_schema=False)
+@router.api_route(
+    "/rules/presets", dependencies=[CHANGE], methods=["PATCH", "DELETE"], include_in_schema=False
+)
 def change_presets() -> Response:
     """Or it would be taken for a rule by that name."""
     raise HTTPException(405)
@@ -176,6 +183,7 @@ def get_rule(rule: RowId, use: Use) -> Response:
 
 @router.patch(
     "/rules/{rule}",
+    dependencies=[CHANGE],
     summary="Change a rule",
     response_model=None,
     openapi_extra=described(RuleChanges),
@@ -191,6 +199,7 @@ def change_rule(
 
 @router.delete(
     "/rules/{rule}",
+    dependencies=[CHANGE],
     summary="Delete a rule",
     response_model=None,
     status_code=204,

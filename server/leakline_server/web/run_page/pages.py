@@ -24,6 +24,7 @@ from ...store.runs import process_list, runs
 from ...store.runs.run_history import NoSuchRun
 from ...store.series import chart_points
 from ...store.series.chunk_codec import CorruptChunk
+from ..auth.permissions import READ
 from ..axis_zoom import Stretch, read_stretch, wanted
 from ..compare import ComparePage, axis_of, compare_page, compared_lines
 from ..rendering.page_contexts import ErrorPage, PickPage, RunChoice, RunPage
@@ -38,7 +39,9 @@ from .run_charts import zoomed_lines
 from .run_data import ReadSeries, RunData, first_shown, has_several, process_label, summed
 from .view import run_page
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = APIRouter(
+    include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ]
+)
 
 SNAPSHOT_ROWS: Final = 50
 # Of a line. More than a chart has pixels are wasted on everybody; of the whole run they are half as many, each with the

@@ -38,15 +38,25 @@ from ...store.runs import run_history, run_order, run_registration, runs
 from .. import api_schemas
 from ..api_schemas import RunId
 from ..auth.authenticator import calling
-from ..auth.permissions import as_shown, may_add_to, may_only_add, project_of, refusal_to_join
+from ..auth.permissions import (
+    ADD,
+    CHANGE,
+    OPEN,
+    READ,
+    as_shown,
+    may_add_to,
+    may_only_add,
+    project_of,
+    refusal_to_join,
+)
 from ..derived_analysis import Derived
 from ..request_bodies import described, json_body
 from ..responses import json_response
 from ..services import Services, Use, address_of
 from .registration import join
 
-router = APIRouter(prefix="/api/v1")
-health = APIRouter(tags=["health"])
+router = APIRouter(prefix="/api/v1", dependencies=[READ])
+health = APIRouter(tags=["health"], dependencies=[OPEN])
 # Who asks whether we are ready waits little longer.
 READY_SECONDS: Final = 2.0
 
@@ -77,6 +87,7 @@ def _answer(model: Any, errors: dict[int | str, dict[str, Any]] = _ERRORS) -> di
 
 @router.post(
     "/runs",
+    dependencies=[ADD],
     tags=["runs"],
     summary="Create, join or resume a run",
     response_model=None,
@@ -124,6 +135,7 @@ async def create_run(
 
 @router.patch(
     "/runs/{run}",
+    dependencies=[ADD],
     tags=["runs"],
     summary="Finish, tag or annotate a run",
     openapi_extra=described(api_schemas.RunChanges),
@@ -166,6 +178,7 @@ def _change_run(run: str, body: api_schemas.RunChanges, use: Services) -> Respon
 
 @router.post(
     "/runs/{run}/requests",
+    dependencies=[CHANGE],
     tags=["runs"],
     summary="Ask a running process to look, or to clean up",
     response_model=None,
@@ -448,6 +461,7 @@ def get_projects(use: Use) -> Response:
 
 @router.delete(
     "/runs/{run}",
+    dependencies=[CHANGE],
     tags=["runs"],
     summary="Remove a run",
     response_class=Response,

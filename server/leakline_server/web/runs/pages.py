@@ -22,6 +22,7 @@ from ...limits import MAX_QUERY_LENGTH
 from ...store.maintenance import run_deletion
 from ...store.runs import runs
 from ...text_cleaning import without_control
+from ..auth.permissions import CHANGE, READ
 from ..rendering import number_formats
 from ..rendering.templating import render
 from ..request_bodies import Boxes
@@ -29,7 +30,9 @@ from ..search_query import parse_query
 from ..services import Services, Use, address_of
 from .view import runs_page, shown_again, shown_of
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = APIRouter(
+    include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ]
+)
 
 RUNS_PER_PAGE: Final = 50
 Asked = Annotated[str | None, Field(max_length=MAX_QUERY_LENGTH)]
@@ -90,7 +93,7 @@ class DeletedPage:
     running: bool
 
 
-@router.post("/deletions")
+@router.post("/deletions", dependencies=[CHANGE])
 def delete(form: Boxes, use: Use) -> Response:
     """``pick``: the runs; ``view``: what the list showed, which is where it leads back to."""
     picked = form.get("pick", [])
@@ -102,7 +105,7 @@ def delete(form: Boxes, use: Use) -> Response:
     return RedirectResponse(shown.href(deleted=repr(now)) if number else shown.href(), 303)
 
 
-@router.post("/deletions/undo")
+@router.post("/deletions/undo", dependencies=[CHANGE])
 def undo(form: Boxes, use: Use) -> Response:
     """``run`` or ``pick``: these runs, or ``deleted``: those deleted at that moment. ``view`` as above."""
     alone, picked = form.get("run", []), form.get("pick", [])

@@ -20,10 +20,11 @@ from ...store.runs import run_history
 from ...store.series import chart_points
 from .. import api_schemas
 from ..api_schemas import RunId
+from ..auth.permissions import READ
 from ..responses import json_response
 from ..services import Use
 
-router = APIRouter(prefix="/api/v1", tags=["samples"])
+router = APIRouter(prefix="/api/v1", tags=["samples"], dependencies=[READ])
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": api_schemas.Error, "description": "no such run"},
