@@ -1,13 +1,13 @@
 /* leakline_server._native: sealing in one pass over each number, the rows of a table of series as chunks.
 
    CPython 3.11 to 3.14 with the interpreter lock. `store/series/sealing.py` and `store/series/chunk_codec.py` say what
-   each of these is, and do the same in numpy where this module was not built. Every length is looked at before anything is read or written; numbers are copied, so no buffer needs to
-   be aligned. Differences wrap around as those of numpy do. */
+   each of these is, and do the same in numpy where this module was not built. Every length is checked before anything
+   is read or written; numbers are copied, so no buffer needs to be aligned. Differences wrap around as those of numpy
+   do. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -21,13 +21,11 @@
 #error "leakline_server._native packs numbers as they lie in memory, which must be little endian"
 #endif
 
-/* As incoming_batch.NOT_THERE; codec.MAX_DECIMALS and codec.MAX_EXACT. */
+/* As incoming_batch.NOT_THERE. */
 #define NOT_THERE INT64_MIN
-#define MAX_EXACT 9007199254740992.0
 
 enum {
     NUMBER = 8, /* bytes */
-    MAX_DECIMALS = 9,
     /* Of a piece: present, first, last, min, max, as summary_tree.py has them. */
     NUMBERS_OF_A_PIECE = 5,
 };
@@ -261,137 +259,6 @@ encode_table(PyObject *module, PyObject *arguments)
     return found;
 }
 
-/* -- floats of few decimals */
-
-static inline double
-float_at(const char *at)
-{
-    double value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
-
-/* To the nearest integer, of two that are as near to the even one; the sign of a zero is lost. */
-static inline double
-rounded(double value)
-{
-    const double from_here_on_whole = 4503599627370496.0;
-    double size = fabs(value);
-    if (!(size < from_here_on_whole)) {
-        return value;
-    }
-    size = (size + from_here_on_whole) - from_here_on_whole;
-    return value < 0 ? -size : size;
-}
-
-/* Whether every float is one of so many decimals, to the bit; if so, without their point in `whole`. */
-static int
-have_decimals(const Py_buffer *floats, double power, char *whole)
-{
-    for (Py_ssize_t at = 0; at < floats->len; at += NUMBER) {
-        double value = float_at((char *)floats->buf + at), scaled = rounded(value * power);
-        /* Neither what is not a number is. */
-        if (!(fabs(scaled) <= MAX_EXACT)) {
-            return 0;
-        }
-        int64_t integer = (int64_t)scaled;
-        double read = (double)integer / power;
-        if (memcmp(&read, &value, sizeof read) != 0) {
-            return 0;
-        }
-        memcpy(whole + at, &integer, sizeof integer);
-    }
-    return 1;
-}
-
-static PyObject *
-scaled_floats(PyObject *module, PyObject *arguments)
-{
-    static const double powers[MAX_DECIMALS + 1] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9};
-    Py_buffer floats, whole;
-    if (!PyArg_ParseTuple(arguments, "y*w*:scaled_floats", &floats, &whole)) {
-        return NULL;
-    }
-    int fits = floats.len % NUMBER == 0 && whole.len == floats.len;
-    int decimals = 0;
-    while (fits && decimals <= MAX_DECIMALS && !have_decimals(&floats, powers[decimals], whole.buf)) {
-        decimals++;
-    }
-    PyBuffer_Release(&floats);
-    PyBuffer_Release(&whole);
-    if (!fits) {
-        return wrong("floats have other lengths than their place");
-    }
-    return PyLong_FromLong(decimals <= MAX_DECIMALS ? decimals : -1);
-}
-
-/* -- texts */
-
-/* The number of this text, the next one where it is new; -1 for None, -2 with an exception set. */
-static Py_ssize_t
-number_of(PyObject *numbered, PyObject *text)
-{
-    if (text == Py_None) {
-        return -1;
-    }
-    PyObject *number = PyDict_GetItemWithError(numbered, text);
-    if (number != NULL) {
-        return PyLong_AsSsize_t(number);
-    }
-    if (PyErr_Occurred()) {
-        return -2;
-    }
-    Py_ssize_t next = PyDict_GET_SIZE(numbered);
-    number = PyLong_FromSsize_t(next);
-    int failed = number == NULL || PyDict_SetItem(numbered, text, number) < 0;
-    Py_XDECREF(number);
-    return failed ? -2 : next;
-}
-
-static PyObject *
-numbered_texts(PyObject *const *texts, Py_ssize_t count, PyObject *numbered, const Py_buffer *index)
-{
-    PyObject *before = NULL;
-    Py_ssize_t number = 0;
-    int fits = index->len % (Py_ssize_t)sizeof(int32_t) == 0 && index->len / (Py_ssize_t)sizeof(int32_t) == count;
-    for (Py_ssize_t i = 0; fits && i < count; i++) {
-        if (texts[i] != before) {
-            if (texts[i] != Py_None && !PyUnicode_CheckExact(texts[i])) {
-                fits = 0;
-                break;
-            }
-            number = number_of(numbered, texts[i]);
-            if (number == -2) {
-                return NULL;
-            }
-            before = texts[i];
-        }
-        int32_t entry = (int32_t)number;
-        memcpy((char *)index->buf + i * (Py_ssize_t)sizeof entry, &entry, sizeof entry);
-    }
-    if (!fits) {
-        return wrong("there are other things than texts, or more or fewer of them than there is room");
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-number_texts(PyObject *module, PyObject *arguments)
-{
-    PyObject *given, *numbered;
-    Py_buffer index;
-    if (!PyArg_ParseTuple(arguments, "OO!w*:number_texts", &given, &PyDict_Type, &numbered, &index)) {
-        return NULL;
-    }
-    PyObject *answer = NULL, *texts = PySequence_Fast(given, "texts are in a list");
-    if (texts != NULL) {
-        answer = numbered_texts(PySequence_Fast_ITEMS(texts), PySequence_Fast_GET_SIZE(texts), numbered, &index);
-        Py_DECREF(texts);
-    }
-    PyBuffer_Release(&index);
-    return answer;
-}
-
 /* -- the module */
 
 static int
@@ -405,12 +272,6 @@ static PyMethodDef methods[] = {
     {"encode_table", encode_table, METH_VARARGS,
      "(first, last, min, max, width, payload, records of the pieces) of every row of an int64 table with rows of so many "
      "entries, whose pieces begin at these int64 positions; None of one in which an entry is not there."},
-    {"scaled_floats", scaled_floats, METH_VARARGS,
-     "The fewest decimals that all these floats have to the bit, and without their point they are in the second "
-     "argument then; -1 where they have more."},
-    {"number_texts", number_texts, METH_VARARGS,
-     "The number of each text of a list, -1 for None, as int32 in the third argument; new ones are numbered in the "
-     "second, a dict of them alone."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -28,8 +28,6 @@ def main() -> None:
     chosen = random.Random(7)
     for _ in range(TABLES):
         encode(native, chosen)
-        decimals(native, chosen)
-    number(native)
 
 
 def load(folder: str) -> Any:
@@ -76,33 +74,6 @@ def encoded(row: Sequence[int], starts: Sequence[int], one: tuple[Any, ...]) -> 
     if low == high:
         told = told[:5]
     assert list(struct.unpack(f"<{len(told)}d", records)) == told
-
-
-def decimals(native: Any, chosen: random.Random) -> None:
-    places = chosen.randrange(13)
-    values = [chosen.randrange(-(10**6), 10**6) / 10**places for _ in range(chosen.randrange(1, 9))]
-    odd = (float("nan"), float("inf"), -0.0, 1e300, 5e-324)
-    values += chosen.choices(odd, k=chosen.random() < 0.2)
-    whole = held(bytes(8 * len(values)))
-    found = native.scaled_floats(held(packed("d", values)), whole)
-    if found >= 0:
-        read = [v / 10.0**found for v in array.array("q", bytes(whole))]
-        assert packed("d", read) == packed("d", values)
-    else:
-        assert any(float(f"{v:.9f}") != v or str(v) == "-0.0" or v >= 1e300 for v in values), values
-    with refused():
-        native.scaled_floats(held(packed("d", values)), held(bytes(8 * len(values) + 8)))
-
-
-def number(native: Any) -> None:
-    texts, numbered = ["b", None, "a", "b", "b", None, "é"], {}
-    index = held(bytes(4 * len(texts)))
-    native.number_texts(texts, numbered, index)
-    assert array.array("i", bytes(index)).tolist() == [0, -1, 1, 0, 0, -1, 2]
-    assert numbered == {"b": 0, "a": 1, "é": 2}
-    for broken in (texts[1:], [*texts, "a"], [*texts[1:], 7], [*texts[1:], ["a"]]):
-        with refused():
-            native.number_texts(broken, {}, index)
 
 
 def walk(chosen: random.Random, count: int, bits: int) -> list[int]:
