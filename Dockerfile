@@ -2,7 +2,7 @@
 # requirements/dated.txt has the day of this version; `make audit` fails when it is too old.
 FROM python:3.13.16-slim-trixie AS build
 WORKDIR /source
-# With a compiler the server gets its native module, which checks batches in a fifth of the time.
+# With a compiler the server gets its native module, which seals batches in less time.
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
 # Exactly what was tried and audited, by its hashes: `.ci/lock .venv-audit` writes the files, `make audit` reads them.
 COPY requirements/build.txt requirements/server.txt requirements/

@@ -3,38 +3,60 @@
 Everything between the training loop, the spool, the server and the analysis is one of the frozen
 types below. They carry numbers and names, never values of the observed program.
 
-The wire format, version 1 (JSON, UTF-8; the spool stores the same objects):
+The wire format, version 2, little-endian (a spool stores the same bytes, `transport/spool_format.py`):
 
-    {"version": 1,
-     "process": {"instance": str, "rank": int, "pid": int, "host": str, "role": str, "attempt": int},
-     "first_sequence": int, "count": int,
-     "columns": {"time": [..], "monotonic": [..], "generation": [..], "phase": [..],
-                 "label": [..], "kind": [..], "series": {name: [..]}},
-     "events": [Event], "large_objects": [LargeObject], "census": [Census], "holders": [Holder],
-     "lost": {reason: count}}
+    batch   =  magic length head numbers
+    magic   =  b"LEAK"                                                                   4 bytes
+    length  =  bytes of the head                                                         4 bytes, unsigned
+    head    =  JSON, UTF-8, with spaces behind it up to a multiple of 8 bytes:
+               {"version": 2,
+                "process": {"instance": str, "rank": int, "pid": int, "host": str, "role": str, "attempt": int},
+                "first_sequence": int, "count": int,
+                "generation": [..], "phase": [..], "label": [..], "kind": [..], "integers": [name], "floats": [name],
+                "events": [Event], "large_objects": [LargeObject], "census": [Census], "holders": [Holder],
+                "lost": {reason: count}}
+    numbers =  columns of ``count`` numbers, one after the other: time and monotonic as doubles, each series in
+               ``integers`` as signed integers, each in ``floats`` as doubles             8 bytes a number
 
-- Every list in ``columns`` and ``series`` has ``count`` entries; the snapshot at position *i* has the
-  sequence number ``first_sequence + i``. ``null`` means that a probe gave nothing, never zero.
+- Every column and every list from ``generation`` to ``kind`` has ``count`` entries; the snapshot at position *i* has
+  the sequence number ``first_sequence + i``.
+- A probe that gave nothing is -2**63 among integers and NaN among doubles, never zero. Infinity is refused.
 - ``time`` is Unix seconds by the client's clock; ``monotonic`` is seconds by a clock that only goes
   forward; durations are taken from it. ``generation`` is an integer or null before the first.
 - ``phase`` is the path of the phase that just ended (``"evaluate_population/run_episode"``), or null.
-- ``kind`` is one of KINDS. A sender that leaves the column out means ``phase_end`` where ``phase`` is
-  given and ``manual`` elsewhere.
-- Bytes and counts are integers; other samples are finite numbers. NaN and infinity are refused.
-- The same batch may come as rows: ``"snapshots": [{"time": .., .., "series": {name: value}}]``
-  instead of ``columns`` and ``count``.
+- ``kind`` is one of KINDS.
+- Bytes and counts are integers. A series with a float in the batch is a series of doubles.
 - ``lost`` holds running totals of this process instance, by reason, so that a repeated batch
   changes nothing.
 - In a spool alone, never on the wire: ``"sequences": [..]``, where the sequence numbers are not consecutive.
+
+Version 1 is one JSON object with the same keys. Servers and readers of spools still accept it, and programs without our
+client send it. Numbers and lists are in ``"columns": {"time": [..], "monotonic": [..], "generation": [..],
+"phase": [..], "label": [..], "kind": [..], "series": {name: [..]}}``, with null where a probe gave nothing. A server
+also takes rows: ``"snapshots": [{"time": .., .., "series": {name: value}}]`` instead of ``columns`` and ``count``.
+Without ``kind`` a snapshot is a ``phase_end`` where ``phase`` is given and ``manual`` elsewhere.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import struct
+import sys
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
+JSON_VERSION: Final = 1
+# A batch of version 2; no JSON begins so.
+MAGIC: Final = b"LEAK"
+PREFIX: Final = struct.Struct("<4sI")
+CONTENT_TYPE: Final = "application/vnd.leakline.batch"
+# Stands for a missing value in a column of integers.
+ABSENT: Final = -(2**63)
 # Of runs that nobody named a project for.
 DEFAULT_PROJECT: Final = "default"
 # Exact in every language that reads the format; servers refuse larger ones.
@@ -193,71 +215,124 @@ class Batch:
         return self.snapshots[0].sequence if self.snapshots else 0
 
 
-def batch_to_wire(batch: Batch) -> dict[str, Any]:
-    """The JSON object of a batch. To travel, its snapshots must have consecutive sequence numbers."""
+def batch_to_bytes(batch: Batch) -> bytes:
+    """Encode a batch in the wire format. To travel, its snapshots must have consecutive sequence numbers.
+
+    Raises ValueError for a number that is not finite, and OverflowError for an integer beyond 64 bits.
+    """
     snapshots, first = batch.snapshots, batch.first_sequence
     sequences = [snapshot.sequence for snapshot in snapshots]
     consecutive = sequences == list(range(first, first + len(sequences)))
-    return {
+    integers, floats, numbers = _number_columns(snapshots)
+    head = {
         "version": WIRE_VERSION,
         "process": _fields(batch.process),
         "first_sequence": first,
         "count": len(snapshots),
         **({} if consecutive else {"sequences": sequences}),
-        "columns": {
-            **{
-                column: [getattr(s, column) for s in snapshots]
-                for column in ("time", "monotonic", "generation", "phase", "label", "kind")
-            },
-            "series": _series_columns(snapshots),
-        },
+        **{column: [getattr(s, column) for s in snapshots] for column in _TEXT_COLUMNS},
+        "integers": integers,
+        "floats": floats,
         "events": [_fields(e) for s in snapshots for e in s.events],
         "large_objects": [_fields(o) for s in snapshots for o in s.large_objects],
         "census": [_fields(s.census) for s in snapshots if s.census is not None],
         "holders": [_fields(h) for s in snapshots for h in s.holders],
         "lost": dict(batch.lost),
     }
+    text = json.dumps(head, separators=(",", ":"), allow_nan=False).encode()
+    text += b" " * (-len(text) % 8)
+    columns = [_little_endian(column) for column in numbers]
+    return b"".join((PREFIX.pack(MAGIC, len(text)), text, *columns))
 
 
-def _series_columns(snapshots: Sequence[Snapshot]) -> dict[str, list[Number | None]]:
-    if len(snapshots) == 1:
-        # Most batches that a process records, on a thread that takes its time from the training.
-        return {name: [value] for name, value in snapshots[0].samples.items()}
-    names: dict[str, None] = {}
-    for snapshot in snapshots:
-        names.update(dict.fromkeys(snapshot.samples))
-    return {name: [s.samples.get(name) for s in snapshots] for name in names}
+_TEXT_COLUMNS: Final = ("generation", "phase", "label", "kind")
 
 
-def batch_from_wire(wire: Mapping[str, Any]) -> Batch:
-    """The batch of a wire object that is already known to be well formed (our own spool, or checked input)."""
-    columns = wire["columns"]
+def _number_columns(
+    snapshots: Sequence[Snapshot],
+) -> tuple[list[str], list[str], tuple[array[Any], ...]]:
+    """Return the names of the integer and of the float series, and (times, integers, floats), column after column."""
+    rows = [snapshot.samples for snapshot in snapshots]
+    fractions = [(n, v) for row in rows for n, v in row.items() if isinstance(v, float)]
+    if not all(math.isfinite(value) for _, value in fractions):
+        raise ValueError("a number is not finite")
+    float_names = dict(fractions)
+    names = dict.fromkeys(chain.from_iterable(rows))
+    integer_names = [name for name in names if name not in float_names]
+    getters = [row.get for row in rows]
+    times = array("d", [s.time for s in snapshots] + [s.monotonic for s in snapshots])
+    integers = array("q", [get(name, ABSENT) for name in integer_names for get in getters])
+    floats = array("d", [get(name, math.nan) for name in float_names for get in getters])
+    return integer_names, list(float_names), (times, integers, floats)
+
+
+def _little_endian(numbers: array[Any]) -> bytes:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def batch_from_bytes(data: bytes) -> Batch:
+    """Decode a batch of either version that is known to be well formed: of a spool, or already checked."""
+    if not data.startswith(MAGIC):
+        wire = json.loads(data)
+        columns = wire["columns"]
+        series, count = columns["series"], len(columns["time"])
+        rows: list[dict[str, Number]] = [
+            {name: values[i] for name, values in series.items() if values[i] is not None}
+            for i in range(count)
+        ]
+        return _batch({**wire, **columns}, columns["time"], columns["monotonic"], rows)
+    start = PREFIX.size + PREFIX.unpack_from(data)[1]
+    head = json.loads(data[PREFIX.size : start])
+    count, names, float_names = head["count"], head["integers"], head["floats"]
+    middle = start + 8 * count * (2 + len(names))
+    times = _read("d", data[start : start + 16 * count])
+    integers, floats = _read("q", data[start + 16 * count : middle]), _read("d", data[middle:])
+    rows = [
+        {name: v for name, v in zip(names, integers[i::count], strict=True) if v != ABSENT}
+        # NaN is not equal to itself.
+        | {name: v for name, v in zip(float_names, floats[i::count], strict=True) if v == v}
+        for i in range(count)
+    ]
+    return _batch(head, times[:count].tolist(), times[count:].tolist(), rows)
+
+
+def _read(code: str, data: bytes) -> array[Any]:
+    numbers = array(code, data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _batch(
+    wire: Mapping[str, Any],
+    times: Sequence[float],
+    monotonic: Sequence[float],
+    samples: Sequence[Mapping[str, Number]],
+) -> Batch:
     extras = {
         name: _by_sequence(make, wire.get(name, ()))
         for name, make in (
             ("events", Event), ("large_objects", LargeObject), ("census", _census), ("holders", Holder),
         )
     }  # fmt: skip
-    kinds: Sequence[str] = columns.get("kind") or [
-        "phase_end" if phase else "manual" for phase in columns["phase"]
-    ]
+    kinds = wire.get("kind") or ["phase_end" if phase else "manual" for phase in wire["phase"]]
+    first = wire["first_sequence"]
+    sequences = wire.get("sequences") or range(first, first + len(samples))
     snapshots = []
-    for i, sequence in enumerate(sequences_of(wire)):
+    for i, sequence in enumerate(sequences):
         censuses = extras["census"].get(sequence, ())
         snapshots.append(
             Snapshot(
                 sequence=sequence,
-                time=columns["time"][i],
-                monotonic=columns["monotonic"][i],
-                generation=columns["generation"][i],
-                phase=columns["phase"][i],
-                label=columns["label"][i],
+                time=times[i],
+                monotonic=monotonic[i],
+                generation=wire["generation"][i],
+                phase=wire["phase"][i],
+                label=wire["label"][i],
                 kind=kinds[i],
-                samples={
-                    name: values[i]
-                    for name, values in columns["series"].items()
-                    if values[i] is not None
-                },
+                samples=samples[i],
                 events=tuple(extras["events"].get(sequence, ())),
                 large_objects=tuple(extras["large_objects"].get(sequence, ())),
                 census=censuses[-1] if censuses else None,
@@ -265,12 +340,6 @@ def batch_from_wire(wire: Mapping[str, Any]) -> Batch:
             )
         )
     return Batch(ProcessIdentity(**wire["process"]), tuple(snapshots), dict(wire.get("lost", {})))
-
-
-def sequences_of(wire: Mapping[str, Any]) -> Sequence[int]:
-    """The sequence numbers of a wire object that is already known to be well formed."""
-    first, count = int(wire["first_sequence"]), int(wire["count"])
-    return wire.get("sequences") or range(first, first + count)
 
 
 def header_to_wire(header: RunHeader) -> dict[str, Any]:

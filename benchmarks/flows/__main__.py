@@ -36,9 +36,16 @@ from benchmarks.server.load import Failed
 from benchmarks.server.rows import Figure, Line, Part
 
 import leakline
-from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot, batch_to_wire
+from leakline.snapshot import (
+    CONTENT_TYPE,
+    Batch,
+    ProcessIdentity,
+    RunHeader,
+    Snapshot,
+    batch_to_bytes,
+)
 from leakline.transport.batching import SNAPSHOTS_PER_BATCH
-from leakline.transport.http_delivery import request_json
+from leakline.transport.http_delivery import Delivery, accepted_body, pack, request_json
 from leakline.transport.sender import announcement
 from leakline_server.app import create_app
 from leakline_server.client_connections import Connection
@@ -166,9 +173,11 @@ def _sent(address: str) -> str:
         )
         for i in range(len(process))
     )  # fmt: skip
+    delivery = Delivery(address)
     for first in range(0, len(snapshots), SNAPSHOTS_PER_BATCH):
         batch = Batch(identity, snapshots[first : first + SNAPSHOTS_PER_BATCH])
-        request_json(address, "POST", f"/runs/{history.run}/batches", batch_to_wire(batch))
+        body = pack(batch_to_bytes(batch), CONTENT_TYPE)
+        accepted_body(delivery.request("POST", f"/runs/{history.run}/batches", body), address)
     return history.run
 
 

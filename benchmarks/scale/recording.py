@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
-from leakline.transport.http_delivery import encode
+from leakline.snapshot import CONTENT_TYPE, Batch, ProcessIdentity, Snapshot, batch_to_bytes
+from leakline.transport.http_delivery import pack
 from leakline.transport.spool_format import read_batches
 
 TRAINING_SECONDS: Final = 20.0
@@ -94,12 +94,8 @@ class Process:
         """The next ``count`` snapshots as the client sends them; whether they are compressed."""
         now = time.time()
         taken = [self._next(now - (count - 1 - i) * seconds_apart) for i in range(count)]
-        columns = _columns(taken)
-        wire = {
-            "version": 1, "process": self.identity, "first_sequence": taken[0].sequence,
-            "count": count, **columns, "lost": {},
-        }  # fmt: skip
-        body = encode(wire)
+        batch = Batch(ProcessIdentity(**self.identity), tuple(taken))
+        body = pack(batch_to_bytes(batch), CONTENT_TYPE)
         return body.data, body.compressed
 
     def _next(self, moment: float) -> Snapshot:
@@ -120,8 +116,3 @@ class Process:
         self._at += 1
         self._sequence += 1
         return made
-
-
-def _columns(taken: list[Snapshot]) -> dict[str, Any]:
-    wire = batch_to_wire(Batch(ProcessIdentity(""), tuple(taken)))
-    return {key: wire[key] for key in ("columns", "events", "large_objects", "census", "holders")}

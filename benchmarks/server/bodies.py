@@ -1,20 +1,28 @@
 """The same samples as each server takes them: a whole HTTP request, ready to be sent.
 
-Ours is the client's own: columns of JSON, gzipped by `leakline.transport.http_delivery`. VictoriaMetrics and Prometheus
-take remote write (protocol buffers written here, compressed with snappy), InfluxDB its line protocol, trackio and
-MLflow their own JSON.
+Ours is the client's own: `leakline.snapshot.batch_to_bytes`, gzipped by `leakline.transport.http_delivery`.
+VictoriaMetrics and Prometheus take remote write (protocol buffers written here, compressed with snappy), InfluxDB its
+line protocol, trackio and MLflow their own JSON.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
-from leakline.transport.http_delivery import COMPRESS_FROM_BYTES, Body, encode
+from leakline.snapshot import (
+    CONTENT_TYPE,
+    MAGIC,
+    PREFIX,
+    Batch,
+    ProcessIdentity,
+    Snapshot,
+    batch_to_bytes,
+)
+from leakline.transport.http_delivery import Body, pack
 
 from .samples import PHASES, SNAPSHOTS_PER_GENERATION, Samples
 
@@ -35,57 +43,45 @@ def request(
     return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 
 
-def leakline_wire(instance: str, part: Samples) -> dict[str, Any]:
-    """What `leakline.snapshot.batch_to_wire` makes of the same snapshots."""
-    at = range(part.first, part.first + part.count)
-    generations = [i // SNAPSHOTS_PER_GENERATION for i in at]
-    phases = [PHASES[i % len(PHASES)] for i in at]
-    return {
-        "version": 1,
-        "process": {
-            "instance": instance, "rank": 0, "pid": 4711, "host": "bench", "role": "main", "attempt": 1,
-        },
-        "first_sequence": part.first,
-        "count": part.count,
-        "columns": {
-            "time": part.times.tolist(),
-            "monotonic": part.monotonic.tolist(),
-            "generation": generations,
-            "phase": phases,
-            "label": [
-                f"generation {g}: " + (f"after {p}" if p else "end")
-                for g, p in zip(generations, phases, strict=True)
-            ],
-            "kind": ["phase_end" if p else "generation_end" for p in phases],
-            "series": {name: values.tolist() for name, values in part.columns.items()},
-        },
-        "events": [], "large_objects": [], "census": [], "holders": [], "lost": {},
-    }  # fmt: skip
+def leakline_batch(part: Samples) -> Batch:
+    """The same snapshots as the client has them, of a process without a name."""
+    names = tuple(part.columns)
+    rows = zip(*(values.tolist() for values in part.columns.values()), strict=True)
+    times = zip(part.times.tolist(), part.monotonic.tolist(), rows, strict=True)
+    snapshots = []
+    for i, (time, monotonic, row) in enumerate(times, part.first):
+        generation, phase = i // SNAPSHOTS_PER_GENERATION, PHASES[i % len(PHASES)]
+        label = f"generation {generation}: " + (f"after {phase}" if phase else "end")
+        kind = "phase_end" if phase else "generation_end"
+        samples = dict(zip(names, row, strict=True))
+        snapshots.append(Snapshot(i, time, monotonic, generation, phase, label, kind, samples))
+    return Batch(ProcessIdentity("", pid=4711, host="bench"), tuple(snapshots))
 
 
 def leakline(run: str, part: Samples) -> bytes:
-    return leakline_request(run, encode(leakline_wire(run, part)))
+    return leakline_request(run, Written(leakline_batch(part)).body(run))
 
 
 class Written:
-    """A batch as JSON text without the name of its process, which is filled in for each of many."""
+    """A batch as it travels without the name of its process, which is filled in for each of many."""
 
     _NAME: Final = b'"instance":""'
 
-    def __init__(self, wire: Mapping[str, Any]) -> None:
-        text = json.dumps(wire, separators=(",", ":"), allow_nan=False).encode()
-        self._head, self._tail = text.split(self._NAME)
+    def __init__(self, batch: Batch) -> None:
+        data = batch_to_bytes(batch)
+        end = PREFIX.size + PREFIX.unpack_from(data)[1]
+        self._before, self._after = data[PREFIX.size : end].rstrip().split(self._NAME)
+        self._numbers = data[end:]
 
     def body(self, instance: str) -> Body:
-        """What `leakline.transport.http_delivery.encode` makes of it."""
-        data = self._head + f'"instance":"{instance}"'.encode() + self._tail
-        if len(data) < COMPRESS_FROM_BYTES:
-            return Body(data, False, len(data))
-        return Body(gzip.compress(data, compresslevel=3, mtime=0), True, len(data))
+        """Return what the client sends of this batch of the process ``instance``."""
+        head = self._before + f'"instance":"{instance}"'.encode() + self._after
+        head += b" " * (-len(head) % 8)
+        return pack(PREFIX.pack(MAGIC, len(head)) + head + self._numbers, CONTENT_TYPE)
 
 
 def leakline_request(run: str, body: Body) -> bytes:
-    headers = {"content-type": "application/json"}
+    headers = {"content-type": body.content_type}
     if body.compressed:
         headers["content-encoding"] = "gzip"
     return request("POST", f"/api/v1/runs/{run}/batches", body.data, headers)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 import select
 import socket
 import time
 from typing import Final
 
-from .bodies import leakline_wire, request
+from .bodies import Written, leakline_batch, request
 from .feeding import full_or_short, running
 from .load import Failed, whole_answer
 from .machine import cpu_seconds
@@ -81,7 +79,7 @@ def _line(server: Leakline, runs: int) -> Line:
 def _bodies(name: str, seed: int, count: int, started: float) -> list[bytes]:
     """Single snapshots, which a server may take gzipped or not; here always gzipped."""
     return [
-        gzip.compress(json.dumps(leakline_wire(name, part)).encode(), 3, mtime=0)
+        Written(leakline_batch(part)).body(name).data
         for part in samples(seed, count, started).parts(1)
     ]
 

@@ -112,8 +112,7 @@ def leakline_requests(
 ) -> list[list[bytes]]:
     """The numbers are written once for each of the different runs; the process is named anew for each."""
     texts = [
-        [bodies.Written(bodies.leakline_wire("", part)) for part in each.parts(size)]
-        for each in made
+        [bodies.Written(bodies.leakline_batch(part)) for part in each.parts(size)] for each in made
     ]
     return [
         [bodies.leakline_request(name, text.body(name)) for text in texts[i % len(texts)]]

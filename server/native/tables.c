@@ -1,27 +1,31 @@
-/* Sealing in one pass over each number: the batches of a process into a table of series, and its rows as chunks.
+/* leakline_server._native: sealing in one pass over each number, the rows of a table of series as chunks.
 
-   `store/series/sealing.py` and `store/series/chunk_codec.py` say what each of these is, and do the same in numpy where this module was
-   not built. Every length is looked at before anything is read or written; numbers are copied, so no buffer needs to
-   be aligned. Differences wrap around as those of numpy do. */
+   CPython 3.11 to 3.14 with the interpreter lock. `store/series/sealing.py` and `store/series/chunk_codec.py` say what
+   each of these is, and do the same in numpy where this module was not built. Every length is checked before anything
+   is read or written; numbers are copied, so no buffer needs to be aligned. Differences wrap around as those of numpy
+   do. */
 
-#include "tables.h"
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 
-#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030F0000
+#error "leakline_server._native is made for CPython 3.11 to 3.14"
+#endif
+#ifdef Py_GIL_DISABLED
+#error "leakline_server._native needs the interpreter lock"
+#endif
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "leakline_server._native packs numbers as they lie in memory, which must be little endian"
 #endif
 
-/* As incoming_batch.NOT_THERE; codec.MAX_DECIMALS and codec.MAX_EXACT. */
+/* As incoming_batch.NOT_THERE. */
 #define NOT_THERE INT64_MIN
-#define MAX_EXACT 9007199254740992.0
 
 enum {
     NUMBER = 8, /* bytes */
-    NAME = 4,   /* bytes of the number of a series */
-    MAX_DECIMALS = 9,
     /* Of a piece: present, first, last, min, max, as summary_tree.py has them. */
     NUMBERS_OF_A_PIECE = 5,
 };
@@ -34,158 +38,11 @@ integer_at(const char *at)
     return value;
 }
 
-static inline uint32_t
-name_at(const char *names, Py_ssize_t i)
-{
-    uint32_t name;
-    memcpy(&name, names + i * NAME, sizeof name);
-    return name;
-}
-
 static PyObject *
 wrong(const char *what)
 {
     PyErr_SetString(PyExc_ValueError, what);
     return NULL;
-}
-
-/* -- filling a table */
-
-/* Rows of eight bytes an entry; `names` of them are ascending. A batch fills `count` entries of each from `start`. */
-typedef struct {
-    char *cells;
-    const char *names;
-    Py_ssize_t rows, length, start, count;
-} table;
-
-/* Where the batch begins in the row of this series; NULL where it is not wanted. */
-static char *
-place_of(const table *to, uint32_t name)
-{
-    Py_ssize_t low = 0, high = to->rows;
-    while (low < high) {
-        Py_ssize_t middle = low + (high - low) / 2;
-        if (name_at(to->names, middle) < name) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    if (low == to->rows || name_at(to->names, low) != name) {
-        return NULL;
-    }
-    return to->cells + (low * to->length + to->start) * NUMBER;
-}
-
-static void
-fill_still(const table *to, const Py_buffer *names, const char *values)
-{
-    for (Py_ssize_t i = 0; i < names->len / NAME; i++) {
-        char *place = place_of(to, name_at(names->buf, i));
-        for (Py_ssize_t at = 0; place != NULL && at < to->count; at++) {
-            memcpy(place + at * NUMBER, values + i * NUMBER, NUMBER);
-        }
-    }
-}
-
-static void
-fill_cells(const table *to, const Py_buffer *names, const char *cells)
-{
-    size_t row_bytes = (size_t)to->count * NUMBER;
-    for (Py_ssize_t i = 0; i < names->len / NAME; i++) {
-        char *place = place_of(to, name_at(names->buf, i));
-        if (place != NULL) {
-            memcpy(place, cells + (size_t)i * row_bytes, row_bytes);
-        }
-    }
-}
-
-#define SUM_UP(type)                                                                                                   \
-    for (Py_ssize_t at = 0; at < steps; at++) {                                                                        \
-        type step;                                                                                                     \
-        memcpy(&step, from + at * (Py_ssize_t)sizeof step, sizeof step);                                               \
-        value += (uint64_t)(int64_t)step;                                                                              \
-        memcpy(place + (at + 1) * NUMBER, &value, NUMBER);                                                             \
-    }
-
-static void
-fill_moving(const table *to, const Py_buffer *names, const char *firsts, Py_ssize_t width, const char *all_steps)
-{
-    Py_ssize_t steps = to->count - 1;
-    for (Py_ssize_t i = 0; i < names->len / NAME; i++) {
-        char *place = place_of(to, name_at(names->buf, i));
-        if (place == NULL) {
-            continue;
-        }
-        const char *from = all_steps + i * steps * width;
-        uint64_t value = (uint64_t)integer_at(firsts + i * NUMBER);
-        memcpy(place, &value, NUMBER);
-        switch (width) {
-        case 1: SUM_UP(int8_t) break;
-        case 2: SUM_UP(int16_t) break;
-        case 4: SUM_UP(int32_t) break;
-        default: SUM_UP(int64_t) break;
-        }
-    }
-}
-
-/* Whether `data` is `each` bytes for every name. */
-static int
-has_each(const Py_buffer *names, const Py_buffer *data, Py_ssize_t each)
-{
-    return names->len % NAME == 0 && (names->len == 0 ? data->len == 0 : data->len / (names->len / NAME) == each &&
-           data->len % (names->len / NAME) == 0);
-}
-
-static int
-is_table(table *to, const Py_buffer *cells, const Py_buffer *names)
-{
-    to->cells = cells->buf;
-    to->names = names->buf;
-    to->rows = names->len / NAME;
-    if (names->len % NAME || to->rows == 0 || cells->len % (to->rows * NUMBER)) {
-        return 0;
-    }
-    to->length = cells->len / (to->rows * NUMBER);
-    return to->count > 0 && to->start >= 0 && to->count <= to->length && to->start <= to->length - to->count;
-}
-
-/* The count is that of a table, so nothing here is beyond what fits. */
-static int
-is_batch(const table *to, const Py_buffer given[], Py_ssize_t width)
-{
-    return (width == 1 || width == 2 || width == 4 || width == 8) && has_each(&given[0], &given[1], NUMBER) &&
-           has_each(&given[2], &given[3], NUMBER) && has_each(&given[2], &given[4], (to->count - 1) * width) &&
-           has_each(&given[5], &given[6], to->count * NUMBER);
-}
-
-PyObject *
-fill_table(PyObject *module, PyObject *arguments)
-{
-    table to;
-    Py_buffer cells, names, given[7];
-    Py_ssize_t width;
-    if (!PyArg_ParseTuple(
-            arguments, "w*y*nny*y*y*y*ny*y*y*:fill_table", &cells, &names, &to.start, &to.count, &given[0], &given[1],
-            &given[2], &given[3], &width, &given[4], &given[5], &given[6]
-        )) {
-        return NULL;
-    }
-    int fits = is_table(&to, &cells, &names) && is_batch(&to, given, width);
-    if (fits) {
-        fill_still(&to, &given[0], given[1].buf);
-        fill_moving(&to, &given[2], given[3].buf, width, given[4].buf);
-        fill_cells(&to, &given[5], given[6].buf);
-    }
-    PyBuffer_Release(&cells);
-    PyBuffer_Release(&names);
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(given); i++) {
-        PyBuffer_Release(&given[i]);
-    }
-    if (!fits) {
-        return wrong("a batch has other lengths than its place in the table");
-    }
-    Py_RETURN_NONE;
 }
 
 /* -- rows as chunks */
@@ -388,7 +245,7 @@ encoded_rows(const Py_buffer *cells, Py_ssize_t length, const Py_buffer *starts)
     return found;
 }
 
-PyObject *
+static PyObject *
 encode_table(PyObject *module, PyObject *arguments)
 {
     Py_buffer cells, starts;
@@ -402,133 +259,37 @@ encode_table(PyObject *module, PyObject *arguments)
     return found;
 }
 
-/* -- floats of few decimals */
+/* -- the module */
 
-static inline double
-float_at(const char *at)
-{
-    double value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
-
-/* To the nearest integer, of two that are as near to the even one; the sign of a zero is lost. */
-static inline double
-rounded(double value)
-{
-    const double from_here_on_whole = 4503599627370496.0;
-    double size = fabs(value);
-    if (!(size < from_here_on_whole)) {
-        return value;
-    }
-    size = (size + from_here_on_whole) - from_here_on_whole;
-    return value < 0 ? -size : size;
-}
-
-/* Whether every float is one of so many decimals, to the bit; if so, without their point in `whole`. */
 static int
-have_decimals(const Py_buffer *floats, double power, char *whole)
+execute(PyObject *module)
 {
-    for (Py_ssize_t at = 0; at < floats->len; at += NUMBER) {
-        double value = float_at((char *)floats->buf + at), scaled = rounded(value * power);
-        /* Neither what is not a number is. */
-        if (!(fabs(scaled) <= MAX_EXACT)) {
-            return 0;
-        }
-        int64_t integer = (int64_t)scaled;
-        double read = (double)integer / power;
-        if (memcmp(&read, &value, sizeof read) != 0) {
-            return 0;
-        }
-        memcpy(whole + at, &integer, sizeof integer);
-    }
-    return 1;
+    /* To be raised with every change that the Python side must know of: it may find a module built before. */
+    return PyModule_AddIntConstant(module, "interface", 3);
 }
 
-PyObject *
-scaled_floats(PyObject *module, PyObject *arguments)
-{
-    static const double powers[MAX_DECIMALS + 1] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9};
-    Py_buffer floats, whole;
-    if (!PyArg_ParseTuple(arguments, "y*w*:scaled_floats", &floats, &whole)) {
-        return NULL;
-    }
-    int fits = floats.len % NUMBER == 0 && whole.len == floats.len;
-    int decimals = 0;
-    while (fits && decimals <= MAX_DECIMALS && !have_decimals(&floats, powers[decimals], whole.buf)) {
-        decimals++;
-    }
-    PyBuffer_Release(&floats);
-    PyBuffer_Release(&whole);
-    if (!fits) {
-        return wrong("floats have other lengths than their place");
-    }
-    return PyLong_FromLong(decimals <= MAX_DECIMALS ? decimals : -1);
-}
+static PyMethodDef methods[] = {
+    {"encode_table", encode_table, METH_VARARGS,
+     "(first, last, min, max, width, payload, records of the pieces) of every row of an int64 table with rows of so many "
+     "entries, whose pieces begin at these int64 positions; None of one in which an entry is not there."},
+    {NULL, NULL, 0, NULL},
+};
 
-/* -- texts */
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)execute},
+    {0, NULL},
+};
 
-/* The number of this text, the next one where it is new; -1 for None, -2 with an exception set. */
-static Py_ssize_t
-number_of(PyObject *numbered, PyObject *text)
-{
-    if (text == Py_None) {
-        return -1;
-    }
-    PyObject *number = PyDict_GetItemWithError(numbered, text);
-    if (number != NULL) {
-        return PyLong_AsSsize_t(number);
-    }
-    if (PyErr_Occurred()) {
-        return -2;
-    }
-    Py_ssize_t next = PyDict_GET_SIZE(numbered);
-    number = PyLong_FromSsize_t(next);
-    int failed = number == NULL || PyDict_SetItem(numbered, text, number) < 0;
-    Py_XDECREF(number);
-    return failed ? -2 : next;
-}
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "leakline_server._native",
+    .m_doc = "Seals batches, where it is compiled.",
+    .m_methods = methods,
+    .m_slots = slots,
+};
 
-static PyObject *
-numbered_texts(PyObject *const *texts, Py_ssize_t count, PyObject *numbered, const Py_buffer *index)
+PyMODINIT_FUNC
+PyInit__native(void)
 {
-    PyObject *before = NULL;
-    Py_ssize_t number = 0;
-    int fits = index->len % (Py_ssize_t)sizeof(int32_t) == 0 && index->len / (Py_ssize_t)sizeof(int32_t) == count;
-    for (Py_ssize_t i = 0; fits && i < count; i++) {
-        if (texts[i] != before) {
-            if (texts[i] != Py_None && !PyUnicode_CheckExact(texts[i])) {
-                fits = 0;
-                break;
-            }
-            number = number_of(numbered, texts[i]);
-            if (number == -2) {
-                return NULL;
-            }
-            before = texts[i];
-        }
-        int32_t entry = (int32_t)number;
-        memcpy((char *)index->buf + i * (Py_ssize_t)sizeof entry, &entry, sizeof entry);
-    }
-    if (!fits) {
-        return wrong("there are other things than texts, or more or fewer of them than there is room");
-    }
-    Py_RETURN_NONE;
-}
-
-PyObject *
-number_texts(PyObject *module, PyObject *arguments)
-{
-    PyObject *given, *numbered;
-    Py_buffer index;
-    if (!PyArg_ParseTuple(arguments, "OO!w*:number_texts", &given, &PyDict_Type, &numbered, &index)) {
-        return NULL;
-    }
-    PyObject *answer = NULL, *texts = PySequence_Fast(given, "texts are in a list");
-    if (texts != NULL) {
-        answer = numbered_texts(PySequence_Fast_ITEMS(texts), PySequence_Fast_GET_SIZE(texts), numbered, &index);
-        Py_DECREF(texts);
-    }
-    PyBuffer_Release(&index);
-    return answer;
+    return PyModuleDef_Init(&definition);
 }

@@ -13,8 +13,9 @@ from tests.browser.conftest import serving
 from tests.browser.hostile_labels import LABELS
 from tests.browser.patience import eventually
 from tests.browser.training import ENVIRONMENT, EVALUATE, MadeTraining, patch, post
+from tests.json_batches import batch_to_wire
 
-from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
+from leakline.snapshot import Batch, ProcessIdentity, Snapshot
 from leakline.transport.http_delivery import request_json
 
 # Page -> its path. Those that need a server without runs are opened on one.

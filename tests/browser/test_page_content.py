@@ -13,8 +13,9 @@ from playwright.sync_api import Page, expect
 from tests.browser.everything import World, trained
 from tests.browser.patience import drag, eventually, fits, text_of, until
 from tests.browser.training import GIB, KEPT_EACH, MIB, MadeTraining, post
+from tests.json_batches import batch_to_wire
 
-from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
+from leakline.snapshot import Batch, ProcessIdentity, Snapshot
 from leakline.transport.http_delivery import request_json
 
 Open = Callable[..., Page]

@@ -10,13 +10,13 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 from tests.browser.patience import drag, eventually, text_of, until
 from tests.browser.training import MadeTraining, post
+from tests.json_batches import batch_to_wire
 
 from leakline.snapshot import (
     Batch,
     ProcessIdentity,
     RunHeader,
     Snapshot,
-    batch_to_wire,
     header_to_wire,
 )
 from leakline.transport.http_delivery import request_json

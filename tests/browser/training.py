@@ -12,6 +12,8 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.json_batches import batch_to_wire
+
 from leakline.snapshot import (
     Batch,
     Census,
@@ -21,7 +23,6 @@ from leakline.snapshot import (
     ProcessIdentity,
     RunHeader,
     Snapshot,
-    batch_to_wire,
     header_to_wire,
 )
 

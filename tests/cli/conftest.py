@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.cli.programs import Place
+from tests.json_batches import batch_to_wire
 from tests.server.alerts.conftest import receiver  # noqa: F401
 
 from leakline.cli import main
@@ -28,7 +29,6 @@ from leakline.snapshot import (
     ProcessIdentity,
     RunHeader,
     Snapshot,
-    batch_to_wire,
     header_to_wire,
 )
 from leakline.transport.http_delivery import request_json

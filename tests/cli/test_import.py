@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import DOCS, LOGS, MIB, Leakline, page_at
+from tests.json_batches import batch_to_wire
 
 from leakline.analysis import examine
 from leakline.analysis.results import Verdict
@@ -25,7 +26,6 @@ from leakline.importing import FORMS, ImportRefused, Log, Wishes, imported_log, 
 from leakline.importing.formats import printed_blocks
 from leakline.importing.imported_log import MAX_LINE_LENGTH
 from leakline.report import report_text
-from leakline.snapshot import batch_to_wire
 from leakline.transport.http_delivery import request_json
 from leakline_server.ingest import decode
 

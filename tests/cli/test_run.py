@@ -23,6 +23,7 @@ import pytest
 from tests.cli.conftest import DOCS, by_the_minute, made_snapshots, serving, wait_for_verdict
 from tests.cli.programs import Place
 from tests.flows.conftest import eventually
+from tests.json_batches import batch_to_wire
 
 from leakline.cli import main
 from leakline.launcher import program_launch
@@ -31,7 +32,7 @@ from leakline.launcher.program_launch import STARTUP, _waits_for_a_processor
 from leakline.launcher.run_summary import closing_words
 from leakline.launcher.startup.sitecustomize import is_launcher
 from leakline.settings import Settings
-from leakline.snapshot import Batch, ProcessIdentity, batch_to_wire
+from leakline.snapshot import Batch, ProcessIdentity
 from leakline.transport.http_delivery import request_json
 
 START_CHILD = "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)\n"

@@ -22,7 +22,7 @@ from tests.client.recording import snapshots_of
 import leakline
 from leakline.core.pipeline import Chain
 from leakline.runtime import error_boundary
-from leakline.snapshot import Batch, Snapshot, batch_from_wire
+from leakline.snapshot import Batch, Snapshot, batch_from_bytes
 from leakline.transport.spool_format import collect, read_records
 
 
@@ -233,23 +233,22 @@ class FakeServer:
             self.hold.wait(30)
         if self.answers:
             return self.answers.pop(0)
+        if request.path.endswith("/batches"):
+            return self._accept_batch(batch_from_bytes(raw))
         return self._accept(request.command, request.path, json.loads(raw) if raw else {})
+
+    def _accept_batch(self, batch: Batch) -> tuple[int, dict[str, str], bytes]:
+        first, count = batch.first_sequence, len(batch.snapshots)
+        if self.refuse_batches_over is not None and count > self.refuse_batches_over:
+            return 413, {}, b'{"error": {"code": "batch_too_large", "message": "too large"}}'
+        if first <= self.refuse_sequence < first + count:
+            return 422, {}, b'{"error": {"code": "wrong_value", "message": "wrong"}}'
+        self.batches.append(batch)
+        return 200, {}, json.dumps({"accepted": count, "requests": self.wishes}).encode()
 
     def _accept(
         self, method: str, path: str, body: dict[str, Any]
     ) -> tuple[int, dict[str, str], bytes]:
-        if path.endswith("/batches"):
-            if self.refuse_batches_over is not None and body["count"] > self.refuse_batches_over:
-                return 413, {}, b'{"error": {"code": "batch_too_large", "message": "too large"}}'
-            first = body["first_sequence"]
-            if first <= self.refuse_sequence < first + body["count"]:
-                return 422, {}, b'{"error": {"code": "wrong_value", "message": "wrong"}}'
-            self.batches.append(batch_from_wire(body))
-            return (
-                200,
-                {},
-                json.dumps({"accepted": body["count"], "requests": self.wishes}).encode(),
-            )
         if path.endswith("/verdict"):
             said = self.verdicts.pop(0) if len(self.verdicts) > 1 else (self.verdicts or [{}])[0]
             return 200, {}, json.dumps(said).encode()

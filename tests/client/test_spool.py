@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.conftest import FakeServer
 from tests.client.spools import (
     END,
     HEADER,
@@ -60,7 +61,15 @@ from leakline.transport.spool_format import (
     write_ack,
 )
 from leakline.transport.spool_format import HEADER as HEADER_RECORD
-from leakline.transport.spool_trimming import STAYS, THINNED, Contents, choose
+from leakline.transport.spool_trimming import (
+    FIXED,
+    FREQUENT,
+    LASTING,
+    STAYS,
+    THINNED,
+    Contents,
+    choose,
+)
 from leakline.transport.spool_upload import upload, uploading
 
 
@@ -121,6 +130,43 @@ def test_everything_of_a_snapshot_comes_back(tmp_path: Path) -> None:
     (read,) = read_batches(file.path)
     assert read == Batch(PROCESS, (full,), {"thinned": 2})
     assert read_header(file.path) == (HEADER, PROCESS)
+
+
+def test_a_spool_of_version_1_is_read_uploaded_and_thinned_like_any(
+    tmp_path: Path, server: FakeServer
+) -> None:
+    path = tmp_path / "old.spool"
+    path.write_bytes((Path(__file__).parents[1] / "data" / "version_1.spool").read_bytes())
+    _, process = read_header(path)
+    assert (process.instance, process.rank, process.attempt) == ("old", 1, 2)
+    found = [snapshot for each in read_batches(path) for snapshot in each.snapshots]
+    assert [s.sequence for s in found] == [0, 1, 2, 3, 5]
+    assert [s.kind for s in found] == [
+        "baseline",
+        "phase_end",
+        "generation_end",
+        "sample",
+        "finish",
+    ]
+    assert [s.generation for s in found] == [None, 1, 2, 3, 5]
+    assert (found[1].phase, found[1].label, found[1].monotonic) == ("train", "at 1", 101.5)
+    assert found[0].samples == {"process.rss_bytes": 2**30, "python.objects": 5}
+    assert found[1].samples == {"process.rss_bytes": 2**30 + 4096, "generation.seconds": 0.1}
+    assert found[2].samples == {"process.rss_bytes": 2**53, "gauge.x": -1}
+    assert len(found[3].samples) == 60 and found[4].samples == {"process.rss_bytes": 1}
+    assert found[1].census == Census(1, "full", 1.0, 9, (("dict", 7, 448), ("app.Env", 2, None)))
+    assert found[1].holders == (Holder(1, "app.Env", "app.kept[*]", 2, 64),)
+    assert found[2].events[0].data == {"a": [1, None]}
+    server.refuse_sequence = -1
+    done = upload(path, Delivery(server.address))
+    assert (done.sent, done.state, done.complete) == (5, "finished", True)
+    assert [s for each in server.batches for s in each.snapshots] == found
+    assert server.batches[-1].lost == {"queue_full": 1}
+    contents = Contents()
+    for record in read_records(path):
+        contents.add(record, sent=False)
+    assert list(contents.sequences) == [0, 1, 2, 3, 5]
+    assert list(contents.standings) == [FIXED, LASTING, LASTING, FREQUENT, LASTING]
 
 
 def test_many_small_records_travel_as_one_batch_and_once(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ say, and their checks can fail.
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import os
@@ -39,8 +38,8 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from leakline.analysis import examine
-from leakline.snapshot import batch_from_wire, batch_to_wire
-from leakline.transport.http_delivery import encode
+from leakline.snapshot import CONTENT_TYPE, batch_to_bytes
+from leakline.transport.http_delivery import pack
 
 pytestmark = pytest.mark.long
 
@@ -86,12 +85,12 @@ def test_a_snapshot_has_65_numbers_and_a_stream_goes_on_where_its_pieces_end() -
 
 
 def test_our_bodies_are_what_the_client_itself_sends(part: Samples) -> None:
-    wire = bodies.leakline_wire("r1", part)
-    assert batch_to_wire(batch_from_wire(wire)) == wire
-    assert bodies.Written(bodies.leakline_wire("", part)).body("r1") == encode(wire)
-    assert gzip.decompress(bodies.leakline("r1", part).partition(b"\r\n\r\n")[2]) == (
-        json.dumps(wire, separators=(",", ":")).encode()
-    )
+    batch = bodies.leakline_batch(part)
+    assert [snapshot.time for snapshot in batch.snapshots] == part.times.tolist()
+    columns = {n: [s.samples[n] for s in batch.snapshots] for n in NAMES}
+    assert columns == {name: values.tolist() for name, values in part.columns.items()}
+    named = replace(batch, process=replace(batch.process, instance="r1"))
+    assert bodies.Written(batch).body("r1") == pack(batch_to_bytes(named), CONTENT_TYPE)
 
 
 def test_remote_write_holds_the_same_numbers_and_moments(part: Samples) -> None:

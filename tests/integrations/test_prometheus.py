@@ -16,8 +16,9 @@ from urllib.parse import urlencode
 
 import pytest
 from tests.flows.conftest import Server, eventually
+from tests.json_batches import batch_to_wire
 
-from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
+from leakline.snapshot import Batch, ProcessIdentity, Snapshot
 from leakline.transport.http_delivery import request_json
 
 ROOT: Final = Path(__file__).resolve().parents[2]

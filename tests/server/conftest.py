@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.json_batches import batch_to_wire
 from tests.server.databases import Copies, PostgresCopies, SqliteCopies
 from tests.server.stored import serving
 
@@ -29,7 +30,6 @@ from leakline.snapshot import (
     LargeObject,
     ProcessIdentity,
     Snapshot,
-    batch_to_wire,
 )
 from leakline_server.store.engine import Engine, open_engine
 from leakline_server.workers.delivery_worker import Deliverer

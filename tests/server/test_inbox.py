@@ -22,11 +22,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, func, select, update
 from starlette.testclient import TestClient
+from tests.json_batches import batch_to_wire
 from tests.server.stored import LATER, count_of, engine_of, statements
 
 from leakline.core.output_tail import LINE_LIMIT
 from leakline.core.output_tail import LINES_KEPT as SENT_AT_ONCE
-from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot, batch_to_wire
+from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 from leakline_server.ingest import decode
 from leakline_server.ingest.decode import MAX_LINE_LENGTH
 from leakline_server.store.details import LINES_KEPT

@@ -18,6 +18,7 @@ from tests.analysis.builder import (
     kept_environments,
     loss_graph,
 )
+from tests.json_batches import batch_to_wire
 from tests.server.conftest import StartServer
 
 from leakline.analysis import examine, history_from_batches
@@ -30,7 +31,6 @@ from leakline.snapshot import (
     ProcessIdentity,
     RunHeader,
     Snapshot,
-    batch_to_wire,
     header_to_wire,
 )
 from leakline_server.alerts.alert_payload import CONFIRMED, ExaminedRun, incident_facts

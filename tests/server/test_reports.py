@@ -19,8 +19,9 @@ import pytest
 from jinja2 import nodes
 from markdown_it import MarkdownIt
 from starlette.testclient import TestClient
+from tests.json_batches import batch_to_wire
 
-from leakline.snapshot import Batch, Event, Holder, ProcessIdentity, Snapshot, batch_to_wire
+from leakline.snapshot import Batch, Event, Holder, ProcessIdentity, Snapshot
 from leakline.text_format import format_bytes, format_change
 from leakline_server.app import create_app
 from leakline_server.config import Config

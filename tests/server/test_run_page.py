@@ -15,13 +15,14 @@ import msgspec
 import pytest
 from sqlalchemy import Connection, event, update
 from starlette.testclient import TestClient
+from tests.json_batches import batch_to_wire
 from tests.server.stored import engine_of, load_for_examination
 
 from leakline import analysis
 from leakline.analysis.findings.growth_tables import change_rating
 from leakline.analysis.results import TypeGrowth, Verdict, to_json
 from leakline.report.verdict_facts import rating_words
-from leakline.snapshot import Batch, Census, Event, ProcessIdentity, Snapshot, batch_to_wire
+from leakline.snapshot import Batch, Census, Event, ProcessIdentity, Snapshot
 from leakline.transport.spool_format import DROPPED, THINNED
 from leakline_server.store import details, snapshot_rows
 from leakline_server.store.engine import Engine, writing

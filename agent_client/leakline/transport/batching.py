@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from ..runtime.threads import breathe
-from ..snapshot import Batch, Snapshot, batch_to_wire
-from .http_delivery import Body, Outcome, Refused, encode
+from ..snapshot import CONTENT_TYPE, Batch, Snapshot, batch_to_bytes
+from .http_delivery import Body, Outcome, Refused, pack
 
 SNAPSHOTS_PER_BATCH: Final = 200
 # What is read or encoded at once holds the interpreter meanwhile: a millisecond or two for so many snapshots or values.
@@ -155,9 +155,9 @@ def _deliver_part(part: Batch, post: Callable[[Body], Outcome]) -> Iterator[tupl
 
 def _encoded(part: Batch) -> Body:
     breathe()
-    wire = batch_to_wire(part)
+    data = batch_to_bytes(part)
     breathe()
-    body = encode(wire)
+    body = pack(data, CONTENT_TYPE)
     breathe()
     return body
 

@@ -70,6 +70,7 @@ class Body:
     data: bytes
     compressed: bool
     unpacked_bytes: int
+    content_type: str = "application/json"
 
 
 Outcome = Accepted | RetryLater | Refused
@@ -179,7 +180,7 @@ class Delivery:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = body.content_type
             if body.compressed:
                 headers["Content-Encoding"] = "gzip"
         return headers
@@ -226,10 +227,14 @@ def not_accepted(server: str, status: int, message: str) -> str:
 
 def encode(payload: Mapping[str, Any]) -> Body:
     """JSON, gzipped when that pays."""
-    data = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+    return pack(json.dumps(payload, separators=(",", ":"), allow_nan=False).encode())
+
+
+def pack(data: bytes, content_type: str = "application/json") -> Body:
+    """Return a request body, gzipped when that pays."""
     if len(data) < COMPRESS_FROM_BYTES:
-        return Body(data, False, len(data))
-    return Body(gzip.compress(data, compresslevel=3, mtime=0), True, len(data))
+        return Body(data, False, len(data), content_type)
+    return Body(gzip.compress(data, compresslevel=3, mtime=0), True, len(data), content_type)
 
 
 def _classify(status: int, raw: bytes, headers: HTTPMessage) -> Outcome:

@@ -11,12 +11,12 @@
                bit 1: the batch holds a generation end            1 byte
       length   bytes of payload as stored                         4 bytes, unsigned
       crc      CRC-32 of kind, flags and stored payload           4 bytes, unsigned
-      payload  JSON, UTF-8
+      payload  of a batch: the wire format of ``snapshot.py``, of either version; else JSON, UTF-8
 
 - The first record is the header: ``{"version": 1, "run": RunHeader, "process": ProcessIdentity, "server": str,
   "memory_group": str}``; ``server`` is the address that the run reports to, null when it is offline, absent in older
   files; ``memory_group`` is what the kernel counts kills by, null where that is unknown.
-- A batch is the wire format of ``snapshot.py``. After a rewrite (below) its sequence numbers may have gaps.
+- After a rewrite (below) the sequence numbers of a batch may have gaps.
 - The last record is the end: ``{"state": .., "ended_at": .., "reason": ..}``. A killed process has none.
   One that records follow is no end: somebody took a process for dead that went on.
 - A torn tail (the process died while writing) is not a record; a record with a wrong checksum is
@@ -55,8 +55,8 @@ from ..snapshot import (
     Batch,
     ProcessIdentity,
     RunHeader,
-    batch_from_wire,
-    batch_to_wire,
+    batch_from_bytes,
+    batch_to_bytes,
     header_from_wire,
     header_to_wire,
 )
@@ -127,13 +127,16 @@ class Record:
     end: int
 
     def payload(self) -> dict[str, Any]:
-        raw = zlib.decompress(self.stored) if self.flags & COMPRESSED else self.stored
-        loaded = json.loads(raw)
+        """Decode a header or an end."""
+        loaded = json.loads(self._unpacked())
         assert isinstance(loaded, dict)
         return loaded
 
     def batch(self) -> Batch:
-        return batch_from_wire(self.payload())
+        return batch_from_bytes(self._unpacked())
+
+    def _unpacked(self) -> bytes:
+        return zlib.decompress(self.stored) if self.flags & COMPRESSED else self.stored
 
     def encoded(self) -> bytes:
         """As it stands in the file."""
@@ -141,8 +144,11 @@ class Record:
         return FRAME.pack(MARKER, self.kind, self.flags, len(self.stored), crc) + self.stored
 
 
-def encode_record(kind: int, payload: Mapping[str, Any], flags: int = 0) -> bytes:
-    body = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+def encode_record(kind: int, payload: Mapping[str, Any]) -> bytes:
+    return _framed(kind, json.dumps(payload, separators=(",", ":"), allow_nan=False).encode())
+
+
+def _framed(kind: int, body: bytes, flags: int = 0) -> bytes:
     if len(body) >= COMPRESS_FROM_BYTES:
         body, flags = _compressed(body), flags | COMPRESSED
     return FRAME.pack(MARKER, kind, flags, len(body), _crc(kind, flags, body)) + body
@@ -157,7 +163,7 @@ def _compressed(body: bytes) -> bytes:
 
 def encode_batch(batch: Batch) -> bytes:
     ends = any(snapshot.kind == "generation_end" for snapshot in batch.snapshots)
-    return encode_record(BATCH, batch_to_wire(batch), GENERATION_END if ends else 0)
+    return _framed(BATCH, batch_to_bytes(batch), GENERATION_END if ends else 0)
 
 
 def encode_header(

@@ -18,14 +18,14 @@ import os
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ..runtime.file_descriptor import Descriptor
-from ..snapshot import Batch, Snapshot, batch_from_wire, sequences_of
+from ..snapshot import Batch, Snapshot
 from .batching import SNAPSHOTS_PER_RECORD
 from .spool_format import BATCH, MAGIC, Record, encode_batch, is_live, read_open
 
@@ -74,42 +74,39 @@ class Contents:
         if record.kind != BATCH:
             self.records.append(0)
             return
-        payload = record.payload()
-        sequences = sequences_of(payload)
-        count = len(sequences)
+        batch = record.batch()
+        count = len(batch.snapshots)
         self.records.append(count)
         if not count:
             return
-        columns = payload["columns"]
-        resident = columns["series"].get("process.rss_bytes") or [None] * count
-        marked = self._marked(payload)
-        for i, sequence in enumerate(sequences):
-            standing = marked.get(sequence, _STANDING.get(columns["kind"][i], LASTING))
+        for snapshot in batch.snapshots:
+            standing = self._standing(snapshot)
             self.standings.append(standing if self.standings else FIXED)
-            self.sequences.append(sequence)
+            self.sequences.append(snapshot.sequence)
             self.sizes.append((record.end - record.start) // count)
-            self.resident.append(resident[i] or 0)
-            self.groups.append(self._group(columns["phase"][i]))
+            self.resident.append(snapshot.samples.get("process.rss_bytes", 0))
+            self.groups.append(self._group(snapshot.phase))
         self.sent += count if sent else 0
-        self._trial.add(payload, record.end - record.start, self.sizes)
+        self._trial.add(batch, record.end - record.start, self.sizes)
 
     def _group(self, phase: str | None) -> int:
         if phase not in self._phases and len(self._phases) >= GROUPS_LIMIT:
             return 0
         return self._phases.setdefault(phase, len(self._phases))
 
-    def _marked(self, payload: Mapping[str, Any]) -> dict[int, int]:
-        """Sequence number -> standing, of those with more than samples."""
-        found = {row["sequence"]: LASTING for row in (*payload["holders"], *payload["census"])}
-        for event in payload["events"]:
-            if event["kind"] in DECLARATIONS:
-                key = hash((event["kind"], event["name"], repr(event["data"])))
+    def _standing(self, snapshot: Snapshot) -> int:
+        found = _STANDING.get(snapshot.kind, LASTING)
+        if snapshot.holders or snapshot.census is not None:
+            found = LASTING
+        for event in snapshot.events:
+            if event.kind in DECLARATIONS:
+                key = hash((event.kind, event.name, repr(event.data)))
                 # Loops tend to declare the same in every generation.
                 if key not in self._declared:
                     self._declared.add(key)
-                    found[event["sequence"]] = FIXED
-            elif event["kind"] not in ROUTINE:
-                found.setdefault(event["sequence"], LASTING)
+                    found = FIXED
+            elif event.kind not in ROUTINE and found != FIXED:
+                found = LASTING
         return found
 
 
@@ -121,14 +118,14 @@ class _Trial:
         self._ratio = 1.0
         self._batches: list[Batch] = []
 
-    def add(self, payload: Mapping[str, Any], stored: int, sizes: array[int]) -> None:
+    def add(self, batch: Batch, stored: int, sizes: array[int]) -> None:
         self._stored += stored
         if self._stretches % TRIED_STRETCHES == 0:
-            self._batches.append(batch_from_wire(payload))
+            self._batches.append(batch)
         if len(sizes) - self._begin < SNAPSHOTS_PER_RECORD and self._stored < MERGED_BYTES:
             return
         if self._batches:
-            together = tuple(s for batch in self._batches for s in batch.snapshots)
+            together = tuple(s for each in self._batches for s in each.snapshots)
             encoded = encode_batch(replace(self._batches[-1], snapshots=together))
             self._ratio = min(1.0, len(encoded) / self._stored)
             self._batches.clear()

@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 import zstandard
 
 from leakline.core.environment import masked
-from leakline.snapshot import WIRE_VERSION, ProcessIdentity
+from leakline.snapshot import JSON_VERSION, MAGIC, PREFIX, WIRE_VERSION, ProcessIdentity
 
 from ..errors import InvalidField, Malformed, TooLarge, Unsupported
 from ..limits import (
@@ -40,7 +40,6 @@ from ..limits import (
     MAX_TIME_SECONDS,
     MAX_WINDOW_BYTES,
 )
-from ..store import native_module
 from ..store.details import LINES_KEPT
 from ..store.ingest import wire_types
 from ..store.ingest.incoming_batch import (
@@ -51,12 +50,11 @@ from ..store.ingest.incoming_batch import (
     Rows,
     of_lists,
     of_rows,
-    series_of,
 )
+from ..store.series.chunk_codec import Array
 from ..text_cleaning import all_without_control, may_steer
 
-# Below it, checking whether a series is constant costs more than reading it.
-MIN_FOR_CONSTANT: Final = 48
+NUMBER_BYTES: Final = 8
 # Inflated at a time.
 PIECE_BYTES: Final = 256 * 1024
 
@@ -130,21 +128,15 @@ def too_large(limit_bytes: int, what: str) -> TooLarge:
 
 
 def check(run_id: str, body: bytes, received_at: float) -> Incoming:
-    """The batch in ``body``, inflated JSON. Raises Malformed or InvalidField."""
-    if may_steer(body):
-        # Checked again after it: a name of nothing but control characters is no name.
-        cleaned = all_without_control(msgspec.to_builtins(_decode(body)))
-        body = wire_types.encode(cleaned)
-    found = _plain(body)
-    if found is None:
-        whole = _decode(body)
-        found = whole, _columns(whole)
-        _check_series(found[1])
-    batch, columns = found
+    """Return the batch in ``body``, inflated, of either version. Raises Malformed or InvalidField."""
+    batch: wire_types.Envelope
+    sent: _Sent | None
+    batch, columns, sent = _binary(body) if body.startswith(MAGIC) else _json(body)
     count = len(columns)
+    _check_rows(columns.integers, sent)
+    _check_rows(columns.floats, sent)
     if len(batch.lost) > MAX_LOST_REASONS:
         raise InvalidField("lost", len(batch.lost), f"at most {MAX_LOST_REASONS} reasons")
-    details = _details(batch, count)
     who = batch.process
     return Incoming(
         run_id=run_id,
@@ -152,101 +144,107 @@ def check(run_id: str, body: bytes, received_at: float) -> Incoming:
         first_sequence=batch.first_sequence,
         count=count,
         columns=columns,
-        details=details,
+        details=_details(batch, count),
         lost=batch.lost,
         received_at=received_at,
         size_bytes=max(len(body), columns.nbytes),
     )
 
 
-class SeriesRead(NamedTuple):
-    """The series of a batch by kind, as in `BatchColumns`; no number is below ``low`` or above ``high``."""
-
-    constant: dict[str, int]
-    whole: Rows
-    holed: Rows
-    floats: Rows
-    low: float
-    high: float
+# Returns the number of a series (its name, the snapshot) as JSON has it: an integer is one among floats too.
+_Sent = Callable[[str, int], Any]
 
 
-def read_series(series: bytes | msgspec.Raw, count: int) -> SeriesRead | None:
-    """Read a JSON object of lists of ``count`` numbers natively; None if anything in it is not plain.
-
-    Plain are lists of integers and nulls, or of floats and nulls, within the bounds that hold for every series, each
-    under a name of its own. Everything else is decoded value by value, which accepts the same and names what is wrong.
-    """
-    module = native_module.native()
-    assert module is not None
-    found = module.read_columns(series, count, MIN_FOR_CONSTANT)
-    if found is None:
-        return None
-    constant, whole, whole_table, holed, holed_table, floats, float_table, low, high = found
-    return SeriesRead(
-        constant,
-        _rows(whole, whole_table, _INTEGER, count),
-        _rows(holed, holed_table, _INTEGER, count),
-        _rows(floats, float_table, _FLOAT, count),
-        low,
-        high,
+def _binary(body: bytes) -> tuple[wire_types.Head, BatchColumns, None]:
+    """Decode a batch of version 2. Every length is checked before anything is made of it."""
+    start = PREFIX.size + (PREFIX.unpack_from(body)[1] if len(body) >= PREFIX.size else 0)
+    head: wire_types.Head = _decode(body[PREFIX.size : start], wire_types.decode_head, WIRE_VERSION)
+    count, series = head.count, len(head.integers) + len(head.floats)
+    _check_count(count)
+    _check_series_count(series)
+    for name in ("generation", "phase", "label", "kind"):
+        _check_length(name, getattr(head, name), count)
+    if len({*head.integers, *head.floats}) < series:
+        raise InvalidField("integers", None, "the name of a series occurs twice")
+    expected = NUMBER_BYTES * count * (2 + series)
+    if len(body) - start != expected:
+        raise Malformed(
+            "malformed_batch",
+            f"{len(body) - start} bytes follow the head, but {count} snapshots of {series} series are {expected}",
+        )
+    # A copy, so that the body is not kept.
+    numbers = np.ndarray((2 + series, count), "<i8", body, start).astype(np.int64)
+    middle = 2 + len(head.integers)
+    times, integers, floats = numbers[:2], numbers[2:middle], numbers[middle:].view(np.float64)
+    times = times.view(np.float64)
+    _check_times(times)
+    columns = BatchColumns(
+        times[0],
+        times[1],
+        head.generation,
+        head.phase,
+        head.label,
+        head.kind,
+        Rows(head.integers, integers),
+        Rows(head.floats, floats),
     )
+    return head, columns, None
 
 
-_INTEGER: Final = np.dtype(np.int64)
-_FLOAT: Final = np.dtype(np.float64)
+def _json(body: bytes) -> tuple[wire_types.Batch, BatchColumns, _Sent]:
+    """Decode a batch of version 1: columns with count, or rows."""
+    batch: wire_types.Batch = _decode(body, wire_types.decode_batch, JSON_VERSION)
+    columns, rows = batch.columns, batch.snapshots
+    if rows is not None and columns is None:
+        _check_count(len(rows))
+        names: set[str] = set()
+        for row in rows:
+            names.update(row.series)
+            # Before anything is made of them: each of 200 snapshots may have a thousand of its own.
+            _check_series_count(len(names))
+        return batch, of_rows(rows), lambda name, i: rows[i].series[name]
+    if columns is None or rows is not None:
+        raise InvalidField("columns", None, "send either columns with count, or snapshots")
+    count = len(columns.time) if batch.count is None else batch.count
+    _check_count(count)
+    _check_series_count(len(columns.series))
+    nothing = [None] * count
+    columns.monotonic = columns.monotonic or list(columns.time)
+    columns.generation = columns.generation or list(nothing)
+    columns.phase = columns.phase or list(nothing)
+    columns.label = columns.label or list(nothing)
+    for name in ("time", "monotonic", "generation", "phase", "label", "kind"):
+        if (values := getattr(columns, name)) is not None:
+            _check_length(f"columns.{name}", values, count)
+    for name, values in columns.series.items():
+        _check_length(f"columns.series.{name}", values, count)
+    return batch, of_lists(columns), lambda name, i: columns.series[name][i]
 
 
-def _rows(names: list[str], table: bytes, dtype: np.dtype[Any], count: int) -> Rows:
-    return Rows(names, np.ndarray((len(names), count), dtype, table))
+Envelope = TypeVar("Envelope", bound=wire_types.Envelope)
 
 
-def _plain(body: bytes) -> tuple[wire_types.Envelope, BatchColumns] | None:
-    """Return a complete and valid batch, as our own clients send; None for others, or without the native module."""
-    if native_module.native() is None:
-        return None
+def _decode(text: bytes, decode: Callable[[bytes], Envelope], version: int) -> Envelope:
+    """Decode JSON without control characters."""
+    if may_steer(text):
+        # Checked again after it: a name of nothing but control characters is no name.
+        cleaned = all_without_control(msgspec.to_builtins(_typed(text, decode, version)))
+        text = wire_types.encode(cleaned)
+    return _typed(text, decode, version)
+
+
+def _typed(text: bytes, decode: Callable[[bytes], Envelope], version: int) -> Envelope:
     try:
-        batch = wire_types.decode_plain(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    columns = batch.columns
-    count = len(columns.time)
-    sizes = {
-        len(columns.monotonic), len(columns.generation), len(columns.phase), len(columns.label), len(columns.kind),
-        count if batch.count is None else batch.count,
-    }  # fmt: skip
-    if batch.version != WIRE_VERSION or sizes != {count} or not 0 < count <= MAX_SNAPSHOTS:
-        return None
-    found = read_series(columns.series, count)
-    if found is None:
-        return None
-    checked = BatchColumns(
-        np.array(columns.time, np.float64),
-        np.array(columns.monotonic, np.float64),
-        columns.generation,
-        columns.phase,
-        columns.label,
-        columns.kind,
-        found.whole,
-        found.holed,
-        found.floats,
-        found.constant,
-    )
-    _check_series(checked, found.low, found.high)
-    return batch, checked
-
-
-def _decode(body: bytes) -> wire_types.Batch:
-    try:
-        batch = wire_types.decode_batch(body)
+        batch = decode(text)
     except msgspec.ValidationError as error:
-        raise _explain(body, str(error)) from error
+        raise _explain(text, str(error), version) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        hint = "; JSON has no NaN or Infinity, send null" if _has_no_number(body) else ""
+        hint = "; JSON has no NaN or Infinity, send null" if _has_no_number(text) else ""
         raise Malformed("malformed_json", f"the body is not JSON: {error}{hint}") from error
     except RecursionError as error:
         raise too_deep(MAX_DEPTH) from error
-    if batch.version != WIRE_VERSION:
-        raise _wrong_version(batch.version)
+    if batch.version != version:
+        raise _wrong_version(batch.version, version)
     return batch
 
 
@@ -258,120 +256,82 @@ def _has_no_number(body: bytes) -> bool:
     return (b"NaN" in body or b"Infinity" in body) and _NOT_JSON.search(body) is not None
 
 
-def _columns(batch: wire_types.Batch) -> BatchColumns:
-    """The columns of either form."""
-    if (batch.columns is None) == (batch.snapshots is None):
-        raise InvalidField("columns", None, "send either columns with count, or snapshots")
-    if batch.snapshots is not None:
-        _check_count(len(batch.snapshots))
-        return _of_rows(batch.snapshots)
-    columns = batch.columns
-    assert columns is not None
-    count = len(columns.time) if batch.count is None else batch.count
-    _check_count(count)
-    nothing = [None] * count
-    columns.monotonic = columns.monotonic or list(columns.time)
-    columns.generation = columns.generation or list(nothing)
-    columns.phase = columns.phase or list(nothing)
-    columns.label = columns.label or list(nothing)
-    for name in ("time", "monotonic", "generation", "phase", "label", "kind"):
-        values = getattr(columns, name)
-        if values is not None and len(values) != count:
-            raise InvalidField(f"columns.{name}", len(values), f"must have count={count} entries")
-    for name, values in columns.series.items():
-        if len(values) != count:
-            raise InvalidField(
-                f"columns.series.{name}", len(values), f"must have count={count} entries"
-            )
-    return _arrays(columns)
-
-
-def _arrays(columns: wire_types.Columns) -> BatchColumns:
-    found = of_lists(columns)
-    for name in found.floats.names:
-        _check_sizes(name, columns.series[name])
-    return found
-
-
-def _of_rows(rows: Sequence[wire_types.Row]) -> BatchColumns:
-    names: set[str] = set()
-    for row in rows:
-        names.update(row.series)
-        # Before anything is made of them: each of 200 snapshots may have a thousand of its own.
-        if len(names) > MAX_BATCH_SERIES:
-            raise _too_many_series(len(names))
-    series = series_of(rows)
-    found = of_rows(rows, series)
-    for name in found.floats.names:
-        _check_sizes(name, series[name].values, series[name].at)
-    return found
-
-
 def _check_count(count: int) -> None:
     if count > MAX_SNAPSHOTS:
         raise InvalidField("count", count, f"at most {MAX_SNAPSHOTS} snapshots in one batch")
 
 
-def _too_many_series(count: int) -> InvalidField:
-    return InvalidField("columns.series", count, f"at most {MAX_BATCH_SERIES} series in one batch")
+def _check_series_count(count: int) -> None:
+    if count > MAX_BATCH_SERIES:
+        raise InvalidField(
+            "columns.series", count, f"at most {MAX_BATCH_SERIES} series in one batch"
+        )
 
 
-def _check_series(columns: BatchColumns, low: float = -math.inf, high: float = math.inf) -> None:
-    """Of columns with no number below ``low`` or above ``high``: most need no look at each of them."""
-    tables = (columns.whole, columns.holed, columns.floats)
-    series = len(columns.constant) + sum(len(rows.names) for rows in tables)
-    if series > MAX_BATCH_SERIES:
-        raise _too_many_series(series)
-    if low < 0:
-        for name, value in columns.constant.items():
-            if value < 0:
-                _check_not_negative(name, value)
-        for rows in tables:
-            if len(rows.names) and len(columns):
-                _check_rows(rows)
-    if high > MAX_RSS_BYTES:
-        _check_resident(columns)
+def _check_length(field: str, values: Sequence[Any], count: int) -> None:
+    if len(values) != count:
+        raise InvalidField(field, len(values), f"must have count={count} entries")
 
 
-def _check_resident(columns: BatchColumns) -> None:
-    resident = columns.numbers("process.rss_bytes")
-    if resident is not None and len(columns) and resident.values.max() > MAX_RSS_BYTES:
-        most = resident.values.max().item()
-        raise InvalidField("columns.series.process.rss_bytes", most, "is more than 64 TiB")
+def _unsigned(values: Array) -> Array:
+    """Return the bytes of the numbers as whole ones: what is negative or missing is larger than any other number."""
+    return values.view(np.uint64)
 
 
-def _check_rows(rows: Rows) -> None:
-    values = rows.values
-    suspicious = values < 0
-    if rows.values.dtype.kind == "i":
-        suspicious &= values != NOT_THERE
-    if suspicious.any():
-        for at in np.flatnonzero(suspicious.any(axis=1)).tolist():
-            of_one = values[at]
-            _check_not_negative(rows.names[at], of_one[suspicious[at]].min().item())
+_MAX_TIME: Final = int(_unsigned(np.array(MAX_TIME_SECONDS, np.float64)))
+_MAX_RSS: Final = {
+    kind: int(_unsigned(np.array(MAX_RSS_BYTES, kind))) for kind in (np.int64, np.float64)
+}
 
 
-def _check_not_negative(name: str, lowest: float) -> None:
-    if _counts(name):
-        raise InvalidField(f"columns.series.{name}", lowest, "must not be negative")
+def _check_times(times: Array) -> None:
+    """Check time and monotonic, in rows."""
+    for row, at in zip(*(_unsigned(times) > _MAX_TIME).nonzero(), strict=True):
+        must = f"must be seconds between 0 and {MAX_TIME_SECONDS:g}"
+        where = f"{('time', 'monotonic')[row]}[{at}]"
+        raise InvalidField(where, repr(times[row, at].item()), must)
+
+
+def _check_rows(rows: Rows, sent: _Sent | None) -> None:
+    values, numbers = rows.values, _unsigned(rows.values)
+    most = _MAX_RSS[values.dtype.type]
+    # The functions cost half of what the methods of an array do in a small batch.
+    if not values.size or np.maximum.reduce(numbers, None) <= most:
+        return
+    missing = values == NOT_THERE if values.dtype.kind == "i" else np.isnan(values)
+    odd = np.logical_or.reduce((numbers > most) ^ missing, 1).nonzero()[0].tolist()
+    if not odd:
+        return
+    values = np.where(missing.take(odd, 0), 0, values.take(odd, 0))
+    ranges = np.minimum.reduce(values, 1).tolist(), np.maximum.reduce(values, 1).tolist()
+    for at, row, low, high in zip(odd, values, *ranges, strict=True):
+        name = rows.names[at]
+        if not -MAX_FLOAT <= low <= high <= MAX_FLOAT:
+            _check_sizes(name, row, sent)
+        if low < 0 and _counts(name):
+            raise InvalidField(f"columns.series.{name}", low, "must not be negative")
+        if high > MAX_RSS_BYTES and name == "process.rss_bytes":
+            raise InvalidField(f"columns.series.{name}", high, "is more than 64 TiB")
+
+
+def _check_sizes(name: str, row: Array, sent: _Sent | None) -> None:
+    whole = row.dtype.kind == "i" or _BYTES_OR_COUNT.fullmatch(name) is not None
+    limit, sizes = MAX_INTEGER if whole else MAX_FLOAT, np.abs(row)
+    over = sizes > limit
+    if not whole and sent is None:
+        # Among doubles, a whole one of this size may have been an integer.
+        over &= (sizes > MAX_INTEGER) | (row != np.trunc(row))
+    for i in over.nonzero()[0].tolist():
+        value = row[i].item() if sent is None else sent(name, i)
+        if not isinstance(value, int) or abs(value) > MAX_INTEGER:
+            shown = value if math.isfinite(value) else repr(value)
+            where = f"columns.series.{name}[{i}]"
+            raise InvalidField(where, shown, f"must lie between -{limit:g} and {limit:g}")
 
 
 @lru_cache(maxsize=10_000)
 def _counts(name: str) -> bool:
     return _COUNTS.fullmatch(name) is not None
-
-
-def _check_sizes(name: str, values: Sequence[Any], at: Sequence[int] | None = None) -> None:
-    """Of values decoded one by one, ``at`` these snapshots. Integers were bounded then."""
-    present = [v for v in values if v is not None]
-    if not present or (min(present) >= -MAX_FLOAT and max(present) <= MAX_FLOAT):
-        return
-    whole = _BYTES_OR_COUNT.fullmatch(name) is not None
-    for i, value in enumerate(values):
-        limit = MAX_INTEGER if whole or isinstance(value, int) else MAX_FLOAT
-        if value is not None and abs(value) > limit:
-            where = f"columns.series.{name}[{i if at is None else at[i]}]"
-            raise InvalidField(where, value, f"must lie between -{limit:g} and {limit:g}")
 
 
 def _details(batch: wire_types.Envelope, count: int) -> dict[DetailKind, Sequence[Any]]:
@@ -501,11 +461,12 @@ def too_deep(limit: int) -> Malformed:
     return Malformed("too_deep", f"the body nests deeper than {limit} levels")
 
 
-def _wrong_version(version: Any) -> InvalidField:
-    return InvalidField("version", version, f"this server reads version {WIRE_VERSION}")
+def _wrong_version(version: Any, reads: int) -> InvalidField:
+    what = "JSON" if reads == JSON_VERSION else "this content type"
+    return InvalidField("version", version, f"this server reads version {reads} of {what}")
 
 
-def _explain(body: bytes, message: str) -> InvalidField | Malformed:
+def _explain(body: bytes, message: str, version: int) -> InvalidField | Malformed:
     """The field and value behind a message of msgspec, which reports a path but neither keys nor values."""
     try:
         loose = msgspec.json.decode(body)
@@ -513,8 +474,8 @@ def _explain(body: bytes, message: str) -> InvalidField | Malformed:
         return Malformed("malformed_json", f"the body is not JSON: {error}")
     except RecursionError:
         return too_deep(MAX_DEPTH)
-    if isinstance(loose, dict) and loose.get("version", WIRE_VERSION) != WIRE_VERSION:
-        return _wrong_version(loose["version"])
+    if isinstance(loose, dict) and loose.get("version", version) != version:
+        return _wrong_version(loose["version"], version)
     why, path = _parts(message)
     field, value = "", loose
     for step in path:

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 SETTING: Final = "LEAKLINE_NATIVE"
-# The constant of the same name in `columns.c`.
-INTERFACE: Final = 2
+# The constant of the same name in `tables.c`.
+INTERFACE: Final = 3
 _NAME: Final = "leakline_server._native"
 
 

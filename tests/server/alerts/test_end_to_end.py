@@ -15,8 +15,9 @@ from urllib.parse import urlencode
 import pytest
 from sqlalchemy import Engine, select
 from standardwebhooks import Webhook as Verifier
+from tests.json_batches import batch_to_wire
 
-from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
+from leakline.snapshot import Batch, ProcessIdentity, Snapshot
 from leakline_server.alerts.rules.rule_fields import RuleChanges
 from leakline_server.alerts.rules.rule_presets import PRESETS, SETS
 from leakline_server.alerts.sending.signing import make_secret

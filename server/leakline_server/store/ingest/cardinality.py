@@ -118,7 +118,7 @@ def _with(
     total = np.clip(total, -float(MAX_INTEGER), float(MAX_INTEGER))
     if whole:
         values: Any = np.where(there, total.astype(np.int64), NOT_THERE)
-        return replace(columns, holed=_and_row(columns.holed, name, values))
+        return replace(columns, integers=_and_row(columns.integers, name, values))
     values = np.where(there, total, np.nan)
     return replace(columns, floats=_and_row(columns.floats, name, values))
 

@@ -1,7 +1,7 @@
 """The shapes that come over the wire, as msgspec types: decoding one is checking it.
 
-`snapshot.py` of the client describes the format. Shapes and ranges of single values are checked here, in C; what
-spans several fields is checked in `ingest.py`.
+`snapshot.py` of the client describes the format. Shapes and ranges of single values are checked here, in C; columns of
+numbers and what spans several fields are checked in `ingest/decode.py`.
 """
 
 from __future__ import annotations
@@ -117,29 +117,24 @@ class Envelope(Struct, kw_only=True):
 
 
 class Batch(Envelope, kw_only=True):
-    """The body of ``POST /api/v1/runs/{run}/batches``: ``columns`` with ``count``, or ``snapshots``."""
+    """A batch of version 1, the JSON body of ``POST /api/v1/runs/{run}/batches``: ``columns`` with ``count``, or
+    ``snapshots``.
+    """
 
     columns: Columns | None = None
     snapshots: list[Row] | None = None
 
 
-class PlainColumns(Struct):
-    """As `Columns`, with nothing left out; the series are valid JSON of any kind, which `ingest.read_series` reads."""
+class Head(Envelope, kw_only=True):
+    """The head of a batch of version 2: everything but its columns of numbers."""
 
-    time: list[Seconds]
-    monotonic: list[Seconds]
+    count: Count
     generation: list[Integer | None]
     phase: list[Label | None]
     label: list[Label | None]
     kind: list[Kind]
-    series: msgspec.Raw
-
-
-class PlainBatch(Envelope, kw_only=True):
-    """As `Batch`, for what our own clients send."""
-
-    columns: PlainColumns
-    snapshots: None = None
+    integers: list[Name] = field(default_factory=list)
+    floats: list[Name] = field(default_factory=list)
 
 
 class StoredBody(Struct):
@@ -149,7 +144,7 @@ class StoredBody(Struct):
 
 
 decode_batch: Final = msgspec.json.Decoder(Batch).decode
-decode_plain: Final = msgspec.json.Decoder(PlainBatch).decode
+decode_head: Final = msgspec.json.Decoder(Head).decode
 decode_stored: Final = msgspec.json.Decoder(StoredBody).decode
 encode: Final = msgspec.json.Encoder().encode
 
@@ -157,7 +152,3 @@ encode: Final = msgspec.json.Encoder().encode
 def kind_of(phase: str | None) -> Kind:
     """What a snapshot stands for when its sender did not say."""
     return "phase_end" if phase else "manual"
-
-
-def kinds_of(columns: Columns) -> list[Kind]:
-    return columns.kind or [kind_of(phase) for phase in columns.phase]

@@ -44,8 +44,6 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from ..native_module import native
-
 WIDTH_CONSTANT: Final = 0
 WIDTH_FLOAT: Final = 9
 WIDTH_TEXT: Final = 10
@@ -162,18 +160,11 @@ def numbers(values: Sequence[int | float | None]) -> Numbers:
 
 
 def texts(values: Sequence[str | None]) -> Texts:
-    index = np.empty(len(values), np.int32)
-    numbered: dict[str | None, int] = {}
-    module = native()
-    if module is not None:
-        module.number_texts(values, numbered, index)
-    else:
-        found = dict.fromkeys(values)
-        found.pop(None, None)
-        numbered = dict(zip(found, range(len(found)), strict=True))
-        numbered_or_null = numbered | {None: -1}
-        index[:] = np.fromiter(map(numbered_or_null.__getitem__, values), np.int32, len(values))
-    return Texts(cast(tuple[str, ...], tuple(numbered)), index)
+    names = dict.fromkeys(values)
+    names.pop(None, None)
+    numbered = dict(zip(names, range(len(names)), strict=True)) | {None: -1}
+    index = np.fromiter(map(numbered.__getitem__, values), np.int32, len(values))
+    return Texts(cast(tuple[str, ...], tuple(names)), index)
 
 
 @lru_cache(maxsize=16)
@@ -350,11 +341,6 @@ def _floats(values: Array, *, tight: bool) -> tuple[int, int, bytes]:
 
 def _decimals(values: Array) -> tuple[int, Array | None]:
     """How few decimals they have, and the values without their point; (-1, None) where they have more."""
-    module = native()
-    if module is not None:
-        whole = np.empty(len(values), np.int64)
-        decimals = module.scaled_floats(np.ascontiguousarray(values), whole)
-        return decimals, None if decimals < 0 else whole
     for decimals in range(MAX_DECIMALS + 1):
         power = 10.0**decimals
         scaled = np.rint(values * power)

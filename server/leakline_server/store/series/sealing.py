@@ -94,11 +94,9 @@ def chunks_of(
 
 def _names(bodies: Sequence[Body]) -> tuple[Array, Array]:
     """The numbers of all series, ascending; and of those of which some batch has floats."""
-    forms = [body.packed for body in bodies]
     # Most batches have the same series.
-    floats = {form.floats for form in forms}
-    others = {ids for form in forms for ids in (form.constant, form.whole, form.holed)}
-    return _unique(others | floats), _unique(floats)
+    floats = {body.float_ids for body in bodies}
+    return _unique(floats | {body.integer_ids for body in bodies}), _unique(floats)
 
 
 def _unique(packed: Collection[bytes]) -> Array:
@@ -144,16 +142,10 @@ class _Table:
     def __init__(self, bodies: Sequence[Body], ids: Array, floats: Array) -> None:
         self.ids = ids
         self._float_ids = np.intersect1d(ids, floats)
-        count = sum(body.packed.count for body in bodies)
-        self.values = np.full((len(ids), count), NOT_THERE)
-        self._floats = np.full((len(self._float_ids), count), np.nan)
-        fill = _fill_in_numpy if native() is None else _fill
-        at = 0
-        for body in bodies:
-            fill(self.values, ids, at, body, floats=False)
-            if len(self._floats):
-                fill(self._floats, self._float_ids, at, body, floats=True)
-            at += body.packed.count
+        parts = [(body.integer_ids, body.integers) for body in bodies]
+        self.values = _joined(parts, ids, np.int64(NOT_THERE))
+        parts = [(body.float_ids, body.floats) for body in bodies] if len(floats) else []
+        self._floats = _joined(parts, self._float_ids, np.float64("nan"))
 
     def column(self, row: int) -> Numbers:
         values = self.values[row]
@@ -170,27 +162,29 @@ class _Table:
         return Numbers(np.where(present, values, 0), present)
 
 
-def _fill(table: Array, ids: Array, start: int, body: Body, *, floats: bool) -> None:
-    """The entries of a batch into the rows of these series, from ``start`` on."""
-    form, module = body.packed, native()
-    assert module is not None
-    if floats:
-        module.fill_table(
-            table, ids, start, form.count, b"", b"", b"", b"", 1, b"", form.floats, form.float_values
-        )  # fmt: skip
-    else:
-        module.fill_table(
-            table, ids, start, form.count, form.constant, form.constants, form.whole, form.firsts, form.width,
-            form.steps, form.holed, form.holed_values,
-        )  # fmt: skip
+def _joined(parts: Sequence[tuple[bytes, Array]], ids: Array, nothing: Any) -> Array:
+    """One row for each of ``ids``, of the tables of batches one after the other; ``nothing`` where one has no such row.
 
-
-def _fill_in_numpy(table: Array, ids: Array, start: int, body: Body, *, floats: bool) -> None:
-    for names, values in body.tables[3:] if floats else body.tables[:3]:
-        if len(names):
-            rows = np.minimum(np.searchsorted(ids, names), len(ids) - 1)
-            wanted = ids[rows] == names
-            table[rows[wanted], start : start + len(body)] = values[wanted]
+    Each part: the numbers of its series, packed, and their values. Those with the same series are joined at once.
+    """
+    alike: dict[bytes, list[int]] = {}
+    for i, (packed, _) in enumerate(parts):
+        alike.setdefault(packed, []).append(i)
+    counts = np.array([values.shape[1] for _, values in parts], np.int64)
+    starts = np.cumsum(counts) - counts
+    table: Array = np.full((len(ids), counts.sum()), nothing)
+    for packed, those in alike.items():
+        names = np.frombuffer(packed, "<u4")
+        wanted = np.flatnonzero(np.isin(names, ids))
+        rows = np.searchsorted(ids, names[wanted])
+        some = len(wanted) < len(names)
+        values = [parts[i][1][wanted] if some else parts[i][1] for i in those]
+        if len(alike) == 1:
+            table[rows] = np.concatenate(values, axis=1)
+        else:
+            columns = [np.arange(starts[i], starts[i] + counts[i]) for i in those]
+            table[rows[:, None], np.concatenate(columns)] = np.concatenate(values, axis=1)
+    return table
 
 
 # first, last, min, max, width, payload, records of the pieces

@@ -17,6 +17,8 @@ import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
+from leakline.snapshot import CONTENT_TYPE
+
 from ...errors import (
     Conflict,
     RequestRefused,
@@ -194,7 +196,7 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
     )
     error = {"$ref": "#/components/schemas/Error"}
     refusals = {
-        "400": "not JSON, damaged compression, or a body that did not arrive",
+        "400": "not JSON, lengths that do not fit, damaged compression, or a body that did not arrive",
         "401": "no token where the server asks for one, or one that is not valid (any more)",
         "403": "a token that adds nothing, or a page of an origin that may not",
         "404": "no such run, or one of a project that the token does not add to",
@@ -211,10 +213,17 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
         "tags": ["runs"],
         "summary": "Add snapshots to a run",
         "description": "Idempotent by (process instance, sequence number): what is stored already counts 0, an "
-        "overlap is trimmed. The answer comes after the snapshots are durable. Columns with count, or rows in "
-        "snapshots; gzip or zstd by Content-Encoding.",
+        "overlap is trimmed. The answer comes after the snapshots are durable. JSON has columns with count, or rows in "
+        "snapshots; the docstring of leakline.snapshot describes the binary form that the Python client sends. gzip or "
+        "zstd by Content-Encoding.",
         "parameters": [{"name": "run", "in": "path", "required": True, "schema": {"type": "string"}}],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": root}}},
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": root},
+                CONTENT_TYPE: {"schema": {"type": "string", "format": "binary"}},
+            },
+        },
         "responses": {
             "200": {
                 "description": "stored",

@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import msgspec
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from leakline.snapshot import Batch, Snapshot, batch_to_wire
+from leakline.snapshot import Batch, Snapshot, batch_to_bytes
 from leakline.transport.batching import consecutive, within
 
 from ...errors import (
@@ -234,8 +233,8 @@ def _checked(
     checked = []
     for part in within(numbered):
         for few in consecutive(part):
-            wire = batch_to_wire(Batch(resource.process, few))
-            batch = decode.check(resource.header.id, msgspec.json.encode(wire), time.time())
+            body = batch_to_bytes(Batch(resource.process, few))
+            batch = decode.check(resource.header.id, body, time.time())
             # The run may have been removed, and begun again in another project.
             batch = replace(batch, project=resource.header.project, browser=calling.get().browser)
             checked.append((few, batch))
