@@ -26,7 +26,7 @@ from tests.leaks.scoring import (
 )
 
 from leakline.analysis.results import Kind, Status
-from leakline.cli.planted_leak import leads_through
+from leakline.cli.commands.drill import leads_through
 
 BY_NAME = {case.name: case for case in CASES}
 POPULATIONS = BY_NAME["past_populations"]

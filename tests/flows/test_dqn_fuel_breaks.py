@@ -26,7 +26,7 @@ from tests.flows.conftest import (
 from tests.leaks.catalogue import EXAMPLES
 from tests.leaks.scoring import score, told
 
-from leakline.cli.planted_leak import RATE_TOLERANCE, START_TOLERANCE
+from leakline.cli.commands.drill import RATE_TOLERANCE, START_TOLERANCE
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = "dqn-fuel-breaks"

@@ -24,7 +24,7 @@ from tests.leaks.catalogue import EXAMPLES, MIB
 from tests.leaks.scoring import score, told
 
 from leakline.analysis.status import ACTIVE
-from leakline.cli.planted_leak import RATE_TOLERANCE, START_TOLERANCE
+from leakline.cli.commands.drill import RATE_TOLERANCE, START_TOLERANCE
 
 CASES: Final = EXAMPLES["erl_trading"]
 # One percent of what the training has resident without a leak; above it, rate and start must be right, too.

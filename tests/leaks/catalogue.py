@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from leakline.cli.planted_leak import PlantedLeak
+from leakline.cli.commands.drill import PlantedLeak
 
 PROGRAMS: Final = Path(__file__).with_name("programs")
 GENERATIONS: Final = 30

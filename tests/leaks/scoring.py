@@ -14,7 +14,7 @@ from typing import Final
 from tests.leaks.catalogue import GENERATIONS, Case, Planted
 
 from leakline.analysis.status import ACTIVE
-from leakline.cli.planted_leak import KEEPERS, PLACES, START_TOLERANCE, Json, rate_off
+from leakline.cli.commands.drill import KEEPERS, PLACES, START_TOLERANCE, Json, rate_off
 
 # What the figures count as close: a share of the growth, and of the leak's age.
 RATE_WITHIN: Final = 0.10

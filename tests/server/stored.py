@@ -23,7 +23,7 @@ from starlette.testclient import TestClient
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
 from leakline.analysis.run_history import RunHistory
-from leakline_server.alerts.incident_changes import incidents_after
+from leakline_server.alerts.incident_alerts import incidents_after
 from leakline_server.app import create_app
 from leakline_server.client_connections import Connection
 from leakline_server.config import Config

@@ -31,9 +31,9 @@ from leakline.snapshot import (
 from leakline_server.errors import InvalidField, RequestRefused
 from leakline_server.ingest import decode
 from leakline_server.limits import MAX_BATCH_SERIES, MAX_SNAPSHOTS
-from leakline_server.store import native_module
 from leakline_server.store.ingest import incoming_batch, wire_types
 from leakline_server.store.ingest.incoming_batch import NOT_THERE, BatchColumns, of_lists
+from leakline_server.store.series import sealing
 from leakline_server.store.series.chunk_codec import CorruptChunk, Numbers, compress, decompress
 
 integers = st.integers(-(2**53), 2**53)
@@ -221,24 +221,23 @@ def test_a_body_with_any_wrong_byte_is_taken_or_refused(data: st.DataObject) -> 
         taken(broken)
 
 
-def test_the_module_can_be_switched_off_and_says_so() -> None:
-    code = "from leakline_server.store.native_module import *; print(native(), why_not_native())"
+def test_the_native_module_can_be_switched_off() -> None:
+    code = "from leakline_server.store.series.sealing import native; print(native())"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "LEAKLINE_NATIVE": "0"},
         check=True, capture_output=True, text=True,
     )  # fmt: skip
-    assert done.stdout.strip() == "None LEAKLINE_NATIVE=0 switches it off"
+    assert done.stdout.strip() == "None"
 
 
-def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_native_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEAKLINE_NATIVE", raising=False)
     monkeypatch.setitem(sys.modules, "leakline_server._native", SimpleNamespace(interface=0))
-    native_module.forget()
+    sealing.native.cache_clear()
     try:
-        assert native_module.native() is None
-        assert "install leakline again" in str(native_module.why_not_native())
+        assert sealing.native() is None
     finally:
-        native_module.forget()
+        sealing.native.cache_clear()
 
 
 @settings(max_examples=50)

@@ -28,7 +28,7 @@ from tests.server.test_live_updates import Stream
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
-from leakline_server.alerts.incident_changes import incidents_after
+from leakline_server.alerts.incident_alerts import incidents_after
 from leakline_server.store import examinations, leases
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.examinations import ChangedMeanwhile, Examined

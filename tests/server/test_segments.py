@@ -22,7 +22,7 @@ from tests.server.stored import LATER, R1, count_of, engine_of, seal_all
 
 from leakline.snapshot import RunHeader
 from leakline_server.ingest.decode import check
-from leakline_server.store import details, native_module, snapshot_rows
+from leakline_server.store import details, snapshot_rows
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.ingest.incoming_batch import (
@@ -220,9 +220,7 @@ def test_a_frame_cannot_say_that_it_holds_more_than_its_bytes_can() -> None:
         decompress(said)
 
 
-without_native = pytest.mark.skipif(
-    native_module.native() is None, reason=f"no native module: {native_module.why_not_native()}"
-)
+without_native = pytest.mark.skipif(sealing.native() is None, reason="no native module")
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["compacted at once", "compacted later"])
@@ -392,7 +390,7 @@ def assert_other_lengths_are_refused(form: list[Any], columns: int) -> None:
 @contextlib.contextmanager
 def in_python() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native_module, "_loaded", lambda: (None, "not now"))
+        patch.setattr(sealing, "native", lambda: None)
         yield
 
 

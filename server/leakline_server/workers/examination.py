@@ -16,8 +16,7 @@ from leakline.analysis.incremental_cache import Kept
 from leakline.analysis.results import Verdict, to_json
 
 from ..alerts.alert_payload import ExaminedRun
-from ..alerts.incident_alerts import alerts_for
-from ..alerts.incident_changes import incidents_after, unmoved
+from ..alerts.incident_alerts import alerts_for, incidents_after, unmoved
 from ..alerts.rules.rule_alerts import alerts_of_rules, looks_at
 from ..alerts.run_alerts import end_alert, last_oom_alert, oom_alert
 from ..store import examinations

@@ -14,7 +14,9 @@ everything else that sealing does.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -39,7 +41,6 @@ from .. import details
 from ..engine import Many, writing
 from ..ingest.incoming_batch import NOT_THERE, Body, unpack
 from ..maintenance import corruption
-from ..native_module import native
 from ..runs.runs import STATES
 from ..schema import batches, chunks, runs, segments
 from . import chunk_codec
@@ -185,6 +186,25 @@ def _joined(parts: Sequence[tuple[bytes, Array]], ids: Array, nothing: Any) -> A
             columns = [np.arange(starts[i], starts[i] + counts[i]) for i in those]
             table[rows[:, None], np.concatenate(columns)] = np.concatenate(values, axis=1)
     return table
+
+
+# The constant of the same name in `tables.c`.
+INTERFACE: Final = 3
+
+
+@cache
+def native() -> Any | None:
+    """Return the part that is written in C (`server/native`): nothing but speed depends on it.
+
+    None where it was not built for this interpreter or these sources, or LEAKLINE_NATIVE is 0.
+    """
+    if os.environ.get("LEAKLINE_NATIVE", "1").strip() == "0":
+        return None
+    try:
+        module = importlib.import_module("leakline_server._native")
+    except ImportError:
+        return None
+    return module if getattr(module, "interface", None) == INTERFACE else None
 
 
 # first, last, min, max, width, payload, records of the pieces
