@@ -519,11 +519,40 @@ def test_a_server_that_is_killed_leaves_nobody_behind(
     eventually(lambda: not is_there(child))
 
 
-def test_what_people_say_during_an_examination_is_heard(examiner: Examiner, engine: Engine) -> None:
-    examined = Looking(engine)("r1")
-    said = Acknowledgement("ignored", "known", "suspected", "minor", NOW)
+def acknowledge(
+    engine: Engine, fingerprint: str, status: str = "suspected", at: float = NOW
+) -> None:
+    said = Acknowledgement("acknowledged", "known", status, "minor", at)
     with writing(engine) as connection:
-        incident_groups.say(connection, "p", "f1", said)
+        incident_groups.say(connection, "p", fingerprint, said)
+
+
+def test_what_people_say_of_a_leak_during_its_examination_is_heard(
+    examiner: Examiner, engine: Engine
+) -> None:
+    save_verdict(engine, verdict(finding()), NOW)
+    examined = Looking(engine)("r1")
+    acknowledge(engine, "of another run")
+    assert examinations.save(engine, examined) is not None
+    examined = Looking(engine)("r1")
+    acknowledge(engine, "f1")
     with pytest.raises(ChangedMeanwhile):
         examinations.save(engine, examined)
     assert examinations.save(engine, Looking(engine)("r1")) is not None
+
+
+def test_an_acknowledged_leak_that_becomes_critical_is_sent_at_once(
+    examiner: Examiner, engine: Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def examine(said: Verdict) -> None:
+        clock.now += 60.0
+        monkeypatch.setattr(analysis, "examine", lambda *_: said)
+        examiner.examine("r1")
+
+    confirmed = finding("confirmed")
+    examine(verdict(confirmed, status="confirmed"))
+    acknowledge(engine, "f1", "confirmed", at=clock.now + 1)
+    examine(verdict(confirmed, status="confirmed"))
+    assert count_of(engine, alerts) == 1
+    examine(verdict(replace(confirmed, priority="critical"), status="confirmed"))
+    assert count_of(engine, alerts) == 2

@@ -31,7 +31,7 @@ from leakline.snapshot import ProcessIdentity, RunHeader
 from leakline_server.alerts.incident_alerts import incidents_after
 from leakline_server.store import examinations, leases
 from leakline_server.store.engine import Engine, open_engine, writing
-from leakline_server.store.examinations import ChangedMeanwhile, Examined
+from leakline_server.store.examinations import Basis, ChangedMeanwhile, Examined
 from leakline_server.store.runs import run_registration, runs
 from leakline_server.store.runs.run_history import revision
 from leakline_server.store.schema import alerts as alert_rows
@@ -291,9 +291,10 @@ def test_an_incident_found_by_two_servers_is_one(
 
     def save(engine: Engine, said: Verdict) -> Callable[[], int]:
         def call() -> int:
-            basis = examinations.load(engine, "r1")
-            found = incidents_after(basis.incidents, said, NOW)
-            examined = Examined(basis.run, basis.basis, said, to_json(said), found, (), {}, NOW)
+            loaded = examinations.load(engine, "r1")
+            found = incidents_after(loaded.incidents, said, NOW)
+            basis = Basis(loaded.revisions, loaded.rules, {})
+            examined = Examined(loaded.run, basis, said, to_json(said), found, (), {}, NOW)
             try:
                 saved = examinations.save(engine, examined)
             except ChangedMeanwhile:

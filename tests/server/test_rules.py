@@ -30,6 +30,7 @@ from leakline_server.store.alerts.assertions import SameRule, Terms, TooManyRule
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.examinations import Basis, ChangedMeanwhile, Examined
 from leakline_server.store.findings import Incidents
+from leakline_server.store.maintenance import run_deletion
 from leakline_server.store.schema import alerts as alert_rows
 from leakline_server.store.schema import assertion_states, runs
 from leakline_server.web.rules import api as rules_api
@@ -58,9 +59,14 @@ def look(
     """One examination, committed; the alerts that were not there before."""
     oom = oom or OomForecast()
     verdict = Verdict(run_id, "generation", len(values), "ok", "…", None, None, oom=oom)
-    basis = examinations.load(engine, run_id).basis
+    basis = basis_of(engine, run_id)
     looks = looks_at(basis.rules, history_of(values, run_id, series), oom, at)
     return save(engine, (basis, looks), ExaminedRun(run_id, project, name, verdict, at))
+
+
+def basis_of(engine: Engine, run_id: str) -> Basis:
+    loaded = examinations.load(engine, run_id)
+    return Basis(loaded.revisions, loaded.rules, {})
 
 
 def history_of(
@@ -88,7 +94,7 @@ def save(engine: Engine, looked: tuple[Basis, Looks], of: ExaminedRun) -> list[A
 
 
 def looked(engine: Engine, *values: float) -> tuple[Basis, Looks]:
-    basis = examinations.load(engine, "r1").basis
+    basis = basis_of(engine, "r1")
     return basis, looks_at(basis.rules, history_of(values), OomForecast(), NOW)
 
 
@@ -198,7 +204,7 @@ def test_others_write_while_a_rule_is_evaluated(
         assert "rule.fired" in set(connection.scalars(select(alert_rows.c.event)))
 
 
-def test_a_rule_that_changed_since_the_look_waits_for_the_next(engine: Engine) -> None:
+def test_a_rule_that_changed_meanwhile_has_the_run_examined_again(engine: Engine) -> None:
     (number,) = add(engine, QUEUE)
     looks = looked(engine, 1.0, 60.0)
     assertions.change_rule(engine, number, Terms("Queue", "gauge.queue", above=100.0))
@@ -209,6 +215,15 @@ def test_a_rule_that_changed_since_the_look_waits_for_the_next(engine: Engine) -
     assertions.remove_rule(engine, number)
     with pytest.raises(ChangedMeanwhile):
         save(engine, looks, EXAMINED)
+
+
+def test_a_rule_that_a_deleted_run_breaks_fires_when_it_is_brought_back(engine: Engine) -> None:
+    add(engine, QUEUE)
+    run_deletion.mark(engine, ["r1"], NOW)
+    look(engine, [1.0, 60.0])
+    assert (count_states(engine), count_of(engine, alert_rows)) == (0, 0)
+    run_deletion.undo(engine, ["r1"])
+    assert titles(look(engine, [1.0, 60.0, 60.0])) == ["Rule fired: Queue"]
 
 
 def test_an_alert_of_another_server_is_not_repeated(engine: Engine) -> None:

@@ -337,7 +337,7 @@ def _risen(values: Sequence[int | float | None]) -> float:
 def growth_of(timeline: Timeline, series: str, end: int) -> CountGrowth | None:
     """How a count grows at the end of generation number ``end``, unless that is old news by now."""
     x, counts = timeline.points(series, end, baseline=True, newest=LOOK_BACK)
-    # Most counts of most runs.
+    # As most counts of most runs are not.
     if not counts or not may_grow(counts):
         return None
     growth = count_growth(x, counts, timeline.generations[0], timeline.spacing(end))

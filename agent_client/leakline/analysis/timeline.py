@@ -109,6 +109,7 @@ class Timeline:
     # series -> where in a generation it is read
     places: dict[str, str] = field(default_factory=dict, compare=False)
     _values: dict[str, list[Value]] = field(default_factory=dict, compare=False)
+    _increments: dict[str, Increments] = field(default_factory=dict, compare=False)
     _spacings: dict[int, int] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
@@ -259,7 +260,13 @@ class Timeline:
         """Return how much the series changed in each phase path (``""`` between phases), for each generation from
         position ``first`` on, before ``end``.
         """
-        return self._walk(self.series[name], first, len(self) if end is None else end)
+        end = len(self) if end is None else end
+        if self.in_order:
+            return self._walk(self.series[name], first, end)
+        # All rows are walked through, whatever is asked for.
+        if name not in self._increments:
+            self._increments[name] = self._walk(self.series[name], 0, len(self))
+        return self._increments[name][first:end]
 
     @cached_property
     def private_increments(self) -> Increments:
@@ -340,8 +347,8 @@ class Timeline:
         return tuple(found)
 
     def _rows_around(self, column: Sequence[Value], first: int, end: int) -> range:
-        """The rows that say how a series changed in the generations from ``first`` on, before ``end``: from its last
-        reading before them.
+        """Return the rows that hold the changes of a series in the generations from ``first`` on, before ``end``: they
+        begin with its last reading before these.
         """
         if first >= end:
             return range(0)

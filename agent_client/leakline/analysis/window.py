@@ -239,9 +239,9 @@ def _phase_growth(study: TimelineAnalysis, phase: str, ran: Sequence[int]) -> Sl
     if len(ran) < _MIN_TIMES or len(timeline) - ran[0] < MIN_GENERATIONS:
         return None
     begin = max(ran[0], len(timeline) - _WINDOW)
-    filled = [timeline.increments(name) for name in _filled_series(study)]
+    filled = [timeline.increments(name, begin) for name in _filled_series(study)]
     booked = [
-        _within(study.booked[at], phase) - sum(_within(each[at], phase) for each in filled)
+        _within(study.booked[at], phase) - sum(_within(each[at - begin], phase) for each in filled)
         for at in range(begin, len(timeline))
     ]
     slope = kept_per_generation([float(g) for g in timeline.generations[begin:]], booked)

@@ -255,9 +255,12 @@ def incidents_after(stored: Sequence[Incident], verdict: Verdict, now: float) ->
 
 
 def unmoved(
-    stored: Sequence[Incident], changes: Sequence[IncidentChange], now: float
+    incidents: Sequence[Incident], changes: Sequence[IncidentChange], now: float
 ) -> list[IncidentChange]:
-    """The other incidents of the run: alerts that were held back may have to be sent now."""
+    """Return the other incidents of the run: alerts that were held back may have to be sent now.
+
+    ``incidents``: as they are stored after this examination.
+    """
     moved = {change.incident_id for change in changes}
     return [
         IncidentChange(
@@ -268,7 +271,7 @@ def unmoved(
             still_seconds=now - each.changed_at,
             stood_seconds=now - each.changed_at,
         )
-        for each in stored
+        for each in incidents
         if each.id not in moved
     ]
 
@@ -282,8 +285,13 @@ def incident_id(run_id: str, fingerprint: str) -> str:
 def _with_finding(
     before: Incident | None, finding: Finding, verdict: Verdict, taken: set[str], now: float
 ) -> Incident:
-    number, first_seen_at, changed_at = _free_id(verdict.run, finding.fingerprint, taken), now, now
-    if before is not None:
+    if before is None:
+        number, first_seen_at, changed_at = (
+            _free_id(verdict.run, finding.fingerprint, taken),
+            now,
+            now,
+        )
+    else:
         number, first_seen_at = before.id, before.first_seen_at
         changed_at = before.changed_at if before.status == finding.status else now
     return Incident(

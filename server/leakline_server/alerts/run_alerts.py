@@ -26,11 +26,11 @@ from leakline.text_format import count_of, format_change, format_silence, seen_o
 from leakline.transport.oom_inference import INTERRUPTED, UNWATCHED, said_at_end
 
 from ..store.alerts.alert_rows import Alert, AlertHistory, SentAlert
+from ..store.examinations import OOM
 from .alert_payload import FINISHED, KILLED, OOM_RISK, SILENT, ExaminedRun, noted, run_facts
 from .flapping import HOUR_SECONDS
 from .incident_alerts import alert_id
 
-OOM: Final = "oom"
 RUN: Final = "run"
 DAY_SECONDS: Final = 86_400.0
 # Within an hour; one more is a digest.

@@ -1,13 +1,13 @@
 """Examinations of runs: one consistent read of all that a verdict rests on, and one transaction for all that follows.
 
-Nobody else writes to an SQLite database during a transaction, so that what takes long comes between the two. What has
-changed meanwhile in what was read is found by `save`, and the run is examined again.
+Nobody else writes to an SQLite database during a transaction, so that what takes long comes between the two. If others
+have changed meanwhile what a run was examined by, `save` finds out, and the run is examined again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from leakline.analysis import RunHistory
@@ -22,7 +22,7 @@ from .findings import Incident, Incidents
 from .incident_groups import Acknowledgement
 from .maintenance import run_deletion
 from .runs import runs
-from .runs.run_history import NoSuchRun, load_for_examination
+from .runs.run_history import load_for_examination
 from .series.column_reader import reading
 
 # The subject of alerts that memory runs out.
@@ -33,8 +33,8 @@ OOM: Final = "oom"
 class Basis:
     """What others may change while a run is examined.
 
-    ``rules``: those that concern it, each with its last state there. ``acknowledgements``: of its project, by
-    fingerprint, in order of time.
+    ``rules``: those that concern it, each with its last state there. ``acknowledgements``: of its leaks, by
+    fingerprint, in order of time; a leak that nobody spoke of has none.
     """
 
     revisions: leases.Revisions
@@ -46,12 +46,16 @@ class Basis:
 class Loaded:
     """A run as it is to be examined.
 
-    ``run`` is its RunSummary. ``began_at``: when its newest attempt began, in Unix seconds. ``alerts_sent``: by id of
-    the incident, or by subject. ``oom_alert``: the facts of the last one that memory runs out.
+    ``run`` is its RunSummary. ``rules``: as in `Basis`. ``acknowledgements``: of all leaks of its project, because a
+    leak that is found in it may be known from other runs. ``began_at``: when its newest attempt began, in Unix seconds.
+    ``alerts_sent``: by id of the incident, or by subject. ``oom_alert``: the facts of the last one that memory runs
+    out.
     """
 
     history: RunHistory
-    basis: Basis
+    revisions: leases.Revisions
+    rules: Sequence[tuple[Rule, State | None]]
+    acknowledgements: Mapping[str, Sequence[Acknowledgement]]
     run: Mapping[str, Any]
     began_at: float
     incidents: Sequence[Incident]
@@ -78,25 +82,22 @@ class Examined:
 
 
 class ChangedMeanwhile(Exception):
-    """What a run was examined by is no longer so."""
+    """Others have examined the run meanwhile, or changed a rule or an acknowledgement that it was examined by."""
 
 
 def load(engine: Engine, run_id: str) -> Loaded:
-    """Raises NoSuchRun, one of DATABASE_ERRORS, CorruptChunk."""
+    """Read a run as it is at this moment. Raises NoSuchRun, one of DATABASE_ERRORS, CorruptChunk."""
     with reading(engine) as connection:
         history, revision = load_for_examination(connection, run_id)
         row = runs.row_of(connection, run_id)
-        if row is None:
-            raise NoSuchRun(run_id)
+        assert row is not None
         run = runs.summary(row)
         sent = alert_rows.alert_histories(connection, run_id)
         return Loaded(
             history,
-            Basis(
-                leases.Revisions(revision, row.examined),
-                assertions.rules_of(connection, run_id, run["project"], run["name"]),
-                incident_groups.of_project(connection, run["project"]),
-            ),
+            leases.Revisions(revision, row.examined),
+            assertions.rules_of(connection, run_id, run["project"], run["name"]),
+            incident_groups.of_project(connection, run["project"]),
             run,
             incident_groups.began_at(connection, run_id),
             findings.incidents_of(connection, run_id),
@@ -118,15 +119,14 @@ def save(engine: Engine, examined: Examined) -> tuple[int, int] | None:
         if before is None:
             return None
         rules = assertions.rules_of(connection, run_id, project, examined.run["name"], lock=True)
-        said = incident_groups.of_project(connection, project)
-        if (before.examined, rules, said) != (
-            basis.revisions.examined,
-            basis.rules,
-            basis.acknowledgements,
-        ):
+        leaks = [(project, fingerprint) for fingerprint in basis.acknowledgements]
+        of_leaks = incident_groups.acknowledgements_of(connection, leaks)
+        said = {leak[1]: of_leaks.get(leak, []) for leak in leaks}
+        if Basis(replace(basis.revisions, examined=before.examined), rules, said) != basis:
             raise ChangedMeanwhile(run_id)
-        assertions.save_states(connection, run_id, examined.states)
         findings.save(connection, examined.verdict, examined.as_json, examined.incidents)
-        deleted = run_deletion.is_deleted(connection, run_id)
-        deliveries = 0 if deleted else alert_rows.add(connection, examined.alerts)
+        deliveries = 0
+        if not run_deletion.is_deleted(connection, run_id):
+            assertions.save_states(connection, run_id, examined.states)
+            deliveries = alert_rows.add(connection, examined.alerts)
         return leases.saved(connection, run_id, basis.revisions.revision, before), deliveries

@@ -17,7 +17,7 @@ so what was said, and when, can be read later.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -29,7 +29,6 @@ from sqlalchemy import (
     Row,
     and_,
     case,
-    false,
     func,
     insert,
     not_,
@@ -110,22 +109,20 @@ def end(connection: Connection, project: str, fingerprint: str, kind: Kind, now:
     return ended.first() is not None
 
 
-def _of_leaks(
+def acknowledgements_of(
     connection: Connection, leaks: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], list[Acknowledgement]]:
-    """All that was ever said of these (project, fingerprint), in order of time."""
+    """Return all that was ever said of these (project, fingerprint), in order of time."""
     table = acknowledgements
-    of_each = or_(
-        *(and_(table.c.project == p, table.c.fingerprint == name) for p, name in leaks), false()
-    )
+    of_leaks = tuple_(table.c.project, table.c.fingerprint).in_(leaks)
     found: dict[tuple[str, str], list[Acknowledgement]] = {}
-    for row in connection.execute(select(table).where(of_each).order_by(table.c.id)):
+    for row in connection.execute(select(table).where(of_leaks).order_by(table.c.id)):
         found.setdefault((row.project, row.fingerprint), []).append(_as_said(row))
     return found
 
 
 def of_project(connection: Connection, project: str) -> dict[str, list[Acknowledgement]]:
-    """All that was ever said of the leaks of a project, by fingerprint, in order of time."""
+    """Return all that was ever said of the leaks of a project, by fingerprint, in order of time."""
     query = select(acknowledgements).where(acknowledgements.c.project == project)
     found: dict[str, list[Acknowledgement]] = {}
     for row in connection.execute(query.order_by(acknowledgements.c.id)):
@@ -194,7 +191,7 @@ def list_groups(engine: Engine, filters: GroupFilter) -> dict[str, Any]:
         found = connection.execute(_page(filters).limit(limit + 1)).all()
         rows = found[:limit]
         leaks = [(row.project, row.fingerprint) for row in rows]
-        seen, said = _seen_in(connection, leaks), _of_leaks(connection, leaks)
+        seen, said = _seen_in(connection, leaks), acknowledgements_of(connection, leaks)
     items = [
         _group(row, seen[row.project, row.fingerprint], said.get((row.project, row.fingerprint), ()), filters.now)
         for row in rows
@@ -395,16 +392,16 @@ def _seen(row: Row[Any], closed_at: float | None) -> dict[str, Any]:
     }
 
 
-def holding_in_project(
-    engine: Engine, project: str, now: float
+def holding(
+    engine: Engine, project: str, fingerprints: Iterable[str], now: float
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """What people said of the leaks of a project that holds, by fingerprint, in order of time."""
+    """What people said of leaks that holds, by fingerprint, in order of time."""
     with reading(engine) as connection:
-        said = of_project(connection, project)
-    holding = {
-        name: [_said_json(one) for one in each if one.holds(now)] for name, each in said.items()
+        said = acknowledgements_of(connection, [(project, each) for each in fingerprints])
+    return {
+        fingerprint: [_said_json(one) for one in each if one.holds(now)]
+        for (_, fingerprint), each in said.items()
     }
-    return {name: each for name, each in holding.items() if each}
 
 
 def _said_json(said: Acknowledgement) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from ..alerts.run_alerts import end_alert, last_oom_alert, oom_alert
 from ..store import examinations
 from ..store.alerts.alert_rows import Alert
 from ..store.engine import Engine
-from ..store.examinations import OOM, Examined, Loaded
+from ..store.examinations import OOM, Basis, Examined, Loaded
 from ..store.findings import Incidents
 from ..store.incident_groups import Acknowledgement
 from ..store.runs import runs
@@ -42,12 +42,12 @@ def examine(
     at = now()
     run = examined_run(loaded.run, verdict, at, loaded.began_at)
     incidents = incidents_after(loaded.incidents, verdict, at)
-    looks = looks_at(loaded.basis.rules, loaded.history, verdict.oom, at)
+    looks = looks_at(loaded.rules, loaded.history, verdict.oom, at)
     of_rules, states = alerts_of_rules(looks, loaded.alerts_sent, run)
-    alerts = [*_of_incidents(loaded, incidents, run), *_of_run(loaded, run), *of_rules]
-    return Examined(
-        loaded.run, loaded.basis, verdict, to_json(verdict), incidents, alerts, states, at
-    )
+    basis = Basis(loaded.revisions, loaded.rules, _acknowledgements(loaded, incidents))
+    of_incidents = _of_incidents(loaded, incidents, basis.acknowledgements, run)
+    alerts = [*of_incidents, *_of_run(loaded, run), *of_rules]
+    return Examined(loaded.run, basis, verdict, to_json(verdict), incidents, alerts, states, at)
 
 
 def examined_run(
@@ -62,24 +62,31 @@ def examined_run(
     )  # fmt: skip
 
 
-def _of_incidents(loaded: Loaded, found: Incidents, run: ExaminedRun) -> list[Alert]:
+def _acknowledgements(loaded: Loaded, found: Incidents) -> dict[str, Sequence[Acknowledgement]]:
+    """Return what people said of the leaks of the run, by the fingerprints before and now."""
+    names = {each.fingerprint for each in (*loaded.incidents, *found.written)}
+    names |= {new for _, new in found.renamed}
+    return {name: loaded.acknowledgements.get(name, []) for name in sorted(names)}
+
+
+def _of_incidents(
+    loaded: Loaded,
+    found: Incidents,
+    acknowledgements: Mapping[str, Sequence[Acknowledgement]],
+    run: ExaminedRun,
+) -> list[Alert]:
     """Return the alerts on changes now, and on earlier ones that were held back."""
-    acknowledged = _acknowledged(loaded, found)
-    changes = found.changes
-    if acknowledged or loaded.alerts_sent:
-        changes = [*changes, *unmoved(loaded.incidents, changes, run.at)]
-    return alerts_for(changes, loaded.alerts_sent, run, acknowledged)
-
-
-def _acknowledged(loaded: Loaded, found: Incidents) -> dict[str, Sequence[Acknowledgement]]:
-    """What people said of the leaks of the run, by their fingerprints of now."""
-    said = dict(loaded.basis.acknowledgements)
+    said = {name: each for name, each in acknowledgements.items() if each}
     for old, new in found.renamed:
+        # As `findings.save` copies them.
         holding = [each for each in said.get(old, ()) if each.ended_at is None]
         if holding and new not in said:
             said[new] = holding
-    names = {each.fingerprint for each in (*loaded.incidents, *found.written)}
-    return {name: each for name, each in said.items() if name in names}
+    changes = found.changes
+    if said or loaded.alerts_sent:
+        after = {each.id: each for each in (*loaded.incidents, *found.written)}
+        changes = [*changes, *unmoved(list(after.values()), changes, run.at)]
+    return alerts_for(changes, loaded.alerts_sent, run, said)
 
 
 def _of_run(loaded: Loaded, run: ExaminedRun) -> list[Alert]:

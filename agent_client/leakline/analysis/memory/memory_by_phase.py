@@ -74,7 +74,7 @@ def phase_slopes(
     x = [float(g) for g in generations[first:end]]
     paths: dict[str, list[str]] = {}
     for path in sorted({path for line in lines for path in line}):
-        paths.setdefault(path.split("/", 1)[0], []).append(path)
+        paths.setdefault(top_level(path), []).append(path)
     slopes = {}
     for top, within in sorted(paths.items()):
         # Most phases have none within them.

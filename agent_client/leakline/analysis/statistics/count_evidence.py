@@ -193,7 +193,7 @@ def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None
     for i in range(len(x) - 1, 0, -1):
         rise = (counts[i] - counts[i - 1]) / (x[i] - x[i - 1])
         near = sorted(rises[-_COMPARED:]) or [rise]
-        # Their median; a call each for hundreds of counts is what an examination costs.
+        # Their median; a call for each of hundreds of counts would cost more than all else here.
         usual = (near[(len(near) - 1) // 2] + near[len(near) // 2]) / 2
         if rise <= 0 or abs(rise - usual) > _NEAR_MEDIAN * usual:
             break

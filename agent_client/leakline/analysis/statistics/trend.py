@@ -205,7 +205,7 @@ def _fit_from(
 def weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
     """Of (value, weight) in ascending order."""
     passed = list(accumulate(map(itemgetter(1), pairs)))
-    return pairs[min(bisect_left(passed, passed[-1] / 2), len(pairs) - 1)][0]
+    return pairs[bisect_left(passed, passed[-1] / 2)][0]
 
 
 # The figures the detection notes measured; `strict` is what a page-worthy verdict asks for.

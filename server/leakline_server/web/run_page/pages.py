@@ -89,6 +89,7 @@ def read_run_page(use: Services, run_id: str, process: str) -> RunPage:
 def _run_data(use: Services, run_id: str, process: str) -> RunData:
     data = _chart_data(use, run_id, process)
     processes = processes_of(use, data.run)
+    leaks = [finding["fingerprint"] for finding in (data.verdict or {}).get("findings", ())]
     return replace(
         data,
         read_at=time.time(),
@@ -100,7 +101,7 @@ def _run_data(use: Services, run_id: str, process: str) -> RunData:
         None)["items"],
         accepted=assertions.accepted_in(use.engine, data.run["project"]),
         incidents=findings.list_incidents(use.engine, run_id),
-        said=incident_groups.holding_in_project(use.engine, data.run["project"], time.time()),
+        said=incident_groups.holding(use.engine, data.run["project"], leaks, time.time()),
         alerts=alert_rows.list_alerts(use.engine, run_id, MAX_MARKS),
         any_webhook=bool(webhooks.list_webhooks(use.engine)),
         # Another rank holds other objects.
