@@ -390,6 +390,22 @@ def test_one_that_was_killed_is_started_again(apart: Apart) -> None:
     assert apart.pid not in (None, first)
 
 
+def test_an_answer_of_other_code_ends_the_process(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an upgrade under a server that runs."""
+    apart("r1")
+
+    def load(_: object) -> None:
+        raise ModuleNotFoundError("moved")
+
+    with monkeypatch.context() as upgraded:
+        upgraded.setattr(module.pickle, "load", load)
+        with pytest.raises(CannotLook):
+            apart("r1")
+    assert apart("r1").verdict.run == "r1"
+
+
 @pytest.mark.long
 def test_what_cannot_be_read_there_is_asked_again(
     apart: Apart, local: TestClient, caplog: pytest.LogCaptureFixture

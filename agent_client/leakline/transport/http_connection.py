@@ -152,9 +152,10 @@ class Connection(HTTPConnection):
         proxy: Proxy | None,
         context: SSLContext | None,
         meter: Meter,
-        addresses: Sequence[str] = (),
+        addresses: Sequence[str] | None = None,
     ) -> None:
-        self._target = server.hostname or "", server.port or DEFAULT_PORTS[server.scheme]
+        port = DEFAULT_PORTS[server.scheme] if server.port is None else server.port
+        self._target = server.hostname or "", port
         self._through, self._context, self._meter = proxy, context, meter
         self._addresses = addresses
         super().__init__(*self._target)
@@ -165,7 +166,7 @@ class Connection(HTTPConnection):
         self.prefix = f"http://{server.netloc.rpartition('@')[2]}" if plain else ""
         self.headers = proxy.headers if plain and proxy is not None else {}
 
-    def ask(
+    def send_request(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
     ) -> HTTPResponse:
         """Send a request and return the response, of which the body is not read yet.
@@ -181,7 +182,7 @@ class Connection(HTTPConnection):
         if self._through is not None:
             host, port = self._through.host, self._through.port
         self._opened.clear()
-        sock = self._reach(self._addresses or (host,), port)
+        sock = self._reach((host,) if self._addresses is None else self._addresses, port)
         self.sock: Any = BoundedSocket(sock, self._meter)
         if self._context is not None:
             if self._through is not None:
@@ -212,7 +213,7 @@ class Connection(HTTPConnection):
         rows = (socket.getaddrinfo(host, port, type=socket.SOCK_STREAM) for host in hosts)
         found = list(chain.from_iterable(rows))[:ADDRESSES_LIMIT]
         until = time.monotonic() + min(CONNECT_SECONDS, self._meter.seconds_left())
-        failure: OSError = OSError(f"{hosts[0]} has no address")
+        failure = OSError(f"{self._target[0]} has no address")
         for tried, (family, kind, protocol, _, address) in enumerate(found):
             sock = socket.socket(family, kind, protocol)
             self._note(sock)

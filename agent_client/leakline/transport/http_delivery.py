@@ -144,7 +144,7 @@ class Delivery:
 
         data = None if body is None else body.data
         target = f"{self._parts.path}{self._base}{path}"
-        response = self._connect(meter).ask(method, target, data, self._headers(body))
+        response = self._connect(meter).send_request(method, target, data, self._headers(body))
         meter.allow(self._limit + FRAMING_LIMIT_BYTES)
         raw = response.read(self._limit + 1)
         if len(raw) > self._limit:

@@ -142,7 +142,7 @@ class Apart:
         url = self._engine.url.render_as_string(hide_password=False)
         try:
             # Over its input: an address may hold a password, and arguments are there for all to read.
-            said = self._asked(process, _Given(self._version, url, self._priorities))
+            said = self._exchange(process, _Given(self._version, url, self._priorities))
         except CannotLook:
             said = f"it ended at once ({process.poll()})"
         if said:
@@ -154,7 +154,7 @@ class Apart:
     def _ask(self, process: subprocess.Popen[bytes], run_id: str) -> Examined:
         asked = _Asked(run_id, tuple(self._forget))
         self._forget.clear()
-        answer: _Answer = self._asked(process, asked)
+        answer: _Answer = self._exchange(process, asked)
         for each in answer.damaged:
             corruption.found(self._engine, each)
         looked = _looked(answer, run_id)
@@ -162,8 +162,11 @@ class Apart:
         used, self._cpu_seconds = answer.cpu_seconds - self._cpu_seconds, answer.cpu_seconds
         return replace(looked, cpu_seconds=used)
 
-    def _asked(self, process: subprocess.Popen[bytes], what: object) -> Any:
-        """Return its answer. Raises CannotLook where it has ended, and Closed; after any error the process is ended."""
+    def _exchange(self, process: subprocess.Popen[bytes], what: object) -> Any:
+        """Send a question and return the answer. After any error the process is ended.
+
+        Raises CannotLook where it has ended or its answer cannot be read, and Closed.
+        """
         assert process.stdin is not None and process.stdout is not None
         stuck = threading.Timer(LONGEST_SECONDS, process.kill)
         stuck.daemon = True
@@ -174,8 +177,12 @@ class Apart:
             process.stdin.flush()
             answer = pickle.load(process.stdout)
             answered = True
-        except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
-            # ValueError: `close` has closed its pipes.
+        except (
+            OSError, EOFError, ValueError, pickle.UnpicklingError,
+            AttributeError, ImportError, IndexError, MemoryError,
+        ) as error:  # fmt: skip
+            # ValueError: `close` has closed its pipes. The others: what pickle raises for an answer that is cut, or
+            # that names what an upgrade under this server has moved.
             self._drop(process, error)
             raise CannotLook(f"the process of the analysis has ended ({process.poll()})") from error
         finally:

@@ -187,9 +187,12 @@ class Deliverer:
 
     def _send_all(self, webhook: int) -> None:
         # A damaged alert has failed with an error, and the next one goes out.
-        failed = self._worker.attempt(partial(self._send_due, webhook))
-        with self._lock:
-            self._sending.discard(webhook)
+        failed = POLL_SECONDS
+        try:
+            failed = self._worker.attempt(partial(self._send_due, webhook))
+        finally:
+            with self._lock:
+                self._sending.discard(webhook)
         if not failed:
             # What came after the last look and before the end found this thread still busy.
             self.wake()

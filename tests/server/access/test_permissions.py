@@ -217,7 +217,12 @@ def test_a_route_without_a_declaration_is_for_administrators(
 
 def test_a_route_nobody_has_thought_of_is_not_open(everybody: Everybody) -> None:
     for who in ("none", "ingest", "read"):
-        for route in ("POST /nowhere", "DELETE /api/v1/nothing", "PUT /runs/{run}"):
+        for route in (
+            "POST /nowhere",
+            "DELETE /api/v1/nothing",
+            "PUT /runs/{run}",
+            "POST /static/x",
+        ):
             assert everybody.ask(route, who)[0] in (401, 403), (who, route)
     assert everybody.ask("GET /nowhere", "none")[0] == 401
     assert everybody.ask("GET /static", "none")[0] == 401

@@ -112,7 +112,7 @@ def _exchange(
     connection = Connection(server, None, context, meter, to.addresses)
     own = {"Host": server.netloc, "User-Agent": "leakline-webhook/1", "Connection": "close"}
     try:
-        response = connection.ask("POST", to.url.target, body, {**own, **headers})
+        response = connection.send_request("POST", to.url.target, body, {**own, **headers})
         # The status is what counts; a body that is too slow or too large changes nothing any more.
         with suppress(OSError, HTTPException, ValueError):
             response.read(MAX_ANSWER_BYTES)

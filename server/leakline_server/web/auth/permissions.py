@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 from fastapi import Security, params
 from fastapi.security import HTTPBearer
 from starlette import types
-from starlette.routing import Match
+from starlette.routing import Match, Mount
 
 from leakline.snapshot import DEFAULT_PROJECT
 
@@ -74,7 +74,10 @@ def requirement_of(scope: types.Scope) -> tuple[Need, Mapping[str, str]]:
         if match is not Match.NONE:
             parameters = found["path_params"]
         if match is Match.FULL:
-            return declared_by(route) or "change", parameters
+            need = declared_by(route) or "change"
+            # Files are there to be read; a mount takes every method.
+            is_changed = isinstance(route, Mount) and scope["method"] not in READS
+            return "change" if is_changed else need, parameters
     return "read" if scope["method"] in READS else "change", parameters
 
 
