@@ -181,12 +181,8 @@ def test_a_run_that_is_quiet_or_was_not_asked_prints_no_line(
     assert ": end: RSS" not in capsys.readouterr().err
 
 
-def test_kept_losses_are_3072_graphs_more_in_each_generation_and_detached_ones_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_kept_losses_are_3072_graphs_more_in_each_generation_and_detached_ones_none() -> None:
     """16 agents, 32 gradient steps and 6 accumulation steps: as the report of such a training counts them."""
-    # A look at the whole heap of these tests may stop the program for this long.
-    monkeypatch.setenv("LEAKLINE_MAX_PAUSE", "20")
     run = leakline.init(mode="offline", quiet=True)
     weight, losses, detached = torch.ones(1, requires_grad=True), list[Any](), list[Any]()
     for generation in range(3):

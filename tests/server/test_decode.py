@@ -163,10 +163,11 @@ def with_number(at: int, value: float) -> bytes:
 
 
 BROKEN: Final[dict[str, tuple[bytes, str, str | None]]] = {
-    "no length": (b"LEAK\x00\x00", "malformed_json", None),
+    "no length": (b"LEAK\x00\x00", "malformed_batch", None),
     "no head": (b"LEAK" + bytes(4), "malformed_json", None),
-    "a head longer than the body": (b"LEAK\xff\xff\xff\xff{}", "invalid_field", "body"),
+    "a head longer than the body": (b"LEAK\xff\xff\xff\xff{}", "malformed_batch", None),
     "a head cut short": (b"LEAK\x09\x00\x00\x00" + binary(WIRE)[8:], "malformed_json", None),
+    "sequences, as in a spool": (binary(WIRE, sequences=[1, 9]), "invalid_field", "sequences"),
     "numbers cut short": (binary(WIRE)[:-1], "malformed_batch", None),
     "a number too few": (binary(WIRE)[:-8], "malformed_batch", None),
     "a number too many": (binary(WIRE) + bytes(8), "malformed_batch", None),

@@ -158,6 +158,8 @@ _Sent = Callable[[str, int], Any]
 def _binary(body: bytes) -> tuple[wire_types.Head, BatchColumns, None]:
     """Decode a batch of version 2. Every length is checked before anything is made of it."""
     start = PREFIX.size + (PREFIX.unpack_from(body)[1] if len(body) >= PREFIX.size else 0)
+    if len(body) < start or len(body) < PREFIX.size:
+        raise Malformed("malformed_batch", "the body ends before its head does")
     head: wire_types.Head = _decode(body[PREFIX.size : start], wire_types.decode_head, WIRE_VERSION)
     count, series = head.count, len(head.integers) + len(head.floats)
     _check_count(count)

@@ -100,8 +100,10 @@ def _summed(columns: BatchColumns, name: str, parts: Sequence[str]) -> tuple[Bat
     total = np.zeros(len(columns))
     there = np.zeros(len(columns), bool)
     whole, numbers = True, 0
-    for part in dict.fromkeys((*parts, name)):
-        column = columns.numbers(part)
+    wanted = dict.fromkeys((*parts, name))
+    known = {each: column for each, column in columns.series() if each in wanted}
+    for part in wanted:
+        column = known.get(part)
         if column is None:
             continue
         present = np.ones(len(columns), bool) if column.present is None else column.present

@@ -73,10 +73,7 @@ def _rows(first: int, columns: BatchColumns) -> dict[int, dict[str, Any]]:
         "label": columns.label,
         "kind": columns.kind,
     }
-    for name in columns.names():
-        column = columns.numbers(name)
-        assert column is not None
-        named[name] = column.to_list()
+    named |= {name: column.to_list() for name, column in columns.series()}
     rows: dict[int, dict[str, Any]] = {first + i: {} for i in range(len(columns))}
     for name, values in named.items():
         for i, value in enumerate(values):

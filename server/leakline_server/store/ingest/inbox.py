@@ -322,12 +322,14 @@ def _number_names(
     plan.series += [
         {"run_id": run.id, "id": number, "name": name} for name, number in added.items()
     ]
-    for name in over:
-        column = columns.numbers(name)
-        assert column is not None
-        left_out = len(column) if column.present is None else int(column.present.sum())
-        _count(process, {"series_over_limit": left_out})
-    return columns.without(over) if over else columns
+    if not over:
+        return columns
+    left_out = set(over)
+    for name, column in columns.series():
+        if name in left_out:
+            values = len(column) if column.present is None else int(column.present.sum())
+            _count(process, {"series_over_limit": values})
+    return columns.without(left_out)
 
 
 def _detail_rows(

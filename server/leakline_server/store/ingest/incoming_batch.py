@@ -18,7 +18,7 @@ A series is named by its number in the run (table series). Databases of older ve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple
 
@@ -75,11 +75,17 @@ class BatchColumns:
         return [*self.integers.names, *self.floats.names]
 
     def numbers(self, name: str) -> Numbers | None:
-        """One series; None when the batch does not have it."""
+        """Return one series; None when the batch does not have it. For many use `series`: this looks at every name."""
         for rows in (self.integers, self.floats):
             if name in rows.names:
                 return _with_holes(rows.values[rows.names.index(name)])
         return None
+
+    def series(self) -> Iterator[tuple[str, Numbers]]:
+        """Yield the name and the column of each."""
+        for rows in (self.integers, self.floats):
+            for name, values in zip(rows.names, rows.values, strict=True):
+                yield name, _with_holes(values)
 
     def slice(self, start: int, stop: int) -> BatchColumns:
         return BatchColumns(

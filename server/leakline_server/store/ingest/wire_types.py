@@ -135,6 +135,8 @@ class Head(Envelope, kw_only=True):
     kind: list[Kind]
     integers: list[Name] = field(default_factory=list)
     floats: list[Name] = field(default_factory=list)
+    # A record of a spool may have gaps, which a batch has not: it is refused rather than read as one without.
+    sequences: None = None
 
 
 class StoredBody(Struct):
