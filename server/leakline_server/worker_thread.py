@@ -19,7 +19,7 @@ class Worker:
     """Calls ``once`` again and again. It returns how many seconds to wait at most; `wake` ends the wait.
 
     After an unexpected error ``is_over`` returns whether its cause is gone and logged (None: not known), and ``failed``
-    gets that: it leaves for later what ``once`` was at, and returns what the log says of it.
+    gets that: it puts off the item that ``once`` was working on, and returns what the log says of it.
     """
 
     def __init__(

@@ -129,7 +129,7 @@ def _describe_access(found: dict[str, Any]) -> None:
             if "security" not in operation:
                 continue
             need = operation["security"][0]["token"][-1]
-            # Without a token where the server asks nobody.
+            # The second: no token, where authentication is off.
             operation["security"] = [{"token": [need]}, {}]
             operation["description"] = (
                 f"{operation.get('description', '')}\n\n{_NEEDS[need]}".strip()

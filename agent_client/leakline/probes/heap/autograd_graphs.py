@@ -47,7 +47,8 @@ class _Errand:
         except Exception as error:
             if not _is_ours(error):
                 raise
-            # This is the program's thread: whatever error of ours it is, the program must not get it. Who waits does.
+            # This is the program's thread: whatever error of ours it is, the program must not get it. It is raised
+            # where the result is waited for.
             self._error = error
         finally:
             self._over.set()
