@@ -140,7 +140,7 @@ def test_the_search_in_slices_says_what_the_one_in_a_piece_says() -> None:
     found, steps = _search([cls], 0.001)
     assert found == find_holders([cls], 20)
     assert (found[0].path, found[0].count) == (f"{HERE}.Holder.history[*][*]", 40)
-    assert steps > 3
+    assert steps > 1
     assert filler
 
 
