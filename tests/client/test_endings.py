@@ -132,7 +132,11 @@ ENDINGS: Final = {
     ),
     "a pool whose child dies": (
         "import concurrent.futures\n"
-        "with concurrent.futures.ProcessPoolExecutor(1) as pool: pool.submit(os._exit, 3).result()"
+        "with concurrent.futures.ProcessPoolExecutor(1) as pool:\n"
+        "    dead = pool.submit(os._exit, 3)\n"
+        # Its traceback names another line where it has to wait for the result.
+        "    concurrent.futures.wait([dead])\n"
+        "    dead.result()"
     ),
     "a subprocess that is interrupted": (
         "print(subprocess.run([sys.executable, '-c', 'raise KeyboardInterrupt'], stderr=subprocess.DEVNULL).returncode)"
