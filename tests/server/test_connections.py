@@ -525,6 +525,22 @@ def test_a_bug_is_an_error_of_the_contract_and_a_page(site: TestClient, patch: A
     has_them(answer.headers)
 
 
+def test_a_bug_while_a_batch_is_taken_is_answered_and_logged(
+    site: TestClient, api: TestClient, patch: Any
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("nobody foresaw this")
+
+    patch("ingest.decode.check", broken)
+    path = "/api/v1/runs/r1/batches"
+    answer = site.post(path, content=b"{}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    has_them(answer.headers)
+    # The server logs what reaches it, with its traceback.
+    with pytest.raises(RuntimeError, match="nobody foresaw"):
+        api.post(path, content=b"{}")
+
+
 def has_them(headers: Any) -> None:
     for name, value in NEEDED.items():
         assert headers.get_list(name) == [value], name
