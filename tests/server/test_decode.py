@@ -82,8 +82,8 @@ def test_a_batch_is_taken_or_refused_alike_in_either_version(table: dict[str, li
     assert taken(binary(wire)) == taken(json.dumps(wire).encode())
 
 
-def binary(wire: dict[str, Any], numbers: bytes | None = None, **told: Any) -> bytes:
-    """A batch of version 1 as one of version 2. ``numbers``: other bytes behind the head; ``told``: other fields."""
+def binary(wire: dict[str, Any], numbers: bytes | None = None, **fields: Any) -> bytes:
+    """Return a batch of version 1 as one of version 2, with other bytes behind the head, or other ``fields`` in it."""
     columns = wire["columns"]
     series = columns["series"]
     floats = [name for name, values in series.items() if float in map(type, values)]
@@ -91,7 +91,7 @@ def binary(wire: dict[str, Any], numbers: bytes | None = None, **told: Any) -> b
     head = {
         **{key: value for key, value in wire.items() if key != "columns"}, "version": 2,
         "count": len(columns["time"]), "integers": integers, "floats": floats,
-        **{name: columns[name] for name in ("generation", "phase", "label", "kind")}, **told,
+        **{name: columns[name] for name in ("generation", "phase", "label", "kind")}, **fields,
     }  # fmt: skip
     if numbers is None:
         doubles = [columns["time"], columns["monotonic"], *(series[name] for name in floats)]

@@ -31,7 +31,7 @@ OOM: Final = "oom"
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What others may change while a run is examined.
+    """The part of a run's input that others may change while it is examined.
 
     ``rules``: those that concern it, each with its last state there. ``acknowledgements``: of its leaks, by
     fingerprint, in order of time; a leak that nobody spoke of has none.
@@ -65,7 +65,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What an examination found. ``as_json``: the verdict for storing. ``states``: of rules, by id.
+    """The result of an examination. ``as_json``: the verdict for storing. ``states``: of rules, by id.
 
     ``at`` is in Unix seconds. ``cpu_seconds`` were used by another process than the server's.
     """

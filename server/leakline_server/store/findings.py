@@ -61,7 +61,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Incidents:
-    """What an examination makes of the incidents of a run.
+    """Incidents of a run that an examination opens, changes or resolves.
 
     ``renamed``: fingerprints before and now, of those that a better one was found for; one that had it takes the other.
     ``written``: incidents that are new or have changed. ``changes`` are for the alerts.

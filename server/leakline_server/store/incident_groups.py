@@ -113,6 +113,8 @@ def acknowledgements_of(
     connection: Connection, leaks: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], list[Acknowledgement]]:
     """Return all that was ever said of these (project, fingerprint), in order of time."""
+    if not leaks:
+        return {}
     table = acknowledgements
     of_leaks = tuple_(table.c.project, table.c.fingerprint).in_(leaks)
     found: dict[tuple[str, str], list[Acknowledgement]] = {}
@@ -395,7 +397,7 @@ def _seen(row: Row[Any], closed_at: float | None) -> dict[str, Any]:
 def holding(
     engine: Engine, project: str, fingerprints: Iterable[str], now: float
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """What people said of leaks that holds, by fingerprint, in order of time."""
+    """Return what people said of leaks and still holds, by fingerprint, in order of time."""
     with reading(engine) as connection:
         said = acknowledgements_of(connection, [(project, each) for each in fingerprints])
     return {

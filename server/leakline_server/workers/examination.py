@@ -90,7 +90,7 @@ def _of_incidents(
 
 
 def _of_run(loaded: Loaded, run: ExaminedRun) -> list[Alert]:
-    """Its end, and that its memory runs out."""
+    """Return the alerts on the end of the run and on memory that runs out."""
     last = None
     if loaded.oom_alert is not None:
         sent = loaded.alerts_sent[OOM]

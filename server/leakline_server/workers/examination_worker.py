@@ -149,7 +149,7 @@ class Examiner:
         self._examined: dict[str, int] = {}
         self._next_left_behind = clock() + LEFT_BEHIND_SECONDS
         self._rest_until = 0.0
-        # The run that `once` is at.
+        # The run that is examined now.
         self._at: str | None = None
         self.figures = ExaminerFigures()
         self._caught_up = False

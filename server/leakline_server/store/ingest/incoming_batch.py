@@ -173,7 +173,7 @@ class _Version(msgspec.Struct, array_like=True):
     version: int
 
 
-class _Form(msgspec.Struct, array_like=True):
+class _Common(msgspec.Struct, array_like=True):
     version: int
     count: int
     time: bytes
@@ -182,25 +182,20 @@ class _Form(msgspec.Struct, array_like=True):
     phase: list[str | None]
     label: list[str | None]
     kind: list[wire_types.Kind]
+
+
+class _Form(_Common, array_like=True):
     integers: bytes
     integer_values: bytes
     floats: bytes
     float_values: bytes
 
 
-class _Form1(msgspec.Struct, array_like=True):
+class _Form1(_Common, array_like=True):
     """Version 1: series of one value for all snapshots, series without holes as their first value and differences of
     ``width`` bytes, and series with holes.
     """
 
-    version: int
-    count: int
-    time: bytes
-    monotonic: bytes
-    generation: list[int | None]
-    phase: list[str | None]
-    label: list[str | None]
-    kind: list[wire_types.Kind]
     constant: bytes
     constants: bytes
     whole: bytes
