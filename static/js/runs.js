@@ -59,6 +59,32 @@ function fill({ formData }) {
 }
 
 let refreshing = false;
+// The newest list, while the pointer is on a row that would move away.
+let held = null;
+const updates = document.getElementById("updates");
+const order = (root) => [...root.querySelectorAll("[data-part=runs] [data-run]")].map((row) => row.dataset.run).join();
+
+/** A row does not move while the pointer is on it: it would be another that is clicked. */
+function hold(html) {
+  const here = document.getElementById("list");
+  const incoming = new DOMParser().parseFromString(html, "text/html");
+  if (!matchMedia("(hover: hover)").matches || !here?.matches(":hover") || order(incoming) === order(document)) return false;
+  const texts = new Map([...here.querySelectorAll("[data-run]")].map((row) => [row.dataset.run, row.textContent]));
+  const rows = [...incoming.querySelectorAll("[data-part=runs] [data-run]")];
+  const changed = rows.filter((row) => texts.get(row.dataset.run) !== row.textContent).length;
+  held = html;
+  updates.textContent = `${Math.max(1, changed)} update${changed > 1 ? "s" : ""}: show`;
+  updates.hidden = false;
+  return true;
+}
+
+function apply(html) {
+  held = null;
+  if (updates) updates.hidden = true;
+  takeParts(html);
+  if (form) show();
+  showTimes();
+}
 
 async function refresh() {
   // A server that takes long is asked once at a time.
@@ -70,9 +96,7 @@ async function refresh() {
     const html = await answer.text();
     // The first run has come: the page is another.
     if (!form && html.includes('id="picked"')) location.reload();
-    takeParts(html);
-    if (form) show();
-    showTimes();
+    if (!hold(html)) apply(html);
   } catch (error) {
     if (!(error instanceof TypeError)) throw error; // the server is away; the next turn tries again
   } finally {
@@ -98,10 +122,12 @@ if (form) {
   for (const choice of search.querySelectorAll("select")) choice.addEventListener("change", () => search.requestSubmit());
   // A field that is as it is by itself would only make the address longer.
   search.addEventListener("formdata", ({ formData }) => {
-    for (const [name, usual] of [["q", ""], ["group", "project"], ["sort", "seen"]]) {
+    for (const [name, usual] of [["q", ""], ["group", "project"], ["sort", "severity"]]) {
       if (formData.get(name) === usual) formData.delete(name);
     }
   });
+  updates.addEventListener("click", () => apply(held));
+  document.getElementById("list").addEventListener("mouseleave", () => { if (held) apply(held); });
   show();
 }
 setInterval(refresh, REFRESH_MS);

@@ -227,6 +227,39 @@ def test_too_many_runs_are_refused_in_a_line(tries: str, open_page: Open) -> Non
 
 
 @pytest.mark.long
+def test_a_row_stays_under_the_pointer_until_it_leaves_or_asks(
+    train: Callable[..., MadeTraining], open_page: Open, server: str
+) -> None:
+    for name in ("first", "second"):
+        train(name, project="hovered").finish()
+    page = open_page("/?q=project:hovered&sort=seen")
+    expect(page.locator(".runs .name")).to_have_text(["second", "first"])
+    updates = page.locator("#updates")
+    page.locator(".runs .name").first.hover()
+    train("third", project="hovered")
+    expect(updates).to_have_text(re.compile(r"^\d+ updates?: show$"), timeout=PATIENCE_MS)
+    assert names(page) == ["second", "first"]
+    updates.click()
+    expect(page.locator(".runs .name")).to_have_text(["third", "second", "first"])
+    expect(updates).to_be_hidden()
+    # Who goes away gets the news by himself.
+    page.locator(".runs .name").last.hover()
+    train("fourth", project="hovered")
+    expect(updates).to_be_visible(timeout=PATIENCE_MS)
+    page.locator("h1").hover()
+    expect(page.locator(".runs .name").first).to_have_text("fourth")
+
+
+def test_each_run_has_one_row_that_can_be_read(tries: str, open_page: Open) -> None:
+    page = open_page(LIST)
+    heights = "[...document.querySelectorAll('.runs tbody tr')].map((row) => row.getBoundingClientRect().height)"
+    assert max(page.evaluate(heights)) <= 44
+    assert fits(page, 1280)
+    sentence = page.locator(".runs .sentence").first
+    expect(sentence).to_have_attribute("title", re.compile("per generation"))
+
+
+@pytest.mark.long
 def test_a_refresh_without_news_leaves_everything_where_it_is(
     train: Callable[..., MadeTraining], open_page: Open, server: str
 ) -> None:

@@ -34,7 +34,7 @@ from leakline_server.web.rendering.table_cells import code_link, commit_link, sp
 from leakline_server.web.rendering.templating import VIEWER, breakable, environment, zoned
 from leakline_server.web.run_page import inventory_tables
 from leakline_server.web.runs import pages
-from leakline_server.web.search_query import parse_query
+from leakline_server.web.search_query import Search, parse_query
 from leakline_server.web.settings import Found, settings_page
 from leakline_server.worker_thread import RetainerFigures, WriterFigures
 
@@ -141,11 +141,46 @@ def test_a_long_name_breaks_where_people_would_break_it_and_is_never_markup() ->
     assert breakable("7.10 GiB") == "7.10\u00a0GiB"
 
 
-def test_words_of_a_search_become_filters() -> None:
-    assert parse_query("project:erl status:leaking tag:x before fix") == {
-        "project": "erl", "status": "confirmed", "tags": ("x",), "words": ("before", "fix"),
-    }  # fmt: skip
-    assert parse_query("http://x project:") == {"words": ("http://x", "project:")}
+NOW = 1_764_000_000.0  # 2025-11-24 16:00:00 UTC
+DAY = 1_763_942_400.0
+
+
+@pytest.mark.parametrize(
+    ("text", "filters"),
+    [
+        ("project:erl status:leaking tag:x before fix",
+         {"project": "erl", "status": "confirmed", "tags": ("x",), "words": ("before", "fix")}),
+        ("http://x project:", {"words": ("http://x", "project:")}),
+        ("config:lr=0.1 HOST:gpu-7 type:\"my Env\"",
+         {"matches": (("config", "lr=0.1"), ("host", "gpu-7"), ("type", "my Env"))}),
+        ("started:>7d", {"started_from": NOW - 7 * 86_400}), ("started:90m", {"started_from": NOW - 5400}),
+        ("started:<2w", {"started_before": NOW - 14 * 86_400}),
+        ("started:2025-11-24", {"started_from": DAY, "started_before": DAY + 86_400}),
+        ("started:>2025-11-24", {"started_from": DAY + 86_400}), ("started:<2025-11-24", {"started_before": DAY}),
+        ("started:>2d started:<1d", {"started_from": NOW - 2 * 86_400, "started_before": NOW - 86_400}),
+    ],
+)  # fmt: skip
+def test_words_of_a_search_become_filters(text: str, filters: dict[str, Any]) -> None:
+    assert parse_query(text, NOW) == Search(filters, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "said"),
+    [
+        ("owner:me", {"words": ("owner:me",)},
+         "There is no filter “owner:”, so “owner:me” was looked for in names. Filters: project, tag, status, config, "
+         "host, commit, phase, type, started."),
+        ("status:broken", {"status": "broken"},
+         "There is no status “broken”; there are: leaking, learning, ok, recovered, filling, watch, suspected, "
+         "running, silent, finished, failed, interrupted, killed, deleted."),
+        *((f"started:{value}", {},
+           f"“started:{value}” was left out: write an age or a day, as in started:>7d (in the last 7 days), "
+           "started:<2026-11-01 or started:2026-11-20.")
+          for value in ("soon", "2025-13-01", "7y", ">", "9999-12-31")),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_searched_for_is_said(text: str, kept: dict[str, Any], said: str) -> None:
+    assert parse_query(text, NOW) == Search(kept, (said,))
 
 
 def test_a_run_with_one_reading_has_no_sparkline_and_a_steady_one_is_flat() -> None:

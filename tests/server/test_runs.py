@@ -17,8 +17,8 @@ from leakline_server.paths import MIGRATIONS
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.migrate import upgrade
 from leakline_server.store.runs.run_order import (
-    LAST_SEEN,
     ORDERS,
+    SEVEREST,
     BadCursor,
     Order,
     Place,
@@ -217,7 +217,7 @@ def test_following_the_cursor_gives_every_snapshot_once(api: TestClient, make_ru
 
 
 COLUMNS = {
-    "seen": "last_seen_at", "started": "started_at", "name": "name",
+    "severity": "urgency", "seen": "last_seen_at", "started": "started_at", "name": "name",
     "growth": "growth_bytes", "memory": "rss_bytes", "out": "oom_at",
 }  # fmt: skip
 RISING = ("name", "out")
@@ -227,7 +227,8 @@ def row(number: int) -> dict[str, Any]:
     """Ties in every column; growth, memory and the end of memory are unknown of some."""
     return {
         "id": f"r{number * 7 % 40:02}", "project": "even" if number % 2 == 0 else "odd",
-        "name": f"try {'abc'[number % 3]}", "unit": "generation", "state": "finished",
+        "name": f"try {'abc'[number % 3]}", "unit": "generation",
+        "state": ("running", "finished", "silent")[number % 3], "severity": number % 4,
         "tags": json.dumps(["two words"] if number % 5 == 0 else []),
         "started_at": 1.76e9 + number // 4 + 0.1, "created_at": 1.76e9, "last_seen_at": 1.77e9 - number // 3,
         "growth_bytes": None if number % 4 == 0 else (number // 6 - 3) * 1e9 / 7,
@@ -246,6 +247,11 @@ def filled(engine: Engine) -> Engine:
 def expected(order: Order) -> list[str]:
     """By Python's own sorting."""
     rows = [row(number) for number in range(40)]
+    for each in rows:
+        each["urgency"] = (
+            (each["state"] != "finished" and each["severity"]) or 0,
+            each["last_seen_at"],
+        )
     column = COLUMNS[order.by]
     known = sorted(
         (each for each in rows if each[column] is not None),
@@ -285,7 +291,7 @@ def test_the_newest_largest_and_soonest_come_first() -> None:
 
 def test_a_search_goes_through_the_pages_in_the_same_order(filled: Engine) -> None:
     odd = {row(number)["id"] for number in range(1, 40, 2)}
-    for order in (Order("growth"), Order("out"), LAST_SEEN):
+    for order in (Order("growth"), Order("out"), SEVEREST):
         found = followed(filled, order, 3, project="odd")
         assert found == [each for each in expected(order) if each in odd]
     words = followed(filled, Order("name"), 3, words=("TRY", "b"), tags=("two words",))
@@ -296,12 +302,20 @@ def test_a_search_goes_through_the_pages_in_the_same_order(filled: Engine) -> No
     "cursor",
     [
         "", "growth", "growth/", "growth/r01/nan", "growth/r01/inf", "growth/r01/x", "started/r01/1.0",
-        "-growth/r01/1.0", "growth/r 1/2", "growth/r01/1\x00",
+        "-growth/r01/1.0", "growth/r 1/2", "growth/r01/1\x00", "severity/r01/1,1.0",
     ],
 )  # fmt: skip
 def test_a_cursor_of_another_order_is_refused(cursor: str, filled: Engine) -> None:
     with pytest.raises(BadCursor):
         list_runs(filled, RunFilter(cursor=cursor, order=Order("growth")))
+
+
+@pytest.mark.parametrize(
+    "cursor", ["severity/r01", "severity/r01/1", "severity/r01/x,1.0", "severity/r01/1,2,3"]
+)
+def test_a_cursor_has_a_value_for_each_column(cursor: str, filled: Engine) -> None:
+    with pytest.raises(BadCursor):
+        list_runs(filled, RunFilter(cursor=cursor, order=SEVEREST))
 
 
 def test_a_number_beyond_the_column_is_no_cursor(filled: Engine) -> None:
@@ -311,7 +325,7 @@ def test_a_number_beyond_the_column_is_no_cursor(filled: Engine) -> None:
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, -1e300, 5e-324, None])
 def test_a_cursor_says_exactly_where_a_page_ended(value: float | None) -> None:
-    place = Place(value, "r:1.2-x")
+    place = Place(() if value is None else (value,), "r:1.2-x")
     assert read_cursor(Order("growth"), write_cursor(Order("growth"), place)) == place
 
 
@@ -347,8 +361,45 @@ def test_runs_are_sorted_by_their_verdicts(api: TestClient, make_run: Any, event
 @pytest.mark.parametrize(("risk", "out"), [("none", None), ("low", 1_800_000_000.0)])
 def test_an_end_of_memory_without_risk_is_not_sorted(risk: str, out: float | None) -> None:
     at = {"estimate": "2027-01-15T08:00:00Z"}
-    verdict = {"growth_bytes_per_generation": None, "oom": {"risk": risk, "at": at}}
+    verdict = {"growth_bytes_per_generation": None, "oom": {"risk": risk, "at": at}, "findings": []}
     assert sorted_by(verdict)["oom_at"] == out
+
+
+@pytest.mark.parametrize(
+    ("found", "risk", "severity"),
+    [
+        ([], "none", 0), ([("ok", "critical")], "low", 0), ([("confirmed", "minor")], "low", 1),
+        ([("suspected", "major"), ("confirmed", "minor")], "none", 2), ([("confirmed", "critical")], "none", 3),
+        ([], "critical", 3), ([("confirmed", "minor")], "high", 2),
+    ],
+)  # fmt: skip
+def test_severity_is_that_of_the_worst_leak_or_of_the_memory_left(
+    found: Any, risk: str, severity: int
+) -> None:
+    findings = [{"status": status, "priority": priority} for status, priority in found]
+    verdict = {
+        "growth_bytes_per_generation": None,
+        "oom": {"risk": risk, "at": None},
+        "findings": findings,
+    }
+    assert sorted_by(verdict)["severity"] == severity
+
+
+def test_a_leak_that_runs_stands_above_what_ended_and_what_is_well(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    for run_id, leak in (("leaks", 2**27), ("ended", 2**27), ("well", 0)):
+        make_run(id=run_id, instance=f"{run_id}-1", leak_bytes=leak).begin(api, 60)
+    api.patch("/api/v1/runs/ended", json={"state": "finished"})
+
+    def severities() -> list[int]:
+        with engine_of(api).connect() as connection:
+            return list(connection.scalars(select(runs.c.severity).order_by(runs.c.id)))
+
+    eventually(lambda: all(severities()[:2]))
+    assert severities()[2] == 0
+    # Both others are not urgent: the one heard of last comes first.
+    assert listed(read_list(api, "group=none")) == ["leaks", "ended", "well"]
 
 
 def test_verdicts_of_older_versions_are_sorted_too(empty_database_url: str) -> None:
@@ -402,8 +453,8 @@ def test_column_heads_link_to_the_other_orders(api: TestClient) -> None:
     assert f'<th scope="col" aria-sort="ascending">{by_name}' in text
     assert 'href="/?q=b&amp;group=none&amp;sort=growth">Growth</a>' in text
     # The usual order stands in no address.
-    assert 'href="/?q=b&amp;group=none">Last seen</a>' in text
-    assert 'aria-sort="descending"><a href="/?sort=-seen">' in read_list(api)
+    assert 'href="/?q=b&amp;group=none">Verdict</a>' in text
+    assert 'aria-sort="descending"><a href="/?sort=-severity">' in read_list(api)
 
 
 def test_the_api_has_the_same_orders(api: TestClient) -> None:
@@ -460,6 +511,65 @@ def test_runs_are_grouped_by_project_by_tag_or_not_at_all(api: TestClient) -> No
 def test_a_search_takes_words_and_quotes(query: str, found: list[str], words: TestClient) -> None:
     shown = set(listed(words.get("/", params={"q": query}).text))
     assert sorted(shown & {"a", "b", "c"}) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("config:batch=32", ["a"]), ("config:batch=3", []), ("config:opt=adam", ["a"]), ("config:opt=ada", []),
+        ("config:lr=0.1", ["b"]), ("config:ADAM", ["a"]), ("config:batch", ["a", "b"]),
+        ("host:gpu-7", ["a"]), ("host:GPU", ["a", "b"]), ("commit:3fa9", ["b"]), ("commit:a9", []),
+        ("phase:collect", ["a"]), ('phase:"say \\"x\\""', ["a"]), ("type:replay", ["a"]), ("type:rss", []),
+        ("started:2025-10-09", ["a"]), ("started:<2025-10-09", ["b"]), ("started:>2025-10-09", ["c"]),
+        ("host:gpu config:batch=32 phase:collect", ["a"]), ("host:%", []), ("type:_", []),
+        ("owner:me started:soon", []),
+    ],
+)  # fmt: skip
+def test_runs_are_found_by_what_they_recorded(
+    query: str, found: list[str], recorded: TestClient
+) -> None:
+    page = recorded.get("/", params={"q": f"project:rec {query}"}).text
+    assert sorted(listed(page)) == found
+    asked = {"q": query, "project": "rec"}
+    answer = recorded.get("/api/v1/runs", params=asked).json()
+    assert sorted(item["id"] for item in answer["items"]) == found
+
+
+@pytest.fixture
+def recorded(api: TestClient) -> TestClient:
+    configs = ({"batch": 32, "inner": {"opt": "adam"}}, {"batch": 320, "lr": 0.1}, {})
+    for name, config, started in zip("abc", configs, (1.76e9, 1.7598e9, 1.7602e9), strict=True):
+        process = {"instance": f"i-{name}", "host": {"a": "gpu-7", "b": "gpu-8"}.get(name, "cpu")}
+        environment = {"commit": "3fa9c1"} if name == "b" else {"commit": "77a9"}
+        create(
+            api, id=name, name=name, project="rec", config=config, started_at=started, process=process,
+            environment=environment,
+        )  # fmt: skip
+    series = {"type.app.ReplayBuffer.count": [1.0], "process.rss_bytes": [5.0]}
+    for number, phase in enumerate(("collect", 'say "x"')):
+        columns = {"time": [1.76e9 + number], "phase": [phase], "series": series}
+        batch = {
+            "version": 1, "process": {"instance": "i-a", "host": "gpu-7"}, "first_sequence": number, "count": 1,
+            "columns": columns,
+        }  # fmt: skip
+        assert api.post("/api/v1/runs/a/batches", json=batch).status_code == 200
+    return api
+
+
+def test_the_filters_say_how_many_runs_each_would_leave(api: TestClient) -> None:
+    create(api, id="a", project="vision")
+    create(api, id="b", project="vision")
+    create(api, id="c", project="speech")
+
+    def chips(query: str) -> list[str]:
+        found = re.findall(r'data-part="filters".*?</div>', read_list(api, query), re.DOTALL)[0]
+        return re.findall(r"</svg>([^<]+)</span>", found)
+
+    assert chips("") == ["Learning 3"]
+    assert chips("q=project:vision") == ["Learning 2"]
+    # Those of the other statuses stay to choose from, and the chosen one stays to be given up.
+    assert chips("q=status:learning+project:speech") == ["Learning 1"]
+    assert chips("q=status:leaking") == ["Leaking 0", "Learning 3"]
 
 
 @pytest.fixture(scope="module")

@@ -76,6 +76,9 @@ def _of_process() -> tuple[Column[str], Column[int]]:
     )
 
 
+# A leak is urgent while its run lives. As text, so that the index of this expression is used.
+URGENCY: Final = "CASE WHEN state IN ('running', 'silent') THEN severity ELSE 0 END"
+
 runs = Table(
     "runs",
     metadata,
@@ -116,6 +119,8 @@ runs = Table(
     # Of the verdict, written with it: bytes a generation, and when memory runs out.
     Column("growth_bytes", Double),
     Column("oom_at", Double),
+    # 3 critical, 2 major, 1 minor, 0 no leak and no risk.
+    Column("severity", Integer, nullable=False, server_default="0"),
     # The list of runs: newest first, in one project or in all.
     Index("ix_runs_started_at", "started_at", "id"),
     Index("ix_runs_project", "project", "started_at", "id"),
@@ -125,6 +130,7 @@ runs = Table(
     Index("ix_runs_growth_bytes", "growth_bytes", "id"),
     Index("ix_runs_rss_bytes", "rss_bytes", "id"),
     Index("ix_runs_oom_at", "oom_at", "id"),
+    Index("ix_runs_urgency", text(f"({URGENCY})"), "last_seen_at", "id"),
     # The examiner's watch for runs that fell silent.
     Index("ix_runs_state", "state", "last_seen_at"),
 )

@@ -9,41 +9,50 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     Integer,
     Text,
     UnaryExpression,
     literal,
+    literal_column,
     select,
     tuple_,
 )
 
-from ..schema import runs
+from leakline.analysis.findings.verdict_summary import Priority
+from leakline.analysis.status import GROWING
 
-By = Literal["seen", "started", "name", "growth", "memory", "out"]
+from ..schema import URGENCY, runs
+
+By = Literal["severity", "seen", "started", "name", "growth", "memory", "out"]
 Value = float | int | str
 
-_COLUMNS: Final[Mapping[By, Column[Any]]] = {
-    "seen": runs.c.last_seen_at,
-    "started": runs.c.started_at,
-    "name": runs.c.name,
-    "growth": runs.c.growth_bytes,
-    "memory": runs.c.rss_bytes,
-    "out": runs.c.oom_at,
+# The last column of an order may be null; where there are two, the first is not.
+_COLUMNS: Final[Mapping[By, tuple[ColumnElement[Any], ...]]] = {
+    "severity": (literal_column(URGENCY, Integer()), runs.c.last_seen_at),
+    "seen": (runs.c.last_seen_at,),
+    "started": (runs.c.started_at,),
+    "name": (runs.c.name,),
+    "growth": (runs.c.growth_bytes,),
+    "memory": (runs.c.rss_bytes,),
+    "out": (runs.c.oom_at,),
 }
 ORDERS: Final[tuple[By, ...]] = tuple(_COLUMNS)
+# A run without a verdict or a reading has none; it comes last, in either direction.
+_NULLABLE: Final = frozenset({"growth", "memory", "out"})
 # Read from A on, and from the one that runs out first; all others from the newest or largest on.
 _RISING: Final = frozenset({"name", "out"})
 _CURSOR: Final = re.compile(r"(-?[a-z]{1,10})/([\w.:-]{1,128})(?:/(.{0,512}))?", re.DOTALL)
 _LARGEST: Final = 2**63
+_GRADES: Final[Mapping[str, int]] = {name: 3 - at for at, name in enumerate(get_args(Priority))}
+_RISKS: Final[Mapping[str, int]] = {"critical": 3, "high": 2}
 
 
 class BadCursor(ValueError):
@@ -67,14 +76,14 @@ class Order:
 
 
 NEWEST: Final = Order("started")
-LAST_SEEN: Final = Order("seen")
+SEVEREST: Final = Order("severity")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Of a run in an order. ``value`` is None where the run has none."""
+    """Of a run in an order. ``values``: of its columns; empty where the run has none."""
 
-    value: Value | None
+    values: tuple[Value, ...]
     run_id: str
 
 
@@ -87,13 +96,22 @@ def order_of(text: str) -> Order | None:
 
 
 def sorted_by(verdict: Mapping[str, Any]) -> dict[str, float | None]:
-    """Of a verdict in its JSON form, what runs are sorted by: columns of ``runs``."""
+    """Return what runs are sorted by of a verdict in its JSON form: columns of ``runs``."""
     growth, oom = verdict["growth_bytes_per_generation"], verdict["oom"]
     at = None if oom["risk"] == "none" else oom["at"]
     return {
         "growth_bytes": None if growth is None else float(growth["estimate"]),
         "oom_at": None if at is None else datetime.fromisoformat(at["estimate"]).timestamp(),
+        "severity": _severity(verdict["findings"], oom["risk"]),
     }
+
+
+def _severity(findings: Iterable[Mapping[str, Any]], risk: str) -> int:
+    """3 is critical, 2 major, 1 minor; 0 where nothing leaks and memory will not run out."""
+    grades = [
+        _GRADES[each.get("priority", "minor")] for each in findings if each["status"] in GROWING
+    ]
+    return max((*grades, _RISKS.get(risk, 0)))
 
 
 def places(
@@ -105,10 +123,10 @@ def places(
 ) -> list[Place]:
     """The next ``limit`` runs for which all of ``where`` holds."""
     found: list[Place] = []
-    if after is None or after.value is not None:
+    if after is None or after.values:
         found = _with_value(connection, order, after, limit, where)
         after = None
-    if len(found) < limit and _COLUMNS[order.by].nullable:
+    if len(found) < limit and order.by in _NULLABLE:
         found += _without(connection, order, after, limit - len(found), where)
     return found
 
@@ -120,14 +138,14 @@ def _with_value(
     limit: int,
     where: Sequence[ColumnElement[bool]],
 ) -> list[Place]:
-    column = _COLUMNS[order.by]
-    query = select(column, runs.c.id).where(column.is_not(None), *where)
+    columns = (*_COLUMNS[order.by], runs.c.id)
+    query = select(*columns).where(columns[-2].is_not(None), *where)
     if after is not None:
-        here = tuple_(column, runs.c.id)
-        there = tuple_(literal(after.value, column.type), literal(after.run_id, Text()))
+        values = zip((*after.values, after.run_id), columns, strict=True)
+        here, there = tuple_(*columns), tuple_(*(literal(v, c.type) for v, c in values))
         query = query.where(here < there if order.falling else here > there)
-    query = query.order_by(_directed(column, order), _directed(runs.c.id, order)).limit(limit)
-    return [Place(value, run_id) for value, run_id in connection.execute(query)]
+    query = query.order_by(*(_directed(each, order) for each in columns)).limit(limit)
+    return [Place(tuple(values), run_id) for *values, run_id in connection.execute(query)]
 
 
 def _without(
@@ -137,22 +155,23 @@ def _without(
     limit: int,
     where: Sequence[ColumnElement[bool]],
 ) -> list[Place]:
-    query = select(runs.c.id).where(_COLUMNS[order.by].is_(None), *where)
+    (column,) = _COLUMNS[order.by]
+    query = select(runs.c.id).where(column.is_(None), *where)
     if after is not None:
         beyond = runs.c.id < after.run_id if order.falling else runs.c.id > after.run_id
         query = query.where(beyond)
     query = query.order_by(_directed(runs.c.id, order)).limit(limit)
-    return [Place(None, run_id) for run_id in connection.scalars(query)]
+    return [Place((), run_id) for run_id in connection.scalars(query)]
 
 
-def _directed(column: Column[Any], order: Order) -> UnaryExpression[Any]:
+def _directed(column: ColumnElement[Any], order: Order) -> UnaryExpression[Any]:
     return column.desc() if order.falling else column.asc()
 
 
 def write_cursor(order: Order, place: Place) -> str:
-    if place.value is None:
-        return f"{order}/{place.run_id}"
-    return f"{order}/{place.run_id}/{place.value}"
+    """``order/run`` and, where the run has a value, ``/value``; two values have a comma in between."""
+    values = ",".join(map(str, place.values))
+    return "/".join((str(order), place.run_id, *([values] if place.values else ())))
 
 
 def read_cursor(order: Order, cursor: str) -> Place:
@@ -160,11 +179,18 @@ def read_cursor(order: Order, cursor: str) -> Place:
     found = _CURSOR.fullmatch(cursor)
     if found is None or found[1] != str(order) or "\x00" in cursor:
         raise BadCursor(cursor)
-    value = None if found[3] is None else _value(_COLUMNS[order.by], found[3])
-    return Place(value, found[2])
+    if found[3] is None:
+        if order.by not in _NULLABLE:
+            raise BadCursor(cursor)
+        return Place((), found[2])
+    columns = _COLUMNS[order.by]
+    texts = found[3].split(",", len(columns) - 1)
+    if len(texts) < len(columns):
+        raise BadCursor(cursor)
+    return Place(tuple(map(_value, columns, texts)), found[2])
 
 
-def _value(column: Column[Any], text: str) -> Value:
+def _value(column: ColumnElement[Any], text: str) -> Value:
     if isinstance(column.type, Text):
         return text
     try:

@@ -5,12 +5,12 @@ A run's memory is kept in its row, in at most 64 numbers, so that the list of ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Engine, Row, func, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, exists, func, or_, select, update
 
 from leakline.analysis.assertions.expected_counts import with_accepted
 from leakline.analysis.findings.verdict_summary import Priority
@@ -28,7 +28,7 @@ from ..ingest.project_quota import Allowance, add_bytes
 from ..maintenance import corruption
 from ..maintenance.retention_policy import FOREVER, PerProject
 from ..maintenance.run_deletion import IS_DELETED
-from ..schema import attempts, runs, series
+from ..schema import attempts, processes, runs, series
 from ..series.column_reader import reading
 from . import lifecycle, process_list
 from .process_list import LIVED, iso, iso_or_none, unix
@@ -43,6 +43,9 @@ STATES: Final = ("running", "silent", *ENDED)
 LISTENING: Final = ("running", "silent")
 # Asked for like a state, and none: a deleted run has one as well, and keeps it when that is undone.
 DELETED: Final = "deleted"
+# What the list is searched by besides names, projects, tags, states and dates.
+Match = Literal["config", "host", "commit", "phase", "type"]
+MATCHES: Final[tuple[Match, ...]] = get_args(Match)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +72,21 @@ class NoRoomForNotes(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """What to list. ``status`` is a verdict status, a run state or "deleted"; ``q`` and each of ``words`` is found in
-    name, project or id. Deleted runs are listed only where their status is asked for.
+    """What to list. ``status`` is a verdict status, a run state or "deleted"; each of ``words`` is found in name,
+    project or id, and each of ``matches``, as (what, text), in what it names. Deleted runs are listed only where their
+    status is asked for. Times are Unix seconds.
     """
 
     project: str | None = None
-    tag: str | None = None
     status: str | None = None
-    q: str | None = None
     limit: int = 50
     cursor: str | None = None
     order: Order = NEWEST
     words: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    matches: tuple[tuple[Match, str], ...] = ()
+    started_from: float | None = None
+    started_before: float | None = None
 
 
 def change_run(
@@ -163,27 +168,71 @@ def list_runs(engine: Engine, filters: RunFilter) -> dict[str, Any]:
     }
 
 
+def count_by_status(engine: Engine, filters: RunFilter) -> dict[str, int]:
+    """How many of the runs have each verdict status, whatever status ``filters`` asks for."""
+    wanted = _wanted(replace(filters, status=None))
+    query = select(runs.c.status, func.count()).where(*wanted).group_by(runs.c.status)
+    with engine.connect() as connection:
+        return dict(map(tuple, connection.execute(query)))
+
+
 def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
     """What holds for every run of the list; what is cheap to ask comes first."""
     wanted: list[ColumnElement[bool]] = [IS_DELETED if filters.status == DELETED else ~IS_DELETED]
     if filters.project is not None:
         wanted.append(runs.c.project == filters.project)
-    # As one text, in half the time; no needle has a line break.
-    among = func.lower(runs.c.name + "\n" + runs.c.project + "\n" + runs.c.id)
-    needles = [word.lower().replace("\x00", "") for word in (filters.q, *filters.words) if word]
-    wanted += [among.contains(needle, autoescape=True) for needle in needles]
-    tags = [_dump(tag) for tag in (filters.tag, *filters.tags) if tag is not None]
-    wanted += [runs.c.tags.contains(tag, autoescape=True) for tag in tags]
+    if filters.started_from is not None:
+        wanted.append(runs.c.started_at >= filters.started_from)
+    if filters.started_before is not None:
+        wanted.append(runs.c.started_at < filters.started_before)
     if filters.status not in (None, DELETED):
         column = runs.c.status if filters.status in SEVERITY else runs.c.state
         wanted.append(column == filters.status)
-    return wanted
+    # As one text, in half the time; no needle has a line break.
+    among = func.lower(runs.c.name + "\n" + runs.c.project + "\n" + runs.c.id)
+    wanted += [_has(among, word) for word in filters.words]
+    wanted += [runs.c.tags.contains(_dump(tag), autoescape=True) for tag in filters.tags]
+    return wanted + [_MATCHING[what](text) for what, text in filters.matches]
+
+
+def _has(text: ColumnElement[str], needle: str) -> ColumnElement[bool]:
+    return text.contains(needle.lower().replace("\x00", ""), autoescape=True)
+
+
+def _has_config(wanted: str) -> ColumnElement[bool]:
+    """``key=value`` exactly, at any depth; any other text as a part of what the configuration says."""
+    config, (key, equals, value) = func.lower(runs.c.config), wanted.partition("=")
+    if not equals:
+        return _has(config, wanted)
+    values = (value, _dump(value))
+    return or_(*(_has(config, f"{_dump(key)}:{each}{end}") for each in values for end in ",}"))
+
+
+def _has_process_on(host: str) -> ColumnElement[bool]:
+    of_run = processes.c.run_id == runs.c.id
+    return exists().where(of_run, _has(func.lower(processes.c.host), host))
+
+
+def _counts_type(name: str) -> ColumnElement[bool]:
+    counted = series.c.name.startswith("type.")
+    return exists().where(
+        series.c.run_id == runs.c.id, counted, _has(func.lower(series.c.name), name)
+    )
+
+
+_MATCHING: Final[Mapping[Match, Callable[[str], ColumnElement[bool]]]] = {
+    "config": _has_config,
+    "host": _has_process_on,
+    "commit": lambda start: _has(func.lower(runs.c.environment), f'"commit":{_dump(start)[:-1]}'),
+    "phase": lambda name: _has(func.lower(runs.c.phases_seen), _dump(name)[1:-1]),
+    "type": _counts_type,
+}
 
 
 def baseline_of(engine: Engine, run: Mapping[str, Any]) -> dict[str, Any] | None:
     """The newest run of the same project that is tagged ``baseline`` and began before this one."""
     began = select(runs.c.started_at).where(runs.c.id == run["id"]).scalar_subquery()
-    tagged = _wanted(RunFilter(project=run["project"], tag="baseline"))
+    tagged = _wanted(RunFilter(project=run["project"], tags=("baseline",)))
     newest = select(*_LISTED).where(*tagged, runs.c.started_at < began)
     with engine.connect() as connection:
         found = connection.execute(newest.order_by(runs.c.started_at.desc()).limit(1)).first()

@@ -277,6 +277,7 @@ class RunRow:
     ending: str
     tags: tuple[TagLink, ...]
     progress: str
+    short_progress: str
     done: int
     total: int | None
     sparkline: Sparkline | None
@@ -284,8 +285,6 @@ class RunRow:
     growth: str
     per: str
     forecast: str
-    started_at: str
-    started: str
     seen_at: str
     seen: str
 
@@ -351,6 +350,7 @@ class RunsPage:
     deleted_href: str | None
     deleted_note: str
     empty: str
+    problems: tuple[str, ...]
     next_href: str | None
     server: str
     any_runs: bool

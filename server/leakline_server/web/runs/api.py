@@ -52,6 +52,7 @@ from ..auth.permissions import (
 from ..derived_analysis import Derived
 from ..request_bodies import described, json_body
 from ..responses import json_response
+from ..search_query import parse_query
 from ..services import Services, Use, address_of
 from .registration import join
 
@@ -220,10 +221,17 @@ def list_runs(
     sort: Sort = "started",
 ) -> Response:
     """`status` is a verdict status, a run state, or `deleted` for the runs that were deleted on a page and are not yet
-    removed, which are in no other list; `q` is looked for in name, project and id. `sort` begins with a minus for the
-    other end of the order; runs without a value come last."""
+    removed, which are in no other list. `q` is a search as on the page: its words are looked for in name, project and
+    id, and `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:>7d` in what they name. `sort` begins
+    with a minus for the other end of the order; runs without a value come last."""
+    search = parse_query(q or "", time.time())
+    asked: dict[str, Any] = {"project": project, "status": status}
+    given = {name: value for name, value in asked.items() if value is not None}
+    tags = (*search.filters.pop("tags", ()), *(() if tag is None else (tag,)))
     order = run_order.order_of(sort) or run_order.NEWEST
-    wanted = runs.RunFilter(project, tag, status, q, limit, cursor, order)
+    wanted = runs.RunFilter(
+        **search.filters | given, tags=tags, limit=limit, cursor=cursor, order=order
+    )
     try:
         found = runs.list_runs(use.engine, wanted)
     except runs.BadCursor as error:

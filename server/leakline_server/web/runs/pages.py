@@ -51,9 +51,8 @@ def list_page(
 ) -> Response:
     """``deleted``: the moment at which runs were deleted that may be brought back."""
     shown = shown_of(without_control(q).strip(), group, sort)
-    wanted = runs.RunFilter(
-        **parse_query(shown.query), limit=RUNS_PER_PAGE, cursor=cursor, order=shown.order
-    )
+    search = parse_query(shown.query, time.time())
+    wanted = runs.RunFilter(**search.filters, limit=RUNS_PER_PAGE, cursor=cursor, order=shown.order)
     try:
         found = runs.list_runs(use.engine, wanted)
     except runs.BadCursor:
@@ -63,6 +62,8 @@ def list_page(
         found["items"],
         shown,
         found["next"],
+        runs.count_by_status(use.engine, wanted),
+        search.problems,
         address_of(request, use),
         _deleted_at(use, deleted) if waiting else (),
         waiting,

@@ -11,7 +11,7 @@ from leakline.text_format import count_of
 from leakline.transport.oom_inference import ended_as
 
 from ...store.maintenance.run_deletion import Deleted
-from ...store.runs.run_order import LAST_SEEN, ORDERS, By, Order, order_of
+from ...store.runs.run_order import ORDERS, SEVEREST, By, Order, order_of
 from ...store.runs.runs import DELETED
 from ..rendering import number_formats
 from ..rendering.page_contexts import (
@@ -27,7 +27,7 @@ from ..rendering.page_contexts import (
 from ..rendering.table_cells import sparkline
 from ..run_page.verdict_view import STATUSES, forecast_text, status_of
 from ..run_page.view import progress
-from ..search_query import joined, parse_query, without, written
+from ..search_query import joined, status_in, without, written
 
 Json = Mapping[str, Any]
 Grouping = Literal["project", "tag", "none"]
@@ -35,6 +35,7 @@ GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
 _GROUP_LABELS: Final = {"project": "By project", "tag": "By tag", "none": "Not grouped"}
 # Order -> (what it is called, and from its other end).
 _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
+    "severity": ("Most urgent", "Least urgent first"),
     "seen": ("Last seen", "Last seen, oldest first"),
     "started": ("Started", "Started, oldest first"),
     "name": ("Name", "Name, from the end"),
@@ -50,13 +51,13 @@ class Shown:
 
     query: str = ""
     group: Grouping = "project"
-    order: Order = LAST_SEEN
+    order: Order = SEVEREST
 
     @property
     def fields(self) -> dict[str, str]:
         """Of the address: only what is not as it is by itself."""
         found = {"q": self.query, "group": self.group, "sort": str(self.order)}
-        usual = {"q": "", "group": "project", "sort": str(LAST_SEEN)}
+        usual = {"q": "", "group": "project", "sort": str(SEVEREST)}
         return {name: value for name, value in found.items() if value != usual[name]}
 
     def href(self, **more: str) -> str:
@@ -68,7 +69,7 @@ def shown_of(query: str, group: str | None, sort: str | None) -> Shown:
     """What an address asks for; what it does not know is as it is by itself."""
     usual: Grouping = "project"
     grouping = next((each for each in GROUPINGS if each == group), usual)
-    return Shown(query, grouping, order_of(sort or "") or LAST_SEEN)
+    return Shown(query, grouping, order_of(sort or "") or SEVEREST)
 
 
 def shown_again(view: str) -> Shown:
@@ -81,17 +82,21 @@ def runs_page(
     items: Sequence[Json],
     shown: Shown,
     next_cursor: str | None,
+    counts: Mapping[str, int],
+    problems: Sequence[str],
     server: str,
     just_deleted: Sequence[Deleted] = (),
     deleted: int = 0,
     *,
     any_runs: bool,
 ) -> RunsPage:
-    """``deleted``: how many runs wait for their removal."""
+    """``counts``: how many of the runs found have each status. ``problems``: what could not be searched for.
+    ``deleted``: how many runs wait for their removal."""
     return RunsPage(
         title="Runs",
         query=shown.query,
-        filters=_filters(shown),
+        filters=_filters(shown, counts),
+        problems=tuple(problems),
         grouping=tuple(Option(g, _GROUP_LABELS[g], g == shown.group) for g in GROUPINGS),
         sorting=_sorting(shown.order),
         heads=_heads(shown),
@@ -122,21 +127,26 @@ def _just_deleted(found: Sequence[Deleted]) -> JustDeleted | None:
 
 
 def _shows_deleted(shown: Shown) -> bool:
-    return parse_query(shown.query).get("status") == DELETED
+    return status_in(shown.query) == DELETED
 
 
 def _deleted_href(shown: Shown) -> str | None:
     return None if _shows_deleted(shown) else replace(shown, query=f"status:{DELETED}").href()
 
 
-def _filters(shown: Shown) -> tuple[Filter, ...]:
+def _filters(shown: Shown, counts: Mapping[str, int]) -> tuple[Filter, ...]:
+    """A status that no run has is left out, unless it is chosen."""
     others = without(shown.query, "status")
-    chosen = parse_query(shown.query).get("status")
+    chosen = status_in(shown.query)
     made = []
     for name in STATUSES:
+        count, status = counts.get(name, 0), status_of(name)
+        if not count and name != chosen:
+            continue
         wanted = others if name == chosen else [*others, f"status:{name}"]
         href = replace(shown, query=joined(wanted)).href()
-        made.append(Filter(status_of(name), href, name == chosen))
+        counted = replace(status, word=f"{status.word} {count:,}")
+        made.append(Filter(counted, href, name == chosen))
     return tuple(made)
 
 
@@ -151,12 +161,13 @@ def _sorting(order: Order) -> tuple[Option, ...]:
 def _heads(shown: Shown) -> tuple[ListHead, ...]:
     return (
         ListHead("Pick", hidden=True),
+        _head(shown, "severity", "Verdict"),
         _head(shown, "name", "Run"),
-        ListHead("Verdict"),
-        _head(shown, "memory", "Memory"),
+        ListHead("Progress"),
+        ListHead("Finding"),
         _head(shown, "growth", "Growth", number=True),
-        _head(shown, "out", "Runs out", number=True),
-        _head(shown, "started", "Started", number=True),
+        _head(shown, "out", "Out of memory"),
+        _head(shown, "memory", "Memory"),
         _head(shown, "seen", "Last seen", number=True),
     )
 
@@ -208,6 +219,9 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         ending=ended_as(run["state"], run["reason"]),
         tags=tuple(TagLink(tag, _only(shown, written("tag", tag))) for tag in run["tags"]),
         progress=progress(run),
+        short_progress=f"{run['generations']:,}/{run['total']:,}"
+        if run["total"]
+        else progress(run),
         done=min(run["generations"], run["total"] or 0),
         total=run["total"] or None,
         sparkline=sparkline(run["sparkline"]),
@@ -216,8 +230,6 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         # Child processes and devices are not in it; what grows there is in the sentence.
         per=f"private, per {run['unit']}" if growth else "",
         forecast=forecast_text(run["oom"], run["unit"]),
-        started_at=run["started_at"],
-        started=number_formats.clock(run["started_at"]),
         seen_at=run["last_seen_at"],
         seen=number_formats.clock(run["last_seen_at"]),
     )
