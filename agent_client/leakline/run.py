@@ -6,16 +6,17 @@ and what a run becomes when it has finished or finds itself in a forked child.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal
+from types import TracebackType
+from typing import Any, Final, Literal, ParamSpec, TypeVar
 
 from . import console
 from .actions import callbacks
 from .actions.cleanups import Before
 from .core import declarations, exit_status, shutdown
-from .core.context_managers import Cleanup, Generation, Phase
-from .core.generation_numbering import checked_number
 from .core.phase_accounting import RESERVED_PHASES, Frame
 from .core.pipeline import OF_ITS_OWN, Chain, Subject
 from .core.process_tree import announce, in_worker, take_back
@@ -23,6 +24,9 @@ from .core.training_loop import Loop
 from .runtime.error_boundary import Guard
 from .settings import NAME_LIMIT, Settings, resolve
 from .text_format import printable
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _active: Run | None = None
 
@@ -156,7 +160,7 @@ class Run:
         if (loop := self._loop) is not None:
             exit_status.forget_caught()
             with self._guard:
-                loop.start_generation(checked_number(number))
+                loop.start_generation(number)
             self._call_back()
             self._clean_up()
         return Generation(self)
@@ -188,7 +192,7 @@ class Run:
         """
         if (loop := self._loop) is not None:
             with self._guard:
-                if show:
+                if show and self._chain.banner is not None:
                     self._chain.banner.ask()
                 loop.manual(_clean(label))
 
@@ -249,7 +253,7 @@ class Run:
                 if isinstance(cleanup.when, tuple):
                     loop.watch(declarations.counted_class(cleanup.when[0]))
                 elif cleanup.when is not None:
-                    self._follow_verdict()
+                    self._chain.follow_verdict()
 
     def find_holders(self, target: type | str) -> None:
         """At the next phase end look for what keeps instances of a class (or of its name) alive. Raises BadArgument."""
@@ -331,7 +335,7 @@ class Run:
         if self._loop is not None:
             callbacks.check(event, callback)
             with self._guard:
-                self._follow_verdict()
+                self._chain.follow_verdict()
                 self._chain.verdicts.add(event, callback)
 
     def report(self) -> str:
@@ -362,40 +366,27 @@ class Run:
 
     # -- what blocks and endings call ----------------------------------------------------------------
 
-    def or_current(self) -> Run:
-        """This run, or the active one when this is only a stand-in."""
-        return current() if self is _NOTHING else self
-
-    def _enter_phase(self, name: str) -> Frame | None:
-        if (loop := self._loop) is not None:
-            self._reported = None
-            with self._guard:
-                return loop.enter_phase(_phase_name(name))
-        return None
-
-    def _exit_phase(self, frame: Frame, error: BaseException | None) -> None:
-        loop = self._loop
-        if loop is not None:
-            self._reported = None if error is None else id(error)
-            exit_status.note(error)
-            with self._guard:
-                loop.exit_phase(frame, error)
-            if error is None and not frame.foreign and loop.phase is None:
-                self._clean_up()
-
     def _end_generation(self, error: BaseException | None) -> None:
         if (loop := self._loop) is not None:
-            self._reported = None if error is None else id(error)
-            exit_status.note(error)
+            self._reported = None
+            if error is not None:
+                self._note_exception(error)
             with self._guard:
                 loop.end_generation(error)
             self._call_back()
             if error is None:
                 self._clean_up()
 
+    def _note_exception(self, error: BaseException) -> None:
+        """Remember an exception that leaves a phase or a generation: it may end the program."""
+        self._reported = id(error)
+        exit_status.note(error)
+
     def _call_back(self, *, last: bool = False) -> None:
-        """Tell the user's functions of a changed verdict. Their exceptions are theirs."""
+        """Call the functions of `on` when the verdict has changed. Their exceptions are theirs."""
         verdicts = self._chain.verdicts
+        if not verdicts.follows:
+            return
         with self._guard:
             verdicts.conclude() if last else verdicts.examine()
         for callback, verdict in verdicts.due():
@@ -403,24 +394,10 @@ class Run:
 
     def _clean_up(self) -> None:
         """Run the registered cleanups that are due: between two phases of the training thread."""
-        if self._loop is not None:
+        chain = self._chain
+        if self._loop is not None and (chain.cleanups.registered or chain.requests.cleanups):
             with self._guard:
-                self._chain.cleanups.run_due()
-
-    def _follow_verdict(self) -> None:
-        if not self._chain.verdicts.follows:
-            self._chain.verdicts.follow(self._chain.recorded())
-
-    def _before_cleanup(self) -> Before | None:
-        if self._loop is not None:
-            with self._guard:
-                return self._chain.cleanups.begin()
-        return None
-
-    def _after_cleanup(self, name: str, before: Before | None) -> None:
-        if self._loop is not None and before is not None:
-            with self._guard:
-                self._chain.cleanups.end(_clean(name), before)
+                chain.cleanups.run_due()
 
     def _ends_because(self, state: str, reason: str, error: BaseException | None = None) -> None:
         """The process is about to end for this reason."""
@@ -509,6 +486,159 @@ class Run:
         if (loop := self._loop) is not None:
             with self._guard:
                 loop.note(kind, _clean(name), data())
+
+
+class _Block:
+    """Enters and leaves once per ``with``, and once per call of what it decorates."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self._run, self._name = run, name
+
+    def __enter__(self) -> Any:
+        raise NotImplementedError
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        raise NotImplementedError
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function, a coroutine function, or a generator function of either kind."""
+        kind, run, name = type(self), self._run, self._name
+        # Library code may decorate at import, before the program has called init.
+        return _wrapped(function, lambda: kind(current() if run is _NOTHING else run, name))
+
+
+class Phase(_Block):
+    """``with run.phase("train"): ...`` or ``@run.phase("train")``. Closes on every way out."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        super().__init__(run, name)
+        self._frames: list[Frame | None] = []
+
+    def __enter__(self) -> Phase:
+        run, frame = self._run, None
+        if (loop := run._loop) is not None:
+            run._reported = None
+            with run._guard:
+                frame = loop.enter_phase(_phase_name(self._name))
+        self._frames.append(frame)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        run, frame = self._run, self._frames.pop()
+        if frame is None or (loop := run._loop) is None:
+            return
+        run._reported = None
+        if error is not None:
+            run._note_exception(error)
+        with run._guard:
+            loop.exit_phase(frame, error)
+        if error is None and not frame.foreign and loop.phase is None:
+            run._clean_up()
+
+
+class Cleanup(_Block):
+    """Records private memory before and after what runs inside, and what that freed."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        super().__init__(run, name)
+        self._before: list[Before | None] = []
+
+    def __enter__(self) -> Cleanup:
+        run, before = self._run, None
+        if run._loop is not None:
+            with run._guard:
+                before = run._chain.cleanups.begin()
+        self._before.append(before)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        run, before = self._run, self._before.pop()
+        if run._loop is not None and before is not None:
+            with run._guard:
+                run._chain.cleanups.end(_clean(self._name), before)
+
+
+class Generation:
+    """Started when made; as a context manager it also ends, otherwise the next one ends it."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._run._end_generation(error)
+
+
+def _wrapped(function: Callable[P, R], block: Callable[[], _Block]) -> Callable[P, R]:
+    wrapper: Any
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with block():
+                return await function(*args, **kwargs)
+
+    elif inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
+            inner: Any = function(*args, **kwargs)
+            with block():
+                # What `yield from` does below; the language has no such expression for this kind.
+                step = inner.asend(None)
+                while True:
+                    try:
+                        item = await step
+                    except StopAsyncIteration:
+                        return
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        await inner.aclose()
+                        raise
+                    except BaseException as error:  # noqa: BLE001
+                        # Whatever the program throws in belongs to the function's own body, as with `yield from`.
+                        step = inner.athrow(error)
+                    else:
+                        step = inner.asend(sent)
+
+    elif inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with block():
+                return (yield from function(*args, **kwargs))
+
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with block():
+                return function(*args, **kwargs)
+
+    return wrapper  # type: ignore[no-any-return]
 
 
 _NOTHING: Final = Run()

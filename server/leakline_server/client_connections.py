@@ -59,7 +59,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def on_headers_complete(self) -> None:
-        size = len(self.url) + sum(len(k) + len(v) + 4 for k, v in self.headers)
+        size = len(self.url) + sum([len(k) + len(v) + 4 for k, v in self.headers])
         self._head_is_too_large = size > limits.MAX_HEAD_BYTES
         if self._head_is_too_large or len(self._unanswered) > limits.MAX_PIPELINED:
             raise ValueError("the parser stops, and uvicorn calls send_400_response")

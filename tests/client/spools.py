@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
-from leakline.transport.recorder import SafeOutbox
-from leakline.transport.spool_file import SpoolFile
+from leakline.transport.spool_file import Outbox, SpoolFile
 from leakline.transport.spool_format import read_batches
 
 HEADER: Final = RunHeader(
@@ -49,7 +48,7 @@ def spool(folder: Path, limit: int = 2**20) -> SpoolFile:
 
 
 def append_until(
-    file: SpoolFile | SafeOutbox,
+    file: SpoolFile | Outbox,
     done: Callable[[], object],
     last: int = 0,
     make: Callable[[int], Snapshot] = snapshot,
@@ -77,7 +76,7 @@ def sequences(path: Path) -> list[int]:
     return numbers(read_batches(path))
 
 
-def given_out(outbox: SafeOutbox | SpoolFile) -> list[int]:
+def given_out(outbox: Outbox | SpoolFile) -> list[int]:
     """What a server that accepts everything gets."""
     given: list[int] = []
     while outbox.pending():

@@ -401,7 +401,7 @@ def test_requests_that_wait_are_bounded_and_cleanups_wait_apart_from_looks() -> 
     box.put([{"id": str(i), "kind": "cleanup"} for i in range(WAITING_LIMIT + 5)])
     box.put([{"id": "look", "kind": "census"}])
     assert [request.id for request, _ in box.take()] == ["look"]
-    assert box.asks_for_cleanup
+    assert len(box.cleanups) == WAITING_LIMIT
     assert len(box.take_cleanups()) == WAITING_LIMIT
     assert (box.take_cleanups(), box.ignored) == ([], 5)
 
@@ -414,8 +414,10 @@ def test_what_finds_no_room_for_long_is_refused() -> None:
         assert told == times
         box.put_back(request, told)
     assert box.take() == []
-    assert [a.text for a in box.answers()] == ["find_holders a.B: refused: no room in the budget"]
-    assert box.answers() == []
+    assert [a.text for a in box.take_answers()] == [
+        "find_holders a.B: refused: no room in the budget"
+    ]
+    assert box.take_answers() == ()
 
 
 @pytest.mark.parametrize("wrong", [None, 5, ["a"], ""])

@@ -13,9 +13,8 @@ from tests.client.recording import recorded
 
 import leakline
 from leakline.probes.native_module import native, why_not_native
-from leakline.sampling.census_plan import NATIVE_SECONDS_PER_BLOCK, CensusPlan
 from leakline.sampling.incremental_scan import Outcome, SliceThread
-from leakline.sampling.overhead_budget import Governor
+from leakline.sampling.overhead_budget import NATIVE_SECONDS_PER_BLOCK, CensusPlan, Governor
 
 pytestmark = pytest.mark.alone
 

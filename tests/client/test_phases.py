@@ -347,7 +347,9 @@ class _Program:
         self.run_ = Run()
         self.run_._loop = self.loop
         nothing_due: Any = SimpleNamespace(
-            verdicts=SimpleNamespace(examine=list, due=list), cleanups=SimpleNamespace(run_due=list)
+            verdicts=SimpleNamespace(follows=False),
+            cleanups=SimpleNamespace(registered={}),
+            requests=SimpleNamespace(cleanups=[]),
         )
         self.run_._chain = nothing_due
         self._helper = helper

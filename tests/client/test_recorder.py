@@ -25,9 +25,8 @@ from leakline.transport.recorder import (
     LINGER_SECONDS,
     Losses,
     Recorder,
-    SafeOutbox,
-    SpoolMemory,
 )
+from leakline.transport.spool_file import Outbox, SpoolMemory
 from leakline.transport.spool_format import Account, read_batches
 
 
@@ -127,7 +126,7 @@ class Chain:
     def __init__(self, tmp_path: Path, queue_limit: int = 1000) -> None:
         file = spool(tmp_path)
         self.path, self.losses = file.path, Losses()
-        self.outbox = SafeOutbox(file, lambda why: None, counted=self.losses.totals)
+        self.outbox = Outbox(file, lambda why: None, counted=self.losses.totals)
         self.recorder = Recorder(self.outbox, PROCESS, self.losses, queue_limit=queue_limit)
 
     def account(self) -> Account:
@@ -223,7 +222,7 @@ def test_a_file_that_cannot_be_read_any_more_is_left_for_memory_and_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    outbox = SafeOutbox(spool(tmp_path), said.append)
+    outbox = Outbox(spool(tmp_path), said.append)
     outbox.append(batch(1))
     closed = SpoolError(tmp_path, "cannot be read (the program closes it)")
 

@@ -29,7 +29,7 @@ from tests.flows.conftest import Server
 
 import leakline
 from leakline import Run
-from leakline.core.generation_numbering import GenerationNumbers, checked_number
+from leakline.core.training_loop import GenerationNumbers, checked_number
 from leakline.errors import BadArgument
 from leakline.runtime import error_boundary
 from leakline.snapshot import Snapshot

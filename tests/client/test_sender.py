@@ -17,8 +17,9 @@ import leakline
 from leakline.console import Notices
 from leakline.snapshot import Event, Snapshot
 from leakline.transport.http_delivery import Delivery
-from leakline.transport.recorder import Losses, Recorder, SafeOutbox
+from leakline.transport.recorder import Losses, Recorder
 from leakline.transport.sender import Sender
+from leakline.transport.spool_file import Outbox
 from leakline.transport.spool_upload import upload
 
 
@@ -34,7 +35,7 @@ class Chain:
     def __init__(self, tmp_path: Path, address: str) -> None:
         file = spool(tmp_path, 2**28)
         self.path, self.losses = file.path, Losses()
-        self.outbox = SafeOutbox(file, lambda why: None)
+        self.outbox = Outbox(file, lambda why: None)
         # No pause between tries: a test shall not wait for the jitter of an outage.
         self.sender = Sender(
             self.outbox, Delivery(address), HEADER, PROCESS, self.losses, Notices(True), jitter=lambda: -0.9
@@ -67,7 +68,7 @@ def held(tmp_path: Path, server: Any, *snapshots: Snapshot) -> Chain:
 def resting(delivery: Delivery, clock: Callable[[], float], jitter: float) -> Sender:
     """With a clock of its own: its thread is not started."""
     return Sender(
-        SafeOutbox(None, lambda why: None), delivery, HEADER, PROCESS, Losses(), Notices(True),
+        Outbox(None, lambda why: None), delivery, HEADER, PROCESS, Losses(), Notices(True),
         clock=clock, jitter=lambda: jitter,
     )  # fmt: skip
 

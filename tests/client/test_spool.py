@@ -41,8 +41,7 @@ from leakline.snapshot import Batch, Census, Event, Holder, Snapshot, header_to_
 from leakline.transport import spool_file, spool_trimming
 from leakline.transport.batching import SNAPSHOTS_PER_BATCH, consecutive, merge
 from leakline.transport.http_delivery import Delivery
-from leakline.transport.recorder import SafeOutbox, SpoolMemory
-from leakline.transport.spool_file import SpoolFile
+from leakline.transport.spool_file import Outbox, SpoolFile, SpoolMemory
 from leakline.transport.spool_format import (
     FRAME,
     MAGIC,
@@ -232,7 +231,7 @@ def test_a_spool_is_live_as_long_as_its_process_has_it_open(tmp_path: Path) -> N
 
 @pytest.mark.alone
 def test_closing_waits_no_longer_than_it_may_for_a_write_that_hangs(tmp_path: Path) -> None:
-    outbox = SafeOutbox(spool(tmp_path), print)
+    outbox = Outbox(spool(tmp_path), print)
     assert outbox.file is not None
     with outbox.file._lock:
         started = time.monotonic()
@@ -670,7 +669,7 @@ def test_a_disk_that_fills_up_in_a_rewrite_leaves_the_file_as_it_was(
     monkeypatch.setattr(spool_file, "FULL_SECONDS", 60.0)
     warnings: list[str] = []
     file = spool(tmp_path, 64 * KIB)
-    outbox = SafeOutbox(file, warnings.append)
+    outbox = Outbox(file, warnings.append)
     real_write = os.write
 
     def write(fd: int, data: bytes) -> int:
@@ -697,7 +696,7 @@ def test_a_spool_that_was_moved_is_not_made_shorter_at_its_old_place(
     monkeypatch.setattr(spool_file, "FULL_SECONDS", 60.0)
     warnings: list[str] = []
     file = spool(tmp_path, 64 * KIB)
-    outbox = SafeOutbox(file, warnings.append)
+    outbox = Outbox(file, warnings.append)
     for n in range(1, 11):
         outbox.append(batch(n))
     elsewhere = tmp_path / "elsewhere"

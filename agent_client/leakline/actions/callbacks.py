@@ -284,39 +284,35 @@ class VerdictWatch:
         self._lock = threading.RLock()
         # Not yet looked at, and not yet answered with what was found.
         self._news = self._ended = False
-        self._follows = self._is_over = False
+        # Whether anybody wants to know of the verdict.
+        self.follows = self._is_over = False
         self._verdict_thread = _VerdictThread(header, process)
         self.status = "learning"
         # The newest that was found.
         self.newest: Verdict | None = None
 
-    @property
-    def follows(self) -> bool:
-        """Whether anybody wants to know of the verdict."""
-        return self._follows
-
     def follow(self, past: Iterable[Snapshot] = ()) -> None:
         """From now on; ``past``: what was taken before. Only the first call begins."""
-        if not (self._follows or self._is_over):
+        if not (self.follows or self._is_over):
             with self._governor.measuring("verdict", set_up=True):
                 self._verdict_thread.prepare()
             self._keep(past)
-            self._follows = True
+            self.follows = True
 
     def add(self, event: str, callback: Callback) -> None:
         """``event`` is one of HEARD."""
         self._callbacks.append((event, callback))
 
     def see(self, snapshot: Snapshot) -> None:
-        """Remember a snapshot, when anybody wants to hear of the verdict."""
-        if self._follows:
+        """Remember a snapshot."""
+        if self.follows:
             self._keep([snapshot])
             if snapshot.kind == "generation_end":
                 self._ended = self._news = True
 
     def forget(self) -> None:
         """Let go of the callbacks, and of what they hold of the program. Nothing of ours goes on after this."""
-        self._is_over, self._follows = True, False
+        self._is_over, self.follows = True, False
         self._callbacks.clear()
         self._due.clear()
         self._snapshots.clear()

@@ -75,7 +75,7 @@ class Cleanups:
         self, loop: Loop, requests: RequestBox, status: Callable[[], str], *, quiet: bool
     ) -> None:
         self._loop, self._requests, self._status, self._quiet = loop, requests, status, quiet
-        self._registered: dict[str, Registered] = {}
+        self.registered: dict[str, Registered] = {}
         # Newest readings of the series that cleanups wait for.
         self._readings: dict[str, Number] = {}
         self._generation_ends = 0
@@ -83,40 +83,41 @@ class Cleanups:
 
     def check_room(self, name: str) -> None:
         """Raises BadArgument."""
-        if name not in self._registered and len(self._registered) >= REGISTERED_LIMIT:
+        if name not in self.registered and len(self.registered) >= REGISTERED_LIMIT:
             raise BadArgument("name", name, f"is one more than the {REGISTERED_LIMIT} there may be")
 
     def register(self, cleanup: Registered) -> None:
         """In place of one of the same name."""
         cleanup.on_request = cleanup.on_request and not self._quiet
-        known = self._registered.get(cleanup.name)
+        known = self.registered.get(cleanup.name)
         if known is not None and known.declared == cleanup.declared:
             # Loops tend to register in every generation: that starts nothing new.
             known.function = cleanup.function
             return
-        self._registered[cleanup.name] = cleanup
+        if not self.registered:
+            self._loop.listeners.append(self._see)
+        self.registered[cleanup.name] = cleanup
         self._loop.note("register_cleanup", cleanup.name, cleanup.declared)
 
-    def see(self, snapshot: Snapshot) -> None:
-        """A snapshot was taken."""
+    def _see(self, snapshot: Snapshot) -> None:
         self._generation_ends += snapshot.kind == "generation_end"
         # A copy: the recorder's thread comes here as well.
-        for cleanup in list(self._registered.values()):
+        for cleanup in list(self.registered.values()):
             if isinstance(cleanup.when, tuple) and cleanup.when[0] in snapshot.samples:
                 self._readings[cleanup.when[0]] = snapshot.samples[cleanup.when[0]]
 
     def forget(self) -> None:
         """Let go of the functions, and of what they hold of the program."""
-        self._registered.clear()
+        self.registered.clear()
 
     def run_due(self) -> None:
         """Run what is due. A cleanup that opens phases of its own does not start another."""
-        if self._running or not (self._registered or self._requests.asks_for_cleanup):
+        if self._running:
             return
         self._running = True
         try:
             self._run_asked()
-            for cleanup in list(self._registered.values()):
+            for cleanup in list(self.registered.values()):
                 because = self._calls_for(cleanup)
                 if because:
                     cleanup.ran_at = self._generation_ends
@@ -131,7 +132,7 @@ class Cleanups:
         asked = self._requests.take_cleanups()
         if not asked:
             return
-        allowed = [each for each in self._registered.values() if each.on_request]
+        allowed = [each for each in self.registered.values() if each.on_request]
         outcome = DONE if allowed else NOT_REGISTERED
         if outcome == DONE:
             went_well = [self._run(each, "it was asked for") for each in allowed]

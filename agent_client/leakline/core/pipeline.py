@@ -32,9 +32,9 @@ from ..settings import Settings
 from ..snapshot import ProcessIdentity, RunHeader, Snapshot
 from ..text_format import with_forecast, worded
 from ..transport.http_delivery import Accepted, Delivery, one_line
-from ..transport.recorder import Losses, Recorder, SafeOutbox
+from ..transport.recorder import Losses, Recorder
 from ..transport.sender import Sender
-from ..transport.spool_file import SpoolFile
+from ..transport.spool_file import Outbox, SpoolFile
 from ..transport.spool_format import AT_EXIT, Account, read_batches
 from .environment import read_environment
 from .output_tail import OutputTail
@@ -194,13 +194,13 @@ class Chain:
         self._arrived = False
         # What the server says of the run at its end.
         self._verdict: str | None = None
-        self.outbox = SafeOutbox(self._open_spool(process), self._lost_spool, counted=losses.totals)
+        self.outbox = Outbox(self._open_spool(process), self._lost_spool, counted=losses.totals)
         self.sender = self._make_sender(process, losses, governor)
         self.recorder = Recorder(
             self.outbox, process, losses,
             news=self.sender.wake if self.sender is not None else lambda: None,
             tick=(lambda: fold.tick()) if settings.sample_seconds else None,
-            tick_seconds=settings.sample_seconds, note_cpu=governor.note_thread,
+            tick_seconds=settings.sample_seconds, thread_seconds=governor.thread_seconds,
         )  # fmt: skip
         self.loop = Loop(settings.unit, sampler, governor, losses, self.recorder.put)
         self.loop.warn = self._notices.say
@@ -208,17 +208,18 @@ class Chain:
         self.cleanups = Cleanups(
             self.loop, self.requests, lambda: self.verdicts.status, quiet=settings.quiet
         )
-        self.loop.listeners += [self.verdicts.see, self.cleanups.see]
         self._traced: Allocations | None = None
         if settings.allocations:
             from ..sampling.allocation_tracing import Allocations
 
             self._traced = Allocations(
-                self.loop.note, lambda: self.verdicts.status, note_cpu=governor.note_thread
+                self.loop.note, lambda: self.verdicts.status, thread_seconds=governor.thread_seconds
             )
             self.loop.listeners.append(self._traced.see)
-        self.banner = SnapshotBanner(self._notices, f"run {self.header.name}")
-        self.loop.listeners.append(self.banner.see)
+        self.banner: SnapshotBanner | None = None
+        if not self._quiet:
+            self.banner = SnapshotBanner(self._notices, f"run {self.header.name}")
+            self.loop.listeners.append(self.banner.see)
         # Whoever says nothing works out nothing for it.
         self._says_lines = settings.log_every > 0 and not self._quiet
         if self._says_lines:
@@ -242,7 +243,7 @@ class Chain:
         if self.output is not None:
             self.output.start()
         if self._traced is not None or self._says_lines:
-            self.verdicts.follow()
+            self.follow_verdict()
         self.loop.sampler.start()
         self.recorder.start()
         if not held:
@@ -270,9 +271,14 @@ class Chain:
         """Wait, not for long, until what was taken is recorded."""
         self.recorder.flush(FLUSH_SECONDS)
 
-    def recorded(self) -> list[Snapshot]:
-        """What this process has recorded so far, for a callback that comes late."""
-        if self.spool_path is None:
+    def follow_verdict(self) -> None:
+        """Work out the verdict from now on, with what is recorded already."""
+        if not self.verdicts.follows:
+            self.verdicts.follow(self._recorded())
+            self.loop.listeners.append(self.verdicts.see)
+
+    def _recorded(self) -> list[Snapshot]:
+        if self.spool_path is None or not self.recorder.taken:
             return []
         self.flush()
         return [snapshot for batch in read_batches(self.spool_path) for snapshot in batch.snapshots]
@@ -400,7 +406,7 @@ class Chain:
             self.outbox, delivery, self.header, process, losses, self._notices, where,
             requested=self.requests.put, idle=leftovers.send, let_go=leftovers.close,
             ended=lambda: self._ask_for_verdict(delivery),
-            note_cpu=governor.note_thread,
+            thread_seconds=governor.thread_seconds,
         )  # fmt: skip
 
 

@@ -14,25 +14,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ..runtime.threads import end_all
 from . import exit_status
 
-
-class Ending(Protocol):
-    """What the hooks tell a run."""
-
-    def _ends_because(
-        self, state: str, reason: str, error: BaseException | None = None
-    ) -> None: ...
-    def _outlived_signal(self) -> None: ...
-    def _finish_at_exit(self) -> None: ...
-    @property
-    def _hears_signals(self) -> bool: ...
-    @property
-    def _is_ending(self) -> bool: ...
-    def _forget(self) -> None: ...
+if TYPE_CHECKING:
+    from ..run import Run
 
 
 # How a run ends that was asked to: in a hurry, as the next signal is SIGKILL.
@@ -46,7 +34,7 @@ _OUTERMOST: Final = {("__main__", "<module>"), ("runpy", "_run_module_as_main")}
 
 _local: Final = threading.local()
 # Weakly, so that a finished run is not kept for the life of the process.
-_runs: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+_runs: Final[weakref.WeakSet[Run]] = weakref.WeakSet()
 _installed = False
 # Signals to end by, once the run has ended.
 _held_back: Final[list[int]] = []
@@ -78,7 +66,7 @@ class Once:
         return self._by == threading.get_ident() and not self._over.is_set()
 
 
-def watch(run: Ending) -> None:
+def watch(run: Run) -> None:
     """Tell ``run`` about the end of this process. In the main thread only, SIGTERM as well, if it hears of signals."""
     global _installed
     _runs.add(run)
@@ -94,7 +82,7 @@ def watch(run: Ending) -> None:
         _chain_sigterm()
 
 
-def unwatch(run: Ending) -> None:
+def unwatch(run: Run) -> None:
     """It has ended. A SIGTERM that came meanwhile ends the process now."""
     _runs.discard(run)
     if _held_back and not any(each._is_ending for each in list(_runs)):

@@ -3,10 +3,17 @@
 Everything here runs on the program's own threads, between two of its statements; `run.py` guards every call.
 The order at each boundary is always the same: read memory first, book it to what the program did, measure,
 read memory again and book the difference to Leakline.
+
+The generations of a process are numbered on one axis that only goes forward, whatever numbers the program uses. A
+notebook cell that runs again, or a second loop in the same run, begins with a number that was there before. On the axis
+it continues after the newest generation: measurements of two generations under one number would be mixed, and the older
+ones lost.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -18,14 +25,15 @@ from ..probes.memory.process_memory import PEAK
 from ..sampling.heap_scans import Measured
 from ..sampling.overhead_budget import Governor
 from ..sampling.sampler import Sampler
-from ..snapshot import Event, Number, Snapshot
+from ..snapshot import LARGEST_INTEGER, Event, Number, Snapshot
 from ..transport.recorder import Losses
-from .generation_numbering import GenerationNumbers, Given, renumbered
 from .output_tail import OutputTail
 from .phase_accounting import Frame, PhaseLedger, Reading, account_samples
 
 if TYPE_CHECKING:
     from ..sampling.cuda_cache import CacheFalls
+
+Given = int | float
 
 EVENTS_LIMIT: Final = 256
 GAUGES_LIMIT: Final = 128
@@ -79,6 +87,9 @@ class Loop:
         self._own_bytes = 0
         self._last_exception = 0
         self._numbers = GenerationNumbers()
+        # The newest generation on the axis, and what it is called there.
+        self.generation: int | None = None
+        self._title = ""
         self._warned_of_numbers = False
         self._generation_started: float | None = None
         # How long the newest generation took, while its end has no snapshot yet.
@@ -96,11 +107,6 @@ class Loop:
         return self._phase_accounts.path
 
     @property
-    def generation(self) -> int | None:
-        """The newest generation on the axis."""
-        return self._numbers.axis
-
-    @property
     def highest_number(self) -> Given | None:
         """The highest number that the program has used for a generation."""
         return self._numbers.highest
@@ -112,7 +118,9 @@ class Loop:
             self._resolve_types(last_word=False)
             self._hand_over("baseline", "baseline", measured)
 
-    def start_generation(self, number: Given) -> None:
+    def start_generation(self, called: object) -> None:
+        """Raises TypeError and OverflowError where ``called`` is not a number that a generation can have."""
+        number = checked_number(called)
         with self._lock:
             if self._over:
                 return
@@ -125,6 +133,7 @@ class Loop:
                 # What happened before the first generation is not of its phase accounts.
                 self._phase_accounts.close_generation(self._read())
             why = self._numbers.advance(number)
+            self.generation, self._title = self._numbers.axis, self._numbers.title(self.unit)
             self._generation_started = self._clock()
             if why:
                 self._warn_of_numbers(why)
@@ -133,7 +142,7 @@ class Loop:
         """Say once that the program's numbers are not those of the axis, also on the charts."""
         if not self._warned_of_numbers:
             self._warned_of_numbers = True
-            self.note("mark", f"{self._numbers.title(self.unit)} {why}")
+            self.note("mark", f"{self._title} {why}")
             self.warn(renumbered(self.unit, self._numbers, why))
 
     def end_generation(self, error: BaseException | None = None, *, last: bool = False) -> None:
@@ -160,7 +169,7 @@ class Loop:
                 measured = self._exact(self.sampler.measure("generation_end"), reading)
                 self._resolve_types()
                 self._tell_when_too_large()
-                label = f"{self._numbers.title(self.unit)}: end"
+                label = f"{self._title}: end"
                 self.generations_ended += 1
                 self._hand_over("generation_end", label, measured, phase_accounts)
             self._charge_own_work()
@@ -216,18 +225,16 @@ class Loop:
 
     def _leave(self, frame: Frame) -> bool:
         """What was read as it was entered is read as it is left: else its bytes would go to the wrong line."""
-        if not frame.booked:
-            return self._close(frame, None)
-        started = self.governor.work_seconds()
-        left = self._close(frame, self._read())
-        self.governor.charge_phase_accounting(self.governor.work_seconds() - started)
+        started = self.governor.work_seconds() if frame.booked else 0.0
+        reading = self._read() if frame.booked else None
+        left = True
+        if frame.foreign:
+            self._phase_accounts.exit_elsewhere(frame, reading)
+        else:
+            left = self._phase_accounts.exit(frame, reading)
+        if frame.booked:
+            self.governor.charge_phase_accounting(self.governor.work_seconds() - started)
         return left
-
-    def _close(self, frame: Frame, reading: Reading | None) -> bool:
-        if not frame.foreign:
-            return self._phase_accounts.exit(frame, reading)
-        self._phase_accounts.exit_elsewhere(frame, reading)
-        return True
 
     def manual(self, label: str) -> None:
         with self._lock:
@@ -366,13 +373,14 @@ class Loop:
     ) -> None:
         for answer in measured.answers:
             self.note("mark", answer.text[:LABEL_LIMIT], answer.data)
-        self._tell_output(last=kind == "finish")
+        if self.output is not None and (lines := self.output.take(last=kind == "finish")):
+            self.note("log", "log", {"lines": lines})
         samples = {**measured.samples, **(more or {}), **self.governor.ledger()}
         self._note_peak(samples)
         # Measuring may leave less memory than it found; on the wire this series is a size.
         samples["client.bytes"] = max(0, self._own_bytes)
         if self.generation is not None and kind not in ("generation_end", "baseline"):
-            label = f"{self._numbers.title(self.unit)}: {label}" if kind != "manual" else label
+            label = f"{self._title}: {label}" if kind != "manual" else label
         with self._order:
             self._sequence += 1
             number = self._sequence
@@ -397,12 +405,6 @@ class Loop:
         """Whether the program has printed lines that a snapshot should carry now."""
         return self.output is not None and self.output.waits()
 
-    def _tell_output(self, *, last: bool) -> None:
-        if self.output is not None:
-            lines = self.output.take(last=last)
-            if lines:
-                self.note("log", "log", {"lines": lines})
-
     def _collections(self) -> list[Event]:
         """Full collections of the program's since the last snapshot, each at its own time."""
         return [
@@ -419,13 +421,14 @@ class Loop:
 
     def _tell_caches(self, samples: Mapping[str, Number], *, tell: bool = True) -> None:
         """What a device got back since the reading before. Holding the order."""
+        devices = {n: value for n, value in samples.items() if n.startswith(("cuda.", "mps."))}
+        if not devices:
+            return
         if self._caches is None:
-            if not any(name.startswith(("cuda.", "mps.")) for name in samples):
-                return
             from ..sampling.cuda_cache import CacheFalls
 
             self._caches = CacheFalls()
-        for fall in self._caches.see(samples, tell=tell):
+        for fall in self._caches.see(devices, tell=tell):
             self.note("mark", *fall.event)
 
     def _tell_peak(self, frame: Frame, samples: dict[str, Number]) -> None:
@@ -465,6 +468,74 @@ class Loop:
             self.note(
                 "exception", type(error).__name__, {"type": type(error).__name__, "phase": path}
             )
+
+
+def checked_number(number: object) -> Given:
+    """Return ``number`` as a plain number; a whole float as an int.
+
+    Raises TypeError for anything else, OverflowError beyond 2**53.
+    """
+    try:
+        given: Given = operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        if isinstance(number, (str, bytes)):
+            raise
+        given = float(number)  # type: ignore[arg-type]
+        if not math.isfinite(given):
+            raise
+        if given.is_integer():
+            given = int(given)
+    if abs(given) > LARGEST_INTEGER:
+        # Python refuses to write very many digits.
+        bits = int(given).bit_length()
+        raise OverflowError(f"generation number of {bits} bits is beyond 2**53")
+    return given
+
+
+class GenerationNumbers:
+    """``axis``: the number of the newest generation on the axis; ``given``: the number that the program used for it."""
+
+    def __init__(self) -> None:
+        self.axis: int | None = None
+        self.given: Given | None = None
+        self.highest: Given | None = None
+
+    def advance(self, given: Given) -> str:
+        """Go on to the generation that the program calls ``given``. Return why the axis has another number, or "".
+
+        A number above all before it moves the axis by the difference, so that gaps stay visible.
+        """
+        if self.axis is None or self.given is None or self.highest is None:
+            axis, why = math.floor(given), ""
+        elif given <= self.given:
+            axis = self.axis + 1
+            why = "began again" if given == self.given else f"came after {self.given}"
+        else:
+            before = self.highest if given > self.highest else self.given
+            axis, why = self.axis + max(1, math.floor(given - before)), ""
+        if axis > LARGEST_INTEGER:
+            raise OverflowError(f"generation number of {axis.bit_length()} bits is beyond 2**53")
+        self.axis, self.given = axis, given
+        self.highest = given if self.highest is None else max(self.highest, given)
+        if not why and not isinstance(given, int):
+            why = "is not a whole number"
+        return why
+
+    def title(self, unit: str) -> str:
+        """``generation 12``, or ``generation 12 (called 3)`` where the program uses another number."""
+        called = "" if self.axis == self.given else f" (called {self.given})"
+        return f"{unit} {self.axis}{called}"
+
+
+def renumbered(unit: str, numbers: GenerationNumbers, why: str) -> str:
+    """Return the warning at the first generation whose number is not that of the axis."""
+    advice: Final = {
+        "is not a whole number": f"count {unit}s in whole numbers",
+    }.get(why, "for a separate training call leakline.init again")
+    return (
+        f"{unit} {numbers.given} {why}: it is recorded as {unit} {numbers.axis}, and counting continues from there, "
+        f"so that nothing measured before is lost; {advice}"
+    )
 
 
 def _resident(collection: Collection) -> dict[str, list[int]]:

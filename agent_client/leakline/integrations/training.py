@@ -25,11 +25,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict, TypeVar
 
-from leakline.core.context_managers import Generation, Phase
 from leakline.errors import BadArgument, MissingPackage
 from leakline.run import Run, active, start
 from leakline.runtime.error_boundary import Guard
 from leakline.settings import resolve
+
+from ..run import Generation, Phase
 
 # framework -> its training that has begun and not said that it is over.
 _open: Final[dict[str, Training]] = {}

@@ -1,8 +1,8 @@
 """The outer guard: whatever goes wrong in our own code stays out of the training loop.
 
 It swallows, counts and warns once; the tests' automatic fixture raises what was swallowed. It is shared by the training
-thread's calls and our own threads. Two more places of the client catch broadly: `core/context_managers.py`, which hands
-an error on, and `probes/heap/autograd_graphs.py`, on a thread of the program's where no guard can be.
+thread's calls and our own threads. Two more places of the client catch broadly: `run.py`, which hands an error on, and
+`probes/heap/autograd_graphs.py`, on a thread of the program's where no guard can be.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ as the tracing: a generation without a phase may last an hour, and a second of a
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -37,10 +38,11 @@ class Allocations:
         status: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
         tracer_bytes: int = TRACER_BYTES,
-        note_cpu: Callable[[], None] = lambda: None,
+        thread_seconds: dict[int, float] | None = None,
     ) -> None:
         self._note, self._status, self._clock = note, status, clock
-        self._tracer_bytes, self._note_cpu = tracer_bytes, note_cpu
+        self._tracer_bytes = tracer_bytes
+        self._thread_seconds = {} if thread_seconds is None else thread_seconds
         self._guard = Guard("tracing allocations")
         self._may_begin, self._is_tracing = True, False
         # When it began, until somebody takes it out to tell: the training thread or ours, and no lock for a signal
@@ -82,7 +84,7 @@ class Allocations:
             if self._is_enough(began):
                 with self._guard:
                     self._tell()
-        self._note_cpu()
+        self._thread_seconds[threading.get_ident()] = time.thread_time()
 
     def _is_enough(self, began: float) -> bool:
         import tracemalloc

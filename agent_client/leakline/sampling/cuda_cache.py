@@ -55,10 +55,13 @@ class CacheFalls:
     _most: Number = 0
 
     def see(self, samples: Mapping[str, Number], *, tell: bool = True) -> list[CacheFall]:
-        """Falls since the reading before. ``tell=False``: others tell of this one, a cleanup of what it freed."""
+        """Return falls since the reading before, of series of devices.
+
+        ``tell=False``: others report this one, a cleanup what it freed.
+        """
         found = []
         for name, now in samples.items():
-            if name.endswith(KEPT) and name.startswith(("cuda.", "mps.")):
+            if name.endswith(KEPT):
                 before, self._kept[name] = self._kept.get(name, now), now
                 fall = CacheFall(name.rpartition(".")[0], before, now)
                 if tell and self._is_worth_reporting(fall):

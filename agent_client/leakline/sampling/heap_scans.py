@@ -12,7 +12,6 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,7 +30,6 @@ from ..snapshot import (
     LargeObject,
     Number,
 )
-from .census_plan import DEADLINE_SECONDS, CensusPlan, Rhythm, RisingMemory
 from .holder_paths import (
     FoundHolder,
     SlicedHolderSearch,
@@ -39,7 +37,7 @@ from .holder_paths import (
     find_holders,
 )
 from .incremental_scan import SliceThread
-from .overhead_budget import Governor
+from .overhead_budget import DEADLINE_SECONDS, CensusPlan, Governor, Rhythm, RisingMemory
 from .run_requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .type_counts import Following, TypeGrowth
 
@@ -98,8 +96,8 @@ class Looks:
         self._governor, self._types, self._containers = governor, types, containers
         self.following = Following(types)
         self._blocks = blocks
-        self.plan = CensusPlan(governor, blocks, is_native=lambda: native() is not None)
-        self._slice_thread = SliceThread(governor.work_seconds)
+        self.plan = CensusPlan(governor, blocks, is_native=native)
+        self.slices = SliceThread(governor.work_seconds)
         self._guard, self._holder_guard = Guard("the census"), Guard("the search for holders")
         # References to every class when the census under way began, and whether something was rising then.
         self._references: Mapping[int, int] = {}
@@ -130,11 +128,6 @@ class Looks:
     def stay_in_background(self) -> None:
         """The program is at work whenever we measure: nothing that refers to what is its own, but in slices."""
         self.plan.only_in_background = True
-
-    @property
-    def background_bytes(self) -> int:
-        """Memory that a look running in the background holds for itself."""
-        return self._slice_thread.bytes
 
     def at_baseline(self, measured: Measured) -> None:
         """A census wherever one can be taken: the loop has not begun, and it is set-up."""
@@ -181,9 +174,9 @@ class Looks:
         self._look_at_garbage(measured, rising)
         self._find_holders(measured)
         # After the search: what is known to rise comes before what might.
-        if way == "slices" and self._slice_thread.is_free:
+        if way == "slices" and self.slices.is_free:
             with self._guard:
-                self._slice_thread.offer("census", self._begin_census(rising))
+                self.slices.offer("census", self._begin_census(rising))
 
     def _memory_rises(self, samples: Mapping[str, Number]) -> bool:
         private = samples.get("process.anon_bytes", samples.get("process.rss_bytes"))
@@ -191,21 +184,16 @@ class Looks:
             private + samples.get("process.swap_bytes", 0)
         )
 
-    @property
-    def turn(self) -> AbstractContextManager[Any]:
-        """While the training thread has it, no background scan goes on."""
-        return self._slice_thread.turn
-
     def wait(self) -> None:
         """The last chance of what is under way; not for long."""
-        self._slice_thread.wait(LAST_LOOK_SECONDS)
+        self.slices.wait(LAST_LOOK_SECONDS)
 
     def fetch(self, measured: Measured) -> None:
         """Take what a look in the background has found since."""
-        if self._slice_thread.is_free:
+        if self.slices.work is None:
             return
         with self._governor.measuring("fetch"):
-            outcome = self._slice_thread.take()
+            outcome = self.slices.take()
         if outcome is None:
             return
         self._governor.charge_background(outcome.name, outcome.seconds, outcome.longest_slice)
@@ -228,7 +216,7 @@ class Looks:
 
     def stop(self) -> None:
         """Nothing of ours goes on after this."""
-        self._slice_thread.stop()
+        self.slices.stop()
 
     def _take_census(self, measured: Measured, rising: bool) -> None:
         started = self._governor.work_seconds()
@@ -428,10 +416,10 @@ class Looks:
         return FAILED
 
     def _begin(self, request: Request, name: str, make: Callable[[], Any]) -> str | None:
-        if not self._slice_thread.is_free:
+        if not self.slices.is_free:
             return None
         with self._holder_guard, self._governor.measuring(f"{name}_begun"):
-            self._slice_thread.offer(name, make())
+            self.slices.offer(name, make())
             self._asked = request
             return ""
         return FAILED
@@ -455,9 +443,7 @@ class Looks:
 
     def _search_in_background(self, classes: list[type]) -> None:
         seconds = min(SLICED_HOLDER_SECONDS, self._governor.room("holders"))
-        if self._slice_thread.is_free and self._governor.allows(
-            "holders", expected_seconds=seconds / 2
-        ):
+        if self.slices.is_free and self._governor.allows("holders", expected_seconds=seconds / 2):
             if seconds < SEARCH_AT_LEAST_SECONDS:
                 return
             with self._holder_guard, self._governor.measuring("holders_begun"):
@@ -470,7 +456,7 @@ class Looks:
                     totals=totals,
                 )
                 self._searched(classes)
-                self._slice_thread.offer("holders", search)
+                self.slices.offer("holders", search)
 
 
 def _told_by(result: CensusResult, *, with_counts: bool) -> dict[str, Number]:

@@ -58,7 +58,8 @@ class SliceThread:
         self.turn = threading.RLock()
         self._guard = Guard("a look in slices")
         self._thread: OurThread | None = None
-        self._work: SlicedWork | None = None
+        # Under way, or done and not fetched yet.
+        self.work: SlicedWork | None = None
         self._name = ""
         self._done, self._seconds, self._longest, self._wall = False, 0.0, 0.0, 0.0
         self._stopping = threading.Event()
@@ -66,18 +67,18 @@ class SliceThread:
     @property
     def is_free(self) -> bool:
         """Nothing is under way, and nothing waits to be fetched."""
-        return self._thread is None
+        return self.work is None
 
     @property
     def bytes(self) -> int:
         """Memory that the work under way holds for itself, as far as it reports."""
-        return int(getattr(self._work, "bytes", 0))
+        return int(getattr(self.work, "bytes", 0))
 
     def offer(self, name: str, work: SlicedWork) -> bool:
         """Begin this piece of work; False while another is under way."""
         if not self.is_free or self._stopping.is_set():
             return False
-        self._name, self._work, self._done = name, work, False
+        self._name, self.work, self._done = name, work, False
         self._thread = OurThread(name, self._run, work)
         self._thread.start()
         return True
@@ -91,7 +92,7 @@ class SliceThread:
         """The outcome of the work that was under way, once; None while there is none."""
         if self._thread is None or self._thread.is_alive():
             return None
-        work, self._work, self._thread = self._work, None, None
+        work, self.work, self._thread = self.work, None, None
         result = None
         with self._guard:
             if work is not None and self._done:

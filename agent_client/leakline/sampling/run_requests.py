@@ -66,10 +66,10 @@ class RequestBox:
         self._refuse = refuse
         # Reentrant: a signal handler may end the run in the middle of a call.
         self._lock = threading.RLock()
-        self._waiting: deque[tuple[Request, int]] = deque()
+        self.waiting: deque[tuple[Request, int]] = deque()
         # Not looks of ours: they wait by themselves, for the program's own function.
-        self._cleanups: list[Request] = []
-        self._answers: list[Answer] = []
+        self.cleanups: list[Request] = []
+        self.answers: list[Answer] = []
         self._known: dict[str, None] = {}
         # Malformed, of an unknown kind, or more than there is room for.
         self.ignored = 0
@@ -90,65 +90,57 @@ class RequestBox:
         """What the program itself asks, for its next phase end."""
         request = Request(kind, type_name, by_person=True)
         with self._lock:
-            if any(request == waiting for waiting, _ in self._waiting):
+            if any(request == waiting for waiting, _ in self.waiting):
                 return
             self._add(request)
 
     def take(self) -> list[tuple[Request, int]]:
         """All that wait, each with how often it was put back."""
-        if not self._waiting:
-            return []
         with self._lock:
-            taken, self._waiting = list(self._waiting), deque()
+            taken, self.waiting = list(self.waiting), deque()
         return taken
 
     def put_back(self, request: Request, times: int) -> None:
         """There was no room for it now; after PATIENCE times it is refused."""
         with self._lock:
             if times < PATIENCE:
-                self._waiting.append((request, times + 1))
+                self.waiting.append((request, times + 1))
             else:
-                self._answers.append(Answer(request, f"{REFUSED}: {NO_ROOM}"))
-
-    @property
-    def asks_for_cleanup(self) -> bool:
-        return bool(self._cleanups)
+                self.answers.append(Answer(request, f"{REFUSED}: {NO_ROOM}"))
 
     def take_cleanups(self) -> list[Request]:
         """All requests to clean up that wait."""
-        if not self._cleanups:
+        if not self.cleanups:
             return []
         with self._lock:
-            taken, self._cleanups = self._cleanups, []
+            taken, self.cleanups = self.cleanups, []
         return taken
 
     def answer(self, request: Request, outcome: str) -> None:
         """What came of a request that was served elsewhere."""
         with self._lock:
-            self._answers.append(Answer(request, outcome))
+            self.answers.append(Answer(request, outcome))
 
-    def answers(self) -> list[Answer]:
+    def take_answers(self) -> tuple[Answer, ...]:
         """Of what was refused, or served elsewhere; once each."""
-        if not self._answers:
-            return []
         with self._lock:
-            answers, self._answers = self._answers, []
-        return answers
+            answers, self.answers = self.answers, []
+        return tuple(answers)
 
     def _take_in(self, request: Request) -> None:
         self._known[request.id] = None
         while len(self._known) > KNOWN_LIMIT:
             del self._known[next(iter(self._known))]
         if self._refuse is not None:
-            self._answers.append(Answer(request, self._refuse))
+            self.answers.append(Answer(request, self._refuse))
         else:
             self._add(request)
 
     def _add(self, request: Request) -> None:
-        if request.kind == "cleanup" and len(self._cleanups) < WAITING_LIMIT:
-            self._cleanups.append(request)
-        elif request.kind != "cleanup" and len(self._waiting) < WAITING_LIMIT:
-            self._waiting.append((request, 0))
+        if request.kind == "cleanup" and len(self.cleanups) < WAITING_LIMIT:
+            self.cleanups.append(request)
+        elif request.kind != "cleanup" and len(self.waiting) < WAITING_LIMIT:
+            self.waiting.append((request, 0))
         else:
             self.ignored += 1
 

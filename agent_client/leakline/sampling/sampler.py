@@ -48,21 +48,19 @@ CHILDREN_PART_OF_ROOM: Final = 0.01
 
 @dataclass(slots=True)
 class Probe:
-    """One source of samples, with what it last cost."""
+    """One source of samples, with what it last cost.
+
+    ``is_expensive``: twice in a row, as once may be a busy machine or the first use.
+    """
 
     name: str
     read: Callable[[], Mapping[str, Number]]
     guard: Guard = field(init=False)
     seconds: float = 0.0
-    seconds_before: float = 0.0
+    is_expensive: bool = False
 
     def __post_init__(self) -> None:
         self.guard = Guard(f"reading {self.name}")
-
-    @property
-    def is_expensive(self) -> bool:
-        """Twice in a row: once may be a busy machine or the first use."""
-        return min(self.seconds, self.seconds_before) > EXPENSIVE_SECONDS
 
 
 class Sampler:
@@ -155,7 +153,8 @@ class Sampler:
 
     def read_private_bytes(self) -> int:
         """Private bytes of the process, without what a look in the background holds for itself just now."""
-        return read_private_bytes() - self._looks.background_bytes
+        slices = self._looks.slices
+        return read_private_bytes() - (0 if slices.work is None else slices.bytes)
 
     def device_bytes(self) -> dict[str, Number]:
         """Tensors, and what the allocator keeps, of each device that the program uses through torch; else empty."""
@@ -168,14 +167,15 @@ class Sampler:
 
     def counts(self) -> dict[str, int]:
         """Instances by full name, of the classes that are reported and of tensors."""
-        with self._looks.turn:
+        with self._looks.slices.turn:
             return self._types.reported_counts()
 
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
         """``baseline`` always takes a census; generation ends take one, and look for holders, by budget."""
         if kind == "finish":
             self._looks.wait()
-        with self._looks.turn:
+        # While the training thread has the turn, no scan goes on in the background.
+        with self._looks.slices.turn:
             return self._measure(kind, nested)
 
     def _measure(self, kind: str, nested: bool) -> Measured:
@@ -203,13 +203,15 @@ class Sampler:
 
     def _serve(self, measured: Measured) -> None:
         """What people and the server asked for since."""
-        for request, times in self._requests.take():
+        requests = self._requests
+        for request, times in requests.take() if requests.waiting else ():
             outcome = self._looks.serve(request, measured)
             if outcome is None:
-                self._requests.put_back(request, times)
+                requests.put_back(request, times)
             elif outcome:
                 measured.answers += (Answer(request, outcome),)
-        measured.answers += tuple(self._requests.answers())
+        if requests.answers:
+            measured.answers += requests.take_answers()
 
     def look(self) -> None:
         """Note how high memory is now, for the peak of the next snapshot."""
@@ -236,7 +238,8 @@ class Sampler:
         started = self._clock()
         with probe.guard:
             samples.update(probe.read())
-        probe.seconds_before, probe.seconds = probe.seconds, self._clock() - started
+        before, probe.seconds = probe.seconds, self._clock() - started
+        probe.is_expensive = min(before, probe.seconds) > EXPENSIVE_SECONDS
 
     def _containers_grew(self, samples: Mapping[str, Number]) -> bool:
         """Is some container longer than at the generation end before, and that worth a deeper look?"""

@@ -163,7 +163,7 @@ class TypeGrowth:
     def __init__(self) -> None:
         self._counts = ClassCounts()
         self._asked: dict[str, None] = {}
-        self._growing: tuple[str, ...] = ()
+        self._growing: list[str] = []
         # Loaded now, of those that are known to pile up in training programs.
         self._piling: tuple[str, ...] = ()
         self._rises: dict[str, Rise] = {}
@@ -270,9 +270,13 @@ class TypeGrowth:
     def _arrange(self) -> Rows:
         growing = self._growing[: SENT_TYPES_LIMIT - len(self._asked)]
         named = {*self._asked, *growing}
-        self._unreported_at_zero = [_key(name) for name in self._piling if name not in named]
+        self._unreported_at_zero = [
+            f"type.{name}.count" for name in self._piling if name not in named
+        ]
         names = (*self._asked, *growing, *self._piling)
-        return self._counts.rows_of({name: _key(name) for name in names}, self._known_by_changes)
+        return self._counts.rows_of(
+            {name: f"type.{name}.count" for name in names}, self._known_by_changes
+        )
 
     def read_census(self) -> dict[str, Number]:
         """The same names as the last census counted them. While its result lives, `read` is one too high for each.
@@ -280,7 +284,7 @@ class TypeGrowth:
         Static types are counted by censuses only.
         """
         names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
-        counts = {_key(name): self._seen[name] for name in names if name in self._seen}
+        counts = {f"type.{name}.count": self._seen[name] for name in names if name in self._seen}
         return {**piling_in_census(self._seen), **counts}
 
     def count_of(self, address: int) -> int | None:
@@ -404,7 +408,7 @@ class TypeGrowth:
             if rise.highest > rise.first and name not in self._asked
         ]
         growing.sort(reverse=True)
-        chosen = tuple(name for _, _, name in growing[:room])
+        chosen = [name for _, _, name in growing[:room]]
         if chosen != self._growing:
             self._growing, self._rows = chosen, None
 
@@ -413,11 +417,6 @@ def _can_grow() -> dict[str, type]:
     """By name, the types whose instances a census measures, whatever they have grown to."""
     kinds = (*tensor_types(), *array_types(), str, bytes, bytearray, list, dict, set)
     return {type_name(kind): kind for kind in kinds}
-
-
-def _key(name: str) -> str:
-    """The series of a type's count."""
-    return f"type.{name}.count"
 
 
 def _static_class(name: str) -> type | None:

@@ -37,7 +37,8 @@ from .http_delivery import (
     not_accepted,
     not_now,
 )
-from .recorder import Losses, Outbox
+from .recorder import Losses
+from .spool_file import Outbox
 
 # Between two batches while training runs, so that frequent snapshots travel together.
 LINGER_SECONDS: Final = 0.3
@@ -69,7 +70,7 @@ class Sender:
         ended: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = lambda: int.from_bytes(os.urandom(2)) / 65536,
-        note_cpu: Callable[[], None] = lambda: None,
+        thread_seconds: dict[int, float] | None = None,
     ) -> None:
         self._outbox, self._delivery, self._header, self._process = (
             outbox,
@@ -78,7 +79,8 @@ class Sender:
             process,
         )
         self._losses, self._notices, self._where = losses, notices, where
-        self._requested, self._ended, self._note_cpu = requested, ended, note_cpu
+        self._requested, self._ended = requested, ended
+        self._thread_seconds = {} if thread_seconds is None else thread_seconds
         self._idle, self._let_go = idle, let_go
         # From the system, not from `random`: importing that costs a training job ten times what this does.
         self._clock, self._jitter = clock, jitter
@@ -128,7 +130,7 @@ class Sender:
             with self._guard:
                 self._send_all()
                 self._send_leftovers()
-            self._note_cpu()
+            self._thread_seconds[threading.get_ident()] = time.thread_time()
         with self._guard:
             self._finish()
         with self._guard:
@@ -238,7 +240,8 @@ class Sender:
         if isinstance(outcome, Accepted):
             self.failures = 0
             # What the server would like to be looked at; `run_requests.py` decides.
-            self._requested(outcome.body.get("requests"))
+            if wishes := outcome.body.get("requests"):
+                self._requested(wishes)
             return True
         if isinstance(outcome, RetryLater):
             self._pause(outcome)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from operator import lt
 from typing import Final, Generic, NamedTuple, TypeVar
 
 # What a turn may cost. Small, so that a turn of cheap items is short; an expensive one is paid back over many turns.
@@ -66,10 +67,13 @@ class FairQueue(Generic[Item]):
         may fill a third, a project alone half, and what is left is enough for whoever comes next.
         """
         with self._lock:
-            project = self._all.branches.get(sender.project, _Branch())
-            run = project.branches.get(sender.run, _Branch())
-            held = zip(self._all.held, project.held, run.held, strict=True)
-            return all(sum(counts) < most for counts, most in zip(held, room, strict=True))
+            held, branch = [self._all.held], self._all
+            for name in sender:
+                if name not in branch.branches:
+                    break
+                branch = branch.branches[name]
+                held.append(branch.held)
+            return all(map(lt, map(sum, zip(*held, strict=True)), room))
 
     def add(self, sender: Sender, item: Item, weight: Weight, cost: int) -> None:
         with self._lock:

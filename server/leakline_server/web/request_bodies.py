@@ -10,7 +10,7 @@ bound as well, and those that wait are counted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeVar
@@ -80,17 +80,17 @@ class Coming:
 
 
 async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], refuse: TooLarge, limit: int, live: Live, coming: Coming,
-    project: str | None = None,
+    receive: Receive, headers: Mapping[bytes, bytes], refuse: Callable[[], TooLarge], limit: int, live: Live,
+    coming: Coming, project: str | None = None,
 ) -> bytes:  # fmt: skip
     """The whole body, counted while it comes. ``project``: of a batch.
 
-    Raises ``refuse`` beyond ``limit`` bytes, TooBusy when too many come at once, ClientDisconnect, Malformed when it is
-    too slow, and Unavailable when the server ends before it is there.
+    Raises what ``refuse`` returns beyond ``limit`` bytes, TooBusy when too many come at once, ClientDisconnect,
+    Malformed when it is too slow, and Unavailable when the server ends before it is there.
     """
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length) > limit:
-        raise refuse
+        raise refuse()
     parts: list[bytes] = []
     size = 0
     try:
@@ -104,7 +104,7 @@ async def read_body(
                     size += len(part)
                     coming.add(len(part), project)
                     if size > limit:
-                        raise refuse
+                        raise refuse()
                     coming.check(project)
                     parts.append(part)
                     if not message.get("more_body", False):
@@ -145,7 +145,7 @@ async def _made(model: type[Model], request: Request) -> tuple[Model, int]:
     use = request.app.state.services
     headers = dict(request.scope["headers"])
     body = await read_body(
-        request.receive, headers, _too_large(), MAX_BODY_BYTES, use.live, use.coming
+        request.receive, headers, _too_large, MAX_BODY_BYTES, use.live, use.coming
     )
     encoding = headers.get(b"content-encoding", b"").decode("latin-1")
     found, held_bytes = _decode(_inflated(body, encoding))
@@ -218,9 +218,11 @@ async def _fields(request: Request, most: int, limit: int, coming: Coming) -> li
     """(field, value), without control characters and blanks around it. Raises Malformed, TooLarge and what `read_body`
     raises.
     """
-    refuse = TooLarge(
-        "body_too_large", f"the form has more than {limit} bytes", {"limit_bytes": limit}
-    )
+
+    def refuse() -> TooLarge:
+        message = f"the form has more than {limit} bytes"
+        return TooLarge("body_too_large", message, {"limit_bytes": limit})
+
     live = request.app.state.services.live
     headers = dict(request.scope["headers"])
     body = await read_body(request.receive, headers, refuse, limit, live, coming)

@@ -59,7 +59,7 @@ def fold(run: RunState, columns: BatchColumns) -> Folded:
 
 def _admitted(run: RunState, names: Sequence[str | None]) -> Mapping[str, None] | None:
     """The phases that keep their names; None where all do."""
-    seen = dict.fromkeys(p for p in names if p)
+    seen = dict.fromkeys(filter(None, names))
     if len(run.phases) + len(seen) <= MAX_RUN_PHASES:
         return None
     known = {name: None for name in run.phases if name != OTHER}
@@ -74,7 +74,7 @@ def _others(
 ) -> dict[str, str]:
     """Name of a series that the run has not -> the name it shares with others."""
     # In order of names, so that how a batch is laid out decides nothing.
-    new = sorted(name for name in names if name not in run.names)
+    new = sorted([name for name in names if name not in run.names])
     into: dict[str, str] = {}
     types: set[str] | None = None
     for name in new:
@@ -91,8 +91,8 @@ def _others(
 
 
 def _types(run: RunState) -> set[str]:
-    found = (_OF_TYPE.fullmatch(name) for name in run.names)
-    return {match[1] for match in found if match is not None} - {OTHER}
+    found = filter(None, map(_OF_TYPE.fullmatch, run.names))
+    return {match[1] for match in found} - {OTHER}
 
 
 def _summed(columns: BatchColumns, name: str, parts: Sequence[str]) -> tuple[BatchColumns, int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -185,7 +186,7 @@ async def _read(
     limit, what = MAX_BODY_BYTES, "compressed"
     if headers.get(b"content-encoding", b"identity").strip().lower() in (b"", b"identity"):
         limit, what = MAX_INFLATED_BYTES, "in all"
-    refuse = decode.too_large(limit, what)
+    refuse = partial(decode.too_large, limit, what)
     return await read_body(receive, headers, refuse, limit, use.live, use.coming, project)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -129,7 +130,7 @@ async def _body(request: Request, use: Services) -> bytes:
     encoding = headers.get(b"content-encoding", b"").decode("latin-1")
     plain = encoding.strip().lower() in ("", "identity")
     limit = MAX_INFLATED_BYTES if plain else MAX_BODY_BYTES
-    refuse = _too_large(limit, "in all" if plain else "compressed")
+    refuse = partial(_too_large, limit, "in all" if plain else "compressed")
     body = await read_body(request.receive, headers, refuse, limit, use.live, use.coming)
     try:
         return decode.inflate(body, encoding)
