@@ -57,9 +57,14 @@ _YOUNG: Final = 4
 
 def moment_of(study: TimelineAnalysis, end: int) -> Moment:
     """`assess`, once for each moment that later snapshots leave as it is."""
-    if last_row_of(study, end) == study.timeline.end_rows[end - 1]:
+    if is_over(study, end):
         return study.known.once(end, MOMENT, lambda: assess(study, end))
     return assess(study, end)
+
+
+def is_over(study: TimelineAnalysis, end: int) -> bool:
+    """Return True if nothing was read after the end of generation number ``end`` that counts at this moment."""
+    return last_row_of(study, end) == study.timeline.end_rows[end - 1]
 
 
 def assess(study: TimelineAnalysis, end: int) -> Moment:
