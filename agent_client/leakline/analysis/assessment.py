@@ -19,9 +19,17 @@ from .assertions.declared_limits import (
     kept_amounts,
 )
 from .assertions.expected_counts import Violation
-from .attribution.candidates import NOWHERE, OF_OTHERS, Candidate, Place, describe, find_candidates
+from .attribution.candidates import (
+    NOWHERE,
+    OF_OTHERS,
+    Candidate,
+    Place,
+    describe,
+    find_candidates,
+    grows_while_a_store_fills,
+    is_stored,
+)
 from .attribution.causes import Cause, find_causes
-from .attribution.declared_containers import grows_while_a_store_fills, is_stored
 from .attribution.growth_split import (
     native_growth,
     other_channels,
