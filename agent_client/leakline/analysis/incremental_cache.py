@@ -144,8 +144,8 @@ def _stamp(timeline: Timeline, end: int) -> int:
     ends = timeline.end_rows[:end]
     return hash(
         (
-            timeline.instance, ends, timeline.generations[:end], tuple(timeline.time[row] for row in ends),
-            tuple(timeline.segment[row] for row in ends), timeline.baseline_row, timeline.splits_memory,
+            timeline.instance, ends, timeline.generations[:end], tuple([timeline.time[row] for row in ends]),
+            tuple([timeline.segment[row] for row in ends]), timeline.baseline_row, timeline.splits_memory,
             bool(account_names(timeline)),
         )
     )  # fmt: skip

@@ -336,12 +336,12 @@ def _risen(values: Sequence[int | float | None]) -> float:
 
 def growth_of(timeline: Timeline, series: str, end: int) -> CountGrowth | None:
     """How a count grows at the end of generation number ``end``, unless that is old news by now."""
-    newest = timeline.values(series)[max(0, end - WINDOW) : end]
+    newest = timeline.values(series)[end - WINDOW : end] if end >= WINDOW else []
     # As most counts of most runs are not.
-    if len(newest) == WINDOW and None not in newest and not may_grow(newest):  # type: ignore[arg-type]
+    if newest and None not in newest and not may_grow(newest):  # type: ignore[arg-type]
         return None
     x, counts = timeline.points(series, end, baseline=True, newest=LOOK_BACK)
-    if not counts:
+    if not counts or not may_grow(counts):
         return None
     growth = count_growth(x, counts, timeline.generations[0], timeline.spacing(end))
     return None if growth is None or _is_stale(timeline, growth, x[-1], end) else growth

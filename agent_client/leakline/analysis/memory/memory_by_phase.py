@@ -98,7 +98,7 @@ def phase_slopes(
             if len(within) == 1
             else [sum(filter(None, each)) for each in zip(*within, strict=True)]
         )
-        slopes[top] = floor_slope(x, list(accumulate(change or 0 for change in changes)))
+        slopes[top] = floor_slope(x, list(accumulate([change or 0 for change in changes])))
     return slopes
 
 
