@@ -24,11 +24,7 @@ from leakline.analysis.assertions.expected_counts import (
     tracked_names,
     without_bounded,
 )
-from leakline.analysis.attribution.declared_containers import (
-    comes_with_a_store,
-    is_stored,
-    overshooting,
-)
+from leakline.analysis.attribution.candidates import comes_with_a_store, is_stored, overshooting
 from leakline.analysis.results import Verdict
 from leakline.analysis.run_history import Value
 from leakline.analysis.series_facts import Facts

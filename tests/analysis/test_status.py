@@ -33,7 +33,7 @@ from leakline.analysis.status import (
     still_counted,
     walk,
 )
-from leakline.analysis.timeline import timelines_of
+from leakline.analysis.timeline import Known, timelines_of
 from leakline.analysis.timeline_analysis import Assessed, Moment, TimelineAnalysis
 
 ENVS = candidate("app.Env", "object")
@@ -49,6 +49,7 @@ class _Seen:
         self, strict: Callable[[int], int], of_channel: int = 0, counted: float = 0.0
     ) -> None:
         self._strict, self._of_channel, self._counted = strict, of_channel, counted
+        self.known = Known()
 
     def rise(self, end: int) -> Rise:
         return Rise(strict=self._strict(end))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 
 import pytest
 from scipy import stats
@@ -285,6 +286,26 @@ def test_the_variance_of_kendalls_s_gives_scipys_p_value(seed: int) -> None:
     z = s / math.sqrt(kendall_variance(y))
     theirs = stats.kendalltau(x, y, method="asymptotic")
     assert math.erfc(abs(z) / math.sqrt(2)) == pytest.approx(theirs.pvalue, rel=1e-6)
+
+
+def test_a_line_bends_where_the_best_of_all_hinges_does() -> None:
+    """Also where most of them are not tried, as in a line that rises from its first point on."""
+    rng = random.Random(5)
+    for begin in range(0, 40, 4):
+        y = [float(10 * max(0, i - begin) + rng.randint(-9, 9)) for i in range(40)]
+        every = []
+        for bend in range(38):
+            flat = statistics.median(y[: bend + 1])
+            slopes = sorted(((y[i] - flat) / (i - bend), i - bend) for i in range(bend + 1, 40))
+            slope = weighted_median(slopes)
+            line = [flat + slope * max(0, i - bend) for i in range(40)]
+            error = sum(abs(a - b) for a, b in zip(y, line, strict=True))
+            every.append((error, slope, float(bend), float(bend)))
+        expected = hinge_among(every, 40, abs(y[-1] - y[0]))
+        found = fit_hinge(_x(40), y)
+        assert found is not None and expected is not None
+        assert (found.start, found.low, found.high) == (expected.start, expected.low, expected.high)
+        assert found.slope == pytest.approx(expected.slope)
 
 
 def test_no_hinge_in_a_falling_line() -> None:

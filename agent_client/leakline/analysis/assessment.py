@@ -19,9 +19,17 @@ from .assertions.declared_limits import (
     kept_amounts,
 )
 from .assertions.expected_counts import Violation
-from .attribution.candidates import NOWHERE, OF_OTHERS, Candidate, Place, describe, find_candidates
+from .attribution.candidates import (
+    NOWHERE,
+    OF_OTHERS,
+    Candidate,
+    Place,
+    describe,
+    find_candidates,
+    grows_while_a_store_fills,
+    is_stored,
+)
 from .attribution.causes import Cause, find_causes
-from .attribution.declared_containers import grows_while_a_store_fills, is_stored
 from .attribution.growth_split import (
     native_growth,
     other_channels,
@@ -57,9 +65,14 @@ _YOUNG: Final = 4
 
 def moment_of(study: TimelineAnalysis, end: int) -> Moment:
     """`assess`, once for each moment that later snapshots leave as it is."""
-    if last_row_of(study, end) == study.timeline.end_rows[end - 1]:
+    if is_over(study, end):
         return study.known.once(end, MOMENT, lambda: assess(study, end))
     return assess(study, end)
+
+
+def is_over(study: TimelineAnalysis, end: int) -> bool:
+    """Return True if nothing was read after the end of generation number ``end`` that counts at this moment."""
+    return last_row_of(study, end) == study.timeline.end_rows[end - 1]
 
 
 def assess(study: TimelineAnalysis, end: int) -> Moment:

@@ -32,7 +32,6 @@ from .memory.memory_by_phase import (
     NO_PHASE,
     live_bytes_by_phase,
     phase_executions,
-    phase_slopes,
     unread_phases,
 )
 from .memory.memory_kinds import CHILDREN, SHARED
@@ -343,9 +342,9 @@ def _ruled_out(
         if moment.end < 3:
             continue
         end, first = moment.end, max(0, min(moment.end // 4, moment.end - 3))
-        slopes = phase_slopes(study.booked, study.timeline.generations, first, end)
+        slopes = study.phase_slopes(first, end)
         born = _phases_with_births(study, moment, first)
-        unread = unread_phases(study.timeline, study.booked, first, end)
+        unread = unread_phases(study.timeline, study.booked_columns(first, end), first, end)
         for phase, slope in slopes.items():
             if phase in blamed or phase in NO_PHASE or phase in born or phase in unread:
                 continue

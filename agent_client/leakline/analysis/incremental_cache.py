@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from .assertions.declared_limits import declared_budgets
 from .assessment import MOMENT
@@ -12,9 +12,12 @@ from .forecast.forecast_score import grid
 from .memory.memory_by_phase import account_names
 from .memory.memory_kinds import bridged_for_good
 from .series_facts import GROWTHS
-from .status import CONFIRMATIONS, moments_for
+from .status import CONFIRMATIONS, LEVELS, moments_for
 from .timeline import END, STEPS, Known, Timeline
 from .timeline_analysis import TimelineAnalysis
+
+# Generations that say whether phases run after the end of one.
+_NEWEST: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class _Beginning:
         timeline = study.timeline
         if self.rows > len(timeline.kind) or self.end > len(timeline):
             return False
-        if _stamp(timeline, self.end, self.rows) != self.stamp or _goes_back(timeline, self):
+        if _stamp(timeline, self.end) != self.stamp or _goes_back(timeline, self):
             return False
         return self._counts_alike(study) and all(
             timeline.place(name) == place for name, place in self.places.items()
@@ -90,14 +93,14 @@ def _kept(study: TimelineAnalysis) -> _OfTimeline | None:
     if not end:
         return None
     counted = frozenset(study.facts.count_series)
-    beginning = _Beginning(end, rows, _stamp(timeline, end, rows), dict(timeline.places), counted)
+    beginning = _Beginning(end, rows, _stamp(timeline, end), dict(timeline.places), counted)
     moments = {m for m in moments_for(study) if m <= end}
     bridged = bridged_for_good(timeline, end, study.history.ranks_until)
     asked = {m - back for m in moments for back in range(CONFIRMATIONS)}
     asked = {m for m in (*asked, *(m for m, _ in grid(len(timeline)))) if m <= bridged}
 
     def is_asked(moment: int, what: object) -> bool:
-        return moment in asked and (what != MOMENT or moment in moments)
+        return moment in asked and (what not in (MOMENT, LEVELS) or moment in moments)
 
     of_timeline = timeline.known.only(lambda moment, what: moment in moments and what == GROWTHS)
     return _OfTimeline(beginning, _facts(study), of_timeline, study.known.only(is_asked))
@@ -119,7 +122,10 @@ def _settled(timeline: Timeline) -> tuple[int, int]:
 
 
 def _goes_on_after_ends(timeline: Timeline) -> bool:
-    ends = zip(timeline.end_rows, timeline.generations, strict=True)
+    """Return True if a phase of one of the newest generations ran after its end. Where one does so for the first time,
+    `_goes_back` finds out.
+    """
+    ends = zip(timeline.end_rows[-_NEWEST:], timeline.generations[-_NEWEST:], strict=True)
     return any(
         row + 1 < len(timeline.kind) and _belongs(timeline, row + 1, generation)
         for row, generation in ends
@@ -133,12 +139,13 @@ def _belongs(timeline: Timeline, row: int, newest: int) -> bool:
     return counts and generation is not None and generation <= newest
 
 
-def _stamp(timeline: Timeline, end: int, rows: int) -> int:
+def _stamp(timeline: Timeline, end: int) -> int:
+    """Return a hash of what distinguishes the first generations: a row more or less in one moves the ends of others."""
+    ends = timeline.end_rows[:end]
     return hash(
         (
-            timeline.instance, tuple(timeline.time[:rows]), tuple(timeline.segment[:rows]),
-            tuple(timeline.end_rows[:end]), tuple(timeline.generations[:end]), timeline.baseline_row,
-            timeline.splits_memory,
+            timeline.instance, ends, timeline.generations[:end], tuple([timeline.time[row] for row in ends]),
+            tuple([timeline.segment[row] for row in ends]), timeline.baseline_row, timeline.splits_memory,
             bool(account_names(timeline)),
         )
     )  # fmt: skip

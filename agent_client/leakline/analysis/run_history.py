@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Final, TypeVar
 
 from ..snapshot import CYCLIC_GARBAGE, Batch, Event, Holder, RunHeader, Snapshot
@@ -31,7 +31,11 @@ class Spans(Collection[int]):
 
     @classmethod
     def of(cls, ascending: Iterable[int]) -> Spans:
-        return _merged((each, each) for each in ascending)
+        numbers = list(ascending)
+        breaks = [(a, b) for a, b in pairwise(numbers) if b > a + 1]
+        firsts, lasts = (b for _, b in breaks), (a for a, _ in breaks)
+        pairs = zip([*numbers[:1], *firsts], [*lasts, *numbers[-1:]], strict=True)
+        return cls(tuple(pairs))
 
     @property
     def first(self) -> int | None:

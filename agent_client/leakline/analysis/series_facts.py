@@ -27,6 +27,7 @@ from .run_history import TENSORS as JS_TENSORS
 from .run_history import Holders, RunHistory, most_of
 from .statistics.count_evidence import (
     LOOK_BACK,
+    WINDOW,
     CountGrowth,
     count_growth,
     grow_larger,
@@ -241,8 +242,7 @@ class Facts:
     @cached_property
     def bounded_bytes(self) -> list[float]:
         """Bytes of all bounded containers per generation."""
-        sizes = [b.gained for b in self.bounded if b.gained]
-        return [sum(size[i] for size in sizes) for i in range(len(self.timeline))] if sizes else []
+        return list(map(sum, zip(*(b.gained for b in self.bounded if b.gained), strict=True)))
 
     @cached_property
     def from_outside(self) -> bool:
@@ -336,8 +336,11 @@ def _risen(values: Sequence[int | float | None]) -> float:
 
 def growth_of(timeline: Timeline, series: str, end: int) -> CountGrowth | None:
     """How a count grows at the end of generation number ``end``, unless that is old news by now."""
-    x, counts = timeline.points(series, end, baseline=True, newest=LOOK_BACK)
+    newest = timeline.values(series)[end - WINDOW : end] if end >= WINDOW else []
     # As most counts of most runs are not.
+    if newest and None not in newest and not may_grow(newest):  # type: ignore[arg-type]
+        return None
+    x, counts = timeline.points(series, end, baseline=True, newest=LOOK_BACK)
     if not counts or not may_grow(counts):
         return None
     growth = count_growth(x, counts, timeline.generations[0], timeline.spacing(end))

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
-from .assessment import moment_of
+from .assessment import is_over, moment_of
 from .attribution.candidates import Candidate
 from .attribution.causes import fingerprint_of
 from .findings.verdict_summary import MIN_GENERATIONS as MIN_GENERATIONS
@@ -141,13 +141,8 @@ def walk(
 
 def step(study: TimelineAnalysis, moment: Moment, remembered: dict[str, _Memory]) -> None:
     """Take one moment into account."""
-    seen: set[str] = set()
-    for assessed in moment.causes:
-        fingerprint = fingerprint_of(assessed.cause)
-        if fingerprint in seen:
-            continue
-        seen.add(fingerprint)
-        status, confirmations = level(study, assessed, moment.end)
+    levels = levels_of(study, moment)
+    for fingerprint, (assessed, status, confirmations) in levels.items():
         memory = remembered.get(fingerprint)
         if memory is None:
             memory = remembered[fingerprint] = _Memory(assessed, status, confirmations)
@@ -159,7 +154,7 @@ def step(study: TimelineAnalysis, moment: Moment, remembered: dict[str, _Memory]
         else:
             _quiet(study, memory, moment, assessed, status)
     for fingerprint, memory in list(remembered.items()):
-        if fingerprint not in seen:
+        if fingerprint not in levels:
             heir = _successor(memory, moment) if memory.peak in ACTIVE else None
             if memory.peak in ACTIVE and heir is None:
                 _quiet(study, memory, moment, memory.assessed, "ok")
@@ -322,6 +317,28 @@ def _inherit(heir: _Memory, memory: _Memory) -> None:
         heir.status = heir.peak = memory.status
         heir.confirmations = max(heir.confirmations, memory.confirmations)
         heir.last_active = max(heir.last_active or 0, memory.last_active or 0)
+
+
+# As what is known of a study.
+LEVELS: Final = "levels"
+# Fingerprint -> the cause, its status at a moment, and the moments in a row in which memory alone passed.
+Levels = Mapping[str, tuple[Assessed, Status, int]]
+
+
+def levels_of(study: TimelineAnalysis, moment: Moment) -> Levels:
+    """Return the causes of a moment, once for each moment that later snapshots leave as it is."""
+    if not is_over(study, moment.end):
+        return _levels(study, moment)
+    return study.known.once(moment.end, LEVELS, lambda: _levels(study, moment))
+
+
+def _levels(study: TimelineAnalysis, moment: Moment) -> Levels:
+    found: dict[str, tuple[Assessed, Status, int]] = {}
+    for assessed in moment.causes:
+        fingerprint = fingerprint_of(assessed.cause)
+        if fingerprint not in found:
+            found[fingerprint] = (assessed, *level(study, assessed, moment.end))
+    return found
 
 
 def level(study: TimelineAnalysis, a: Assessed, end: int) -> tuple[Status, int]:

@@ -138,14 +138,14 @@ class Timeline:
     def values(self, name: str) -> list[Value]:
         """One reading per generation: at its end, or after the phase that has most readings of this series."""
         if name not in self._values:
-            column = self.series[name]
-            self._values[name] = self._joined(column, self._rows_for(name, column))
+            self._values[name] = self._read(name, self.series[name])
         return self._values[name]
 
     def readings(self, name: str) -> list[Value]:
         """As values, but as read: a resume starts again."""
         column = self.series[name]
-        return [None if row is None else column[row] for row in self._rows_for(name, column)]
+        rows = self._rows_for(name, column, self.end_readings(column))
+        return [None if row is None else column[row] for row in rows]
 
     @cached_property
     def end_readings(self) -> Callable[[Sequence[Value]], Sequence[Value]]:
@@ -234,25 +234,19 @@ class Timeline:
     @cached_property
     def private(self) -> list[float]:
         """Private bytes per generation; a gap is a straight line, and behind the last reading that one repeats."""
-        rows = self._rows_for(_PRIVATE, self.private_rows)
-        readings = self._joined(self.private_rows, rows)
-        return bridge_gaps(readings)
+        return bridge_gaps(self._read(_PRIVATE, self.private_rows))
 
     @cached_property
     def private_read(self) -> list[int]:
         """Positions of the generations in which private memory was read."""
-        rows = self._rows_for(_PRIVATE, self.private_rows)
-        return [
-            i
-            for i, row in enumerate(rows)
-            if row is not None and self.private_rows[row] is not None
-        ]
+        read = self._read(_PRIVATE, self.private_rows)
+        return [i for i, value in enumerate(read) if value is not None]
 
     def left_behind(self, end: int) -> float:
         """Bytes of `private` at this moment that went with earlier attempts: what is read is less by so much."""
         if not self.segment or self.segment[0] == self.segment[-1]:
             return 0.0
-        rows = self._rows_for(_PRIVATE, self.private_rows)
+        rows = self._rows_for(_PRIVATE, self.private_rows, self.end_readings(self.private_rows))
         read = fill_gaps([None if row is None else self.private_rows[row] for row in rows[:end]])
         return self.private[end - 1] - read[-1] if read else 0.0
 
@@ -285,9 +279,21 @@ class Timeline:
                 found.setdefault(phase, {})[position] = row
         return found
 
-    def _rows_for(self, name: str, column: Sequence[Value]) -> Sequence[int | None]:
-        """The rows to read a series at. All from one place in the generation, or nothing compares."""
-        at_ends = len(self.end_rows) - self.end_readings(column).count(None)
+    def _read(self, name: str, column: Sequence[Value]) -> list[Value]:
+        """Return one reading per generation, of a series or of private memory."""
+        ends = self.end_readings(column)
+        rows = self._rows_for(name, column, ends)
+        is_one_piece = not self.segment or self.segment[0] == self.segment[-1]
+        return list(ends) if is_one_piece and rows is self.end_rows else self._joined(column, rows)
+
+    def _rows_for(
+        self, name: str, column: Sequence[Value], ends: Sequence[Value]
+    ) -> Sequence[int | None]:
+        """Return the rows to read a series at, all from one place in the generation, or nothing compares.
+
+        ``ends``: its readings at the ends of generations.
+        """
+        at_ends = len(self.end_rows) - ends.count(None)
         best, chosen = at_ends, None
         if at_ends < len(self.end_rows):
             for phase, rows in self.phase_rows.items():
@@ -303,8 +309,6 @@ class Timeline:
     def _joined(self, column: Sequence[Value], rows: Sequence[int | None]) -> list[Value]:
         """The readings with the jump at each resume replaced by what a generation gained before it."""
         if not self.segment or self.segment[0] == self.segment[-1]:
-            if rows is self.end_rows:
-                return list(self.end_readings(column))
             return [None if row is None else column[row] for row in rows]
         out: list[Value] = []
         known: list[float] = []
@@ -391,6 +395,8 @@ def _one_phase(passed: set[str]) -> str:
 def fill_gaps(values: Iterable[Value]) -> list[float]:
     """Gaps repeat the reading before them; leading gaps take the first reading. Empty when there is none."""
     listed = list(values)
+    if None not in listed:
+        return list(map(float, listed))  # type: ignore[arg-type]
     last = next((float(v) for v in listed if v is not None), None)
     if last is None:
         return []
@@ -404,6 +410,8 @@ def fill_gaps(values: Iterable[Value]) -> list[float]:
 def bridge_gaps(values: Sequence[Value]) -> list[float]:
     """Return the values with straight lines across gaps; at the ends the nearest reading repeats."""
     filled = fill_gaps(values)
+    if None not in values:
+        return filled
     known = [i for i, value in enumerate(values) if value is not None]
     longest = 0
     for a, b in pairwise(known):

@@ -12,14 +12,16 @@ from .attribution.causes import Cause, Memory
 from .memory.memory_by_phase import (
     LEAKLINE_LINE,
     OTHER_THREADS_LINE,
+    PHASES_KEPT,
     booked_bytes,
+    booked_columns,
     live_bytes_by_phase,
     phase_slopes,
     without_give_and_take,
 )
 from .memory.memory_kinds import Channel, channels_of, last_read
 from .memory.uncollected_memory import Waiting, waiting_of
-from .run_history import RunHistory
+from .run_history import RunHistory, Value
 from .series_facts import Facts
 from .statistics.memory_evidence import Rise, Scale, Start, baseline_of, bend_of, lasting_rise
 from .statistics.trend import NO_GROWTH, Slope, floor_slope
@@ -74,10 +76,23 @@ class TimelineAnalysis:
         # Of the rows up to the end of a generation and of the facts.
         self.known = Known()
         self._bends = Known()
+        self._phase_slopes: dict[tuple[int, int], Mapping[str, Slope]] = {}
 
     @cached_property
     def booked(self) -> tuple[Mapping[str, float], ...]:
         return booked_bytes(self.timeline)
+
+    def booked_columns(self, first: int, end: int) -> dict[str, Sequence[Value]]:
+        """Return `booked_columns` of the generations from position ``first`` on, before ``end``."""
+        return booked_columns(self.timeline, lambda: self.booked, first, end)
+
+    def phase_slopes(self, first: int, end: int) -> Mapping[str, Slope]:
+        """Return the bytes per generation that stay in each top-level phase, over the newest of these generations."""
+        window = max(first, end - PHASES_KEPT), end
+        if window not in self._phase_slopes:
+            generations = self.timeline.generations[slice(*window)]
+            self._phase_slopes[window] = phase_slopes(self.booked_columns(*window), generations)
+        return self._phase_slopes[window]
 
     @cached_property
     def waiting(self) -> Waiting:
@@ -212,7 +227,7 @@ def memory_since(
     first = position_of(timeline, None if start is None else start - timeline.spacing(end), end)
     x = [float(g) for g in timeline.generations[first:end]]
     total = floor_slope(x, residual[first:end])
-    slopes = phase_slopes(study.booked, timeline.generations, first, end)
+    slopes = study.phase_slopes(first, end)
     phases = {name: slope.estimate for name, slope in slopes.items() if name != LEAKLINE_LINE}
     charged = without_give_and_take(phases)
     live = live_bytes_by_phase(timeline, first, end)

@@ -17,7 +17,7 @@ from .findings.verdict_summary import MIN_GENERATIONS as MIN_GENERATIONS
 from .forecast.memory_outlook import outside_private
 from .forecast.oom_forecast import Ends, memory_lasts
 from .generation_axis import passed
-from .memory.memory_by_phase import LEAKLINE_LINE, phase_slopes, without_give_and_take
+from .memory.memory_by_phase import LEAKLINE_LINE, without_give_and_take
 from .results import Interval
 from .run_history import NO_SPANS, Expectation, RunHistory, Spans, union
 from .statistics.memory_evidence import WARM_UP, Scale
@@ -278,8 +278,7 @@ def kept_per_generation(x: Sequence[float], booked: Sequence[float]) -> Slope:
 
 def _lent(study: TimelineAnalysis, phase: str, begin: int) -> float:
     """Bytes per generation that the phase takes and others give back."""
-    timeline, booked = study.timeline, study.booked
-    slopes = phase_slopes(booked, timeline.generations, begin, len(timeline))
+    booked, slopes = study.booked, study.phase_slopes(begin, len(study.timeline))
     kept = {name: s.estimate for name, s in slopes.items() if name != LEAKLINE_LINE}
     net = without_give_and_take(kept)
     tops = {top_level(path) for line in booked[begin:] for path in line if lies_within(path, phase)}

@@ -11,6 +11,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import le
 from statistics import median
 from typing import Final
 
@@ -306,6 +307,8 @@ def _bounded(
 
 def _going_on(timeline: Timeline, size: Sequence[float]) -> tuple[float, ...]:
     """Sizes with the drop at a resume taken out, as it is taken out of memory."""
+    if not timeline.segment or timeline.segment[0] == timeline.segment[-1]:
+        return tuple(size)
     out: list[float] = []
     shift = 0.0
     for i, value in enumerate(size):
@@ -324,7 +327,7 @@ def _is_resumed(timeline: Timeline, i: int) -> bool:
 
 def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, ...]:
     """Sizes with what memory did not show of a fall: the allocator keeps it for when the container fills again."""
-    if len(private) < len(size):
+    if len(private) < len(size) or all(map(le, size, size[1:])):
         return tuple(size)
     out = list(size[:1])
     for i in range(1, len(size)):
@@ -336,6 +339,8 @@ def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, 
 
 def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> tuple[float, ...]:
     """The part of its bytes that its capacity allows for; what lies over it is not excused."""
+    if max(length) <= capacity:
+        return tuple(size)
     return tuple(
         s if n <= capacity else s * capacity / n for n, s in zip(length, size, strict=True)
     )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from ..memory.memory_by_phase import BETWEEN_LINE, OTHER_THREADS_LINE
-from ..memory.memory_kinds import Channel, allocator_rate, garbage_per_generation
+from ..memory.memory_kinds import KEPT_BY_ALLOCATOR, Channel, allocator_rate, garbage_per_generation
 from ..memory.uncollected_memory import garbage_of, may_pass, members_of, no_growth, together
 from ..results import Kind
 from ..run_history import is_javascript
@@ -165,6 +165,8 @@ def retained(study: TimelineAnalysis, memory: Memory, causes: Sequence[Cause], e
     What was measured of live objects is not kept by the allocator, whatever it says.
     """
     total = memory.total.estimate
+    if not study.timeline.has(KEPT_BY_ALLOCATOR):
+        return 0.0
     bend = study.bend(end)
     begin = bend[0] if bend else float(first_generation(study.timeline))
     kept = allocator_rate(study.timeline, begin, end) or 0.0

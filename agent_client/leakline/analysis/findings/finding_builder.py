@@ -28,7 +28,7 @@ from ..attribution.candidates import (
     is_of_the_program,
 )
 from ..attribution.causes import SMALL, Cause, brings_some, holds
-from ..memory.memory_by_phase import NO_PHASE, executions_each, phase_slopes, without_give_and_take
+from ..memory.memory_by_phase import NO_PHASE, executions_each, without_give_and_take
 from ..memory.memory_kinds import GrowingChildren, growing_children, growing_lines
 from ..results import SEVERITY, Finding, Interval, Kind, Role, Status, Suspect, Unknown
 from ..run_history import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
@@ -390,7 +390,7 @@ def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     if owner is None or phase is None or a.channel != "private" or a.cause.rate.estimate <= 0:
         return []
     first = max(0, min(first_position(study.timeline, owner.growth.start), end - 2))
-    slopes = phase_slopes(study.booked, study.timeline.generations, first, end)
+    slopes = study.phase_slopes(first, end)
     booked = without_give_and_take({name: slope.estimate for name, slope in slopes.items()})
     charged = {name: size for name, size in booked.items() if size > 0}
     most = max(charged, key=lambda name: (charged[name], name), default=phase)

@@ -466,9 +466,8 @@ def _peak_over_floor(study: TimelineAnalysis, moment: Moment) -> float:
 def _seconds_each(study: TimelineAnalysis) -> float | None:
     """Return the seconds that one of the newest generations takes; None where time was not read."""
     timeline = study.timeline
-    ends = list(
-        zip(timeline.generations, (timeline.time[row] for row in timeline.end_rows), strict=False)
-    )[-9:]
+    newest = timeline.generations[-9:], timeline.end_rows[-9:]
+    ends = [(generation, timeline.time[row]) for generation, row in zip(*newest, strict=False)]
     each = [(b - a) / (after - before) for (before, a), (after, b) in pairwise(ends)]
     seconds = median(each) if each else 0.0
     return seconds if seconds > 0 else None

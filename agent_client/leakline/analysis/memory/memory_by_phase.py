@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect, bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -28,7 +28,8 @@ LEAKLINE_LINE: Final = "leakline"
 # Lines that are no phase of the training thread's, in the order they are shown after those.
 NO_PHASE: Final = (OTHER_THREADS_LINE, BETWEEN_LINE, LEAKLINE_LINE)
 _PREFIX: Final = "phase."
-_PHASES_KEPT: Final = 256
+# Newest generations that the slopes of phases rest on.
+PHASES_KEPT: Final = 256
 IN_USE: Final = "allocator.in_use_bytes"
 # Generations in which it was read after each phase, at least.
 _MIN_KNOWN: Final = 4
@@ -65,41 +66,64 @@ def _line_name(path: str) -> str:
     return BETWEEN_LINE if path in (BETWEEN, UNKNOWN_PHASE) else path
 
 
+def booked_columns(
+    timeline: Timeline, lines: Callable[[], Sequence[Mapping[str, float]]], first: int, end: int
+) -> dict[str, Sequence[Value]]:
+    """Return the bytes of each line in the generations from position ``first`` on, before ``end``; None where nothing
+    was booked to it. ``lines``: returns `booked_bytes`.
+    """
+    names = account_names(timeline)
+    if names:
+        rows = timeline.end_rows[first:end]
+        series = (timeline.series[f"{_PREFIX}{name}.bytes"] for name in names)
+        columns = [[column[row] for row in rows] for column in series]
+    else:
+        window = lines()[first:end]
+        names = sorted({path for line in window for path in line})
+        columns = [[line.get(name) for line in window] for name in names]
+    every = zip(names, columns, strict=True)
+    return {name: column for name, column in every if column.count(None) < len(column)}
+
+
 def phase_slopes(
-    booked: Sequence[Mapping[str, float]], generations: Sequence[int], first: int, end: int
+    columns: Mapping[str, Sequence[Value]], generations: Sequence[int]
 ) -> dict[str, Slope]:
     """Bytes per generation that stay in each top-level phase, from its running total over the window."""
-    first = max(first, end - _PHASES_KEPT)
-    lines = booked[first:end]
-    x = [float(g) for g in generations[first:end]]
-    paths: dict[str, list[str]] = {}
-    for path in sorted({path for line in lines for path in line}):
-        paths.setdefault(top_level(path), []).append(path)
+    x = [float(g) for g in generations]
     slopes = {}
-    for top, within in sorted(paths.items()):
+    for top, within in sorted(_by_top_level(columns).items()):
         # Most phases have none within them.
-        if len(within) == 1:
-            changes = [line.get(within[0], 0) for line in lines]
-        else:
-            changes = [sum([line[path] for path in line if path in within]) for line in lines]
-        slopes[top] = floor_slope(x, list(accumulate(changes)))
+        changes = (
+            within[0]
+            if len(within) == 1
+            else [sum(filter(None, each)) for each in zip(*within, strict=True)]
+        )
+        slopes[top] = floor_slope(x, list(accumulate([change or 0 for change in changes])))
     return slopes
 
 
+def _by_top_level(columns: Mapping[str, Sequence[Value]]) -> dict[str, list[Sequence[Value]]]:
+    found: dict[str, list[Sequence[Value]]] = {}
+    for path, column in columns.items():
+        found.setdefault(top_level(path), []).append(column)
+    return found
+
+
 def unread_phases(
-    timeline: Timeline, booked: Sequence[Mapping[str, float]], first: int, end: int
+    timeline: Timeline, columns: Mapping[str, Sequence[Value]], first: int, end: int
 ) -> set[str]:
-    """Return the top-level phases that ran without a reading of memory in the newest or in most of the generations."""
-    ran, read = (
-        _in_window(each, range(first, end))
-        for each in (_positions_run(timeline), _positions_booked(timeline, booked))
-    )
+    """Return the top-level phases that ran without a reading of memory in the newest or in most of the generations.
+
+    ``columns``: see `booked_columns`; phases without one are not returned.
+    """
     found = set()
-    for phase, positions in ran.items():
-        if not positions:
+    for phase, within in _by_top_level(columns).items():
+        if not all(None in column for column in within):
             continue
-        known = positions & read.get(phase, set())
-        if 2 * len(known) < len(positions) or max(positions) - max(known, default=-1) > _MIN_KNOWN:
+        ran = _positions_run(timeline, phase).intersection(range(first, end))
+        read = {i for column in within for i, size in enumerate(column, first) if size is not None}
+        known = ran & read
+        if ran and (2 * len(known) < len(ran) or max(ran) - max(known, default=-1) > _MIN_KNOWN):
             found.add(phase)
     return found
 
@@ -113,7 +137,7 @@ def live_bytes_by_phase(timeline: Timeline, first: int, end: int) -> dict[str, f
     """
     if not timeline.has(IN_USE):
         return None
-    lines = timeline.increments(IN_USE, max(first, end - _PHASES_KEPT), end)
+    lines = timeline.increments(IN_USE, max(first, end - PHASES_KEPT), end)
     known = [line for line in lines if line and UNKNOWN_PHASE not in line]
     if len(known) < _MIN_KNOWN:
         return None
@@ -233,38 +257,16 @@ def _executions_by_generation(timeline: Timeline) -> dict[tuple[str, int], int]:
     return found
 
 
-def _positions_run(timeline: Timeline) -> dict[str, set[int]]:
-    """Phase path -> positions of the generations in which it ran, as `_executions_by_generation`."""
-    found = {path: set(rows) for path, rows in timeline.phase_rows.items()}
+def _positions_run(timeline: Timeline, phase: str) -> set[int]:
+    """Return the positions of the generations in which a top-level phase ran, as `_executions_by_generation`."""
+    found = {
+        at for path, rows in timeline.phase_rows.items() if top_level(path) == phase for at in rows
+    }
     for name in account_names(timeline):
         column = timeline.series.get(f"{_PREFIX}{name}.executions")
-        if column is not None:
+        if column is not None and top_level(name) == phase:
             counted = timeline.end_readings(column)
-            at = [position for position, times in enumerate(counted) if times is not None]
-            found.setdefault(name, set()).update(at)
-    return found
-
-
-def _positions_booked(
-    timeline: Timeline, booked: Sequence[Mapping[str, float]]
-) -> dict[str, set[int]]:
-    """Line -> positions of the generations in which memory was booked to it."""
-    found: dict[str, set[int]] = {}
-    for name in account_names(timeline):
-        column = timeline.end_readings(timeline.series[f"{_PREFIX}{name}.bytes"])
-        found[name] = {position for position, size in enumerate(column) if size is not None}
-    if not found:
-        for position, line in enumerate(booked):
-            for path in line:
-                found.setdefault(path, set()).add(position)
-    return found
-
-
-def _in_window(positions: Mapping[str, set[int]], window: range) -> dict[str, set[int]]:
-    """By top-level phase, within a range of positions."""
-    found: dict[str, set[int]] = {}
-    for path, at in positions.items():
-        found.setdefault(top_level(path), set()).update(at.intersection(window))
+            found.update(at for at, times in enumerate(counted) if times is not None)
     return found
 
 

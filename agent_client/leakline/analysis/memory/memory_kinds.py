@@ -29,6 +29,8 @@ _OF_A_DEVICE: Final = (".allocated_bytes", ".process_bytes")
 _OF_ALL_PROCESSES: Final = ".used_bytes"
 CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
 SHARED: Final = "process.shared_bytes"
+# What the C allocator keeps without using it.
+KEPT_BY_ALLOCATOR: Final = "allocator.kept_bytes"
 _METAL: Final = "mps.allocated_bytes"
 # Generation ends at which the cache of a device is looked at, and the share of the tensors that is far more.
 _IDLE_AT_ENDS: Final = 4
@@ -360,9 +362,9 @@ def _stem(series: str) -> str:
 
 def allocator_rate(timeline: Timeline, start: float, end: int) -> float | None:
     """Growth per generation of what the C allocator keeps without using it."""
-    if not timeline.has("allocator.kept_bytes"):
+    if not timeline.has(KEPT_BY_ALLOCATOR):
         return None
-    x, y = timeline.points("allocator.kept_bytes", end)
+    x, y = timeline.points(KEPT_BY_ALLOCATOR, end)
     first = next((i for i, at in enumerate(x) if at >= start - 1), len(x))
     if len(x) - first < 4:
         return None

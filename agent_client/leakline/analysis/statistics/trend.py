@@ -167,11 +167,27 @@ def fit_hinge(x: Sequence[float], y: Sequence[float]) -> Hinge | None:
     if len(x) > MAX_HINGE_POINTS:
         x, y = block_minima(x, y, MAX_HINGE_POINTS)
     fits, ordered = list[Fit](), list[float]()
+    rise, allowed = abs(y[-1] - y[0]), math.inf
     for bend in range(len(x) - 2):
         insort(ordered, y[bend])
         flat = (ordered[bend // 2] + ordered[(bend + 1) // 2]) / 2
-        fits.append((*_fit_from(x, y, bend, flat), x[bend], x[bend]))
-    return hinge_among(fits, len(x), abs(y[-1] - y[0]))
+        error = sum(map(abs, map(sub, y[: bend + 1], repeat(flat))))
+        if error > allowed:
+            # The flat part alone is too far off, and the next ones are longer.
+            break
+        rest, slope = _fit_from(x, y, bend, flat)
+        fits.append((error + rest, slope, x[bend], x[bend]))
+        if slope > 0:
+            allowed = min(allowed, _allowed(error + rest, len(x), rise))
+    return hinge_among(fits, len(x), rise)
+
+
+def _allowed(loss: float, points: int, rise: float) -> float:
+    """Return the absolute error up to which a fit is as good as the best one, but for noise.
+
+    Without any noise the profile would have no width; a thousandth of the rise stands for rounding.
+    """
+    return loss * (1 + _PROFILE / points) + 1e-3 * rise
 
 
 def hinge_among(fits: Sequence[Fit], points: int, rise: float) -> Hinge | None:
@@ -180,8 +196,7 @@ def hinge_among(fits: Sequence[Fit], points: int, rise: float) -> Hinge | None:
     if not fits:
         return None
     loss, slope, first, last = min(fits)
-    # Without any noise the profile would have no width; a thousandth of the rise stands for rounding.
-    allowed = loss * (1 + _PROFILE / points) + 1e-3 * rise
+    allowed = _allowed(loss, points, rise)
     near = [fit for fit in fits if fit[0] <= allowed]
     low, high = min(map(itemgetter(2), near)), max(map(itemgetter(3), near))
     return Hinge((first + last) / 2, low, high, slope)
@@ -190,16 +205,15 @@ def hinge_among(fits: Sequence[Fit], points: int, rise: float) -> Hinge | None:
 def _fit_from(
     x: Sequence[float], y: Sequence[float], bend: int, flat: float
 ) -> tuple[float, float]:
-    """(absolute error, slope) of the best hinge that bends at ``x[bend]``, from ``flat``, the median up to there.
+    """(absolute error behind the bend, slope) of the best hinge that bends at ``x[bend]``, from ``flat``, the median up
+    to there.
 
     Without a call of Python's for each point: it is tried at every point of every hinge.
     """
     rises = list(map(sub, y[bend + 1 :], repeat(flat)))
     runs = list(map(sub, x[bend + 1 :], repeat(x[bend])))
     slope = weighted_median(sorted(zip(map(truediv, rises, runs), runs, strict=True)))
-    error = sum(map(abs, map(sub, y[: bend + 1], repeat(flat))))
-    error += sum(map(abs, map(sub, rises, map(mul, repeat(slope), runs))))
-    return error, slope
+    return sum(map(abs, map(sub, rises, map(mul, repeat(slope), runs)))), slope
 
 
 def weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
