@@ -22,6 +22,17 @@ from tests.server.stored import LATER, compact_all, count_of, engine_of, put_run
 from leakline import analysis
 from leakline_server.config import from_environment
 from leakline_server.paths import MIGRATIONS
+from leakline_server.store.columns import (
+    COLUMNS,
+    GENERATION,
+    KIND,
+    MONOTONIC,
+    SEQUENCE,
+    TEXT_COLUMNS,
+    TIME,
+    numbers,
+    texts,
+)
 from leakline_server.store.engine import DATABASE_ERRORS, Engine, writing
 from leakline_server.store.maintenance import (
     retention_policy,
@@ -38,20 +49,10 @@ from leakline_server.store.maintenance.retention_policy import (
 from leakline_server.store.maintenance.retention_steps import Keeping
 from leakline_server.store.migrate import FORMER_VIEWS, downgrade, upgrade
 from leakline_server.store.runs.run_history import load_history
-from leakline_server.store.schema import batches, chunks, runs, segments, series
+from leakline_server.store.schema import Key, batches, chunks, runs, segments, series
 from leakline_server.store.schema import sizes as sizes_table
-from leakline_server.store.series.chunk_codec import encode, numbers, texts
-from leakline_server.store.series.column_reader import (
-    COLUMNS,
-    GENERATION,
-    KIND,
-    MONOTONIC,
-    SEQUENCE,
-    TEXT_COLUMNS,
-    TIME,
-    Block,
-    Key,
-)
+from leakline_server.store.series.chunk_codec import encode
+from leakline_server.store.series.column_reader import Block
 from leakline_server.worker_thread import Worker
 from leakline_server.workers.storage_upkeep import FIRST_DECISION_SECONDS, Retainer
 

@@ -22,7 +22,20 @@ from tests.server.stored import LATER, R1, count_of, engine_of, seal_all
 
 from leakline.snapshot import RunHeader
 from leakline_server.ingest.decode import check
-from leakline_server.store import details, snapshot_rows
+from leakline_server.store import details, schema, series, snapshot_rows
+from leakline_server.store.columns import (
+    TIME,
+    Array,
+    CorruptChunk,
+    Numbers,
+    absent,
+    compress,
+    concatenate_numbers,
+    concatenate_texts,
+    decompress,
+    numbers,
+    texts,
+)
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.ingest.incoming_batch import (
@@ -36,31 +49,15 @@ from leakline_server.store.ingest.incoming_batch import (
 )
 from leakline_server.store.runs.run_history import load_history
 from leakline_server.store.runs.run_registration import join_run
-from leakline_server.store.schema import batches, chunks, runs, segments
+from leakline_server.store.schema import Key, batches, chunks, runs, segments
 from leakline_server.store.schema import details as detail_rows
 from leakline_server.store.series import (
     chart_points,
-    chunk_codec,
     compaction,
     sealing,
     summary_tree,
 )
-from leakline_server.store.series.chunk_codec import (
-    Array,
-    Chunk,
-    CorruptChunk,
-    Numbers,
-    absent,
-    compress,
-    concatenate_numbers,
-    concatenate_texts,
-    decode,
-    decompress,
-    encode,
-    numbers,
-    texts,
-)
-from leakline_server.store.series.column_reader import TIME, Key
+from leakline_server.store.series.chunk_codec import Chunk, decode, encode
 from leakline_server.store.series.sealing import chunks_of, encode_rows
 from leakline_server.store.series.summary_tree import Cut
 from leakline_server.worker_thread import Worker
@@ -402,7 +399,7 @@ BLOCK, PIECE = 64, 8
 def engine(engine: Engine) -> Iterator[Engine]:
     """With small segments."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk_codec, "BLOCK", BLOCK)
+        patch.setattr(schema, "BLOCK", BLOCK)
         for module in (summary_tree, chart_points):
             patch.setattr(module, "PIECE", PIECE)
         # It remembers records of pieces of another length.
@@ -424,10 +421,10 @@ def seal_run(engine: Engine, run_id: str) -> None:
     for key in sealing.due(engine, LATER):
         more = key.run_id == run_id
         while more:
-            snapshots, more = sealing.seal_one(engine, key, LATER)
+            snapshots, more = sealing.seal(engine, key, LATER)
             assert snapshots
         # It was right that there is no more.
-        assert key.run_id != run_id or not sealing.seal_one(engine, key, LATER).snapshots
+        assert key.run_id != run_id or not sealing.seal(engine, key, LATER).snapshots
 
 
 def compact_run(engine: Engine, run_id: str, now: float = LATER) -> int:
@@ -464,12 +461,20 @@ def read_all(
 ) -> dict[str, Any]:
     history = load_history(engine, run_id)
     return {
-        **{repr(q): chart_points.read_series(engine, run_id, q) for q in (*questions, *FILTERED)},
+        **{repr(q): points_of(engine, run_id, q) for q in (*questions, *FILTERED)},
         "processes": history.processes, "events": history.events, "holders": history.holders,
         "rows": snapshot_rows.list_snapshots(engine, run_id, ("rss", "ratio", "rare"), 150, None),
         "list": details.list_events(engine, run_id), "large": details.newest_large_objects(engine, run_id),
         "census": details.newest_census(engine, run_id),
     }  # fmt: skip
+
+
+def points_of(engine: Engine, run_id: str, query: chart_points.SeriesQuery) -> dict[str, Any]:
+    """The answer for a run, without its name."""
+    found = chart_points.summarise(engine, [run_id], query)
+    for each in (*found["items"], *found["damaged"]):
+        assert each.pop("run") == run_id
+    return {**found, "units": [*found["units"].values()]}
 
 
 def wire(first: int, size: int) -> dict[str, Any]:
@@ -683,7 +688,7 @@ def test_every_point_holds_what_the_snapshots_under_it_say(name: str, engine: En
     compact_run(engine, "r")
     values = np.array(wire(0, COUNT)["columns"]["series"][name])
     query = chart_points.SeriesQuery((name,), axis="sequence", points=len(BLOCKS) + 1)
-    (item,) = chart_points.read_series(engine, "r", query)["items"]
+    (item,) = points_of(engine, "r", query)["items"]
     assert len(item["x"]) == len(BLOCKS)
     for at, (start, stop) in enumerate(zip(item["x"], [*item["x"][1:], COUNT], strict=True)):
         under = values[start:stop]
@@ -732,7 +737,7 @@ def test_one_process_that_cannot_be_compacted_holds_up_no_other(
             raise MemoryError
         return plain(engine, key, now)
 
-    monkeypatch.setattr(compaction, "compact", failing)
+    monkeypatch.setattr(series, "compact", failing)
     compactor = Compactor(engine, now=lambda: LATER)
     compacting = Worker("compact", compactor.once, failed=compactor.failed)
     rests = []
@@ -745,7 +750,7 @@ def test_one_process_that_cannot_be_compacted_holds_up_no_other(
     assert "run a bad one" in caplog.text
     assert all(level for _, level, _ in segments_of(engine, "other"))
     # Later it is tried again.
-    monkeypatch.setattr(compaction, "compact", plain)
+    monkeypatch.setattr(series, "compact", plain)
     monkeypatch.setattr("time.monotonic", lambda: LATER)
     while compactor.once() != LOOK_SECONDS:
         continue
@@ -774,9 +779,9 @@ def test_many_series_are_compacted_with_the_memory_of_a_few(
 
     monkeypatch.setattr(compaction, "read", reading)
     everything = chart_points.SeriesQuery(("*",), axis="sequence")
-    before = chart_points.read_series(engine, "r", everything)
+    before = points_of(engine, "r", everything)
     assert compaction.compact(engine, Key("r", 1), LATER) == 64
     assert len(asked) > 4
     assert max(asked) <= compaction.SERIES_AT_ONCE
-    assert chart_points.read_series(engine, "r", everything) == before
+    assert points_of(engine, "r", everything) == before
     assert len(before["items"]) == 300

@@ -13,12 +13,12 @@ from sqlalchemy import insert
 from starlette.testclient import TestClient
 from tests.server.stored import LATER, R1, engine_of, seal_all, serving
 
+from leakline_server.store.columns import CorruptChunk
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.schema import chunks
+from leakline_server.store.schema import Key, chunks
 from leakline_server.store.series import chart_points, compaction, summary_tree
 from leakline_server.store.series.chart_points import downsample
-from leakline_server.store.series.chunk_codec import CorruptChunk
-from leakline_server.store.series.column_reader import ChunkRows, Key
+from leakline_server.store.series.column_reader import ChunkRows
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=300), st.integers(1, 50))

@@ -17,12 +17,7 @@ import msgspec
 from sqlalchemy import Connection, Engine, Row, func, select
 
 from ..limits import MAX_PROCESSES_READ
-from .runs.run_history import NoSuchRun
-from .runs.runs import LIVED, BadCursor, row_of
-from .schema import batches, chunks, processes, runs, segments
-from .series.chart_points import matching
-from .series.chunk_codec import Column, Numbers
-from .series.column_reader import (
+from .columns import (
     COLUMN_NAMES,
     COLUMNS,
     GENERATION,
@@ -31,15 +26,13 @@ from .series.column_reader import (
     PHASE,
     SEQUENCE,
     TIME,
-    Key,
-    Stretch,
-    newest,
-    of,
-    read,
-    reading,
-    series_ids,
-    stretches,
+    Column,
+    Numbers,
 )
+from .engine import reading
+from .runs.runs import LIVED, BadCursor, row_of
+from .schema import Key, NoSuchRun, batches, chunks, of, processes, runs, segments
+from .series import Stretch, matching, newest, read, series_ids, stretches
 
 HEADLINE: Final = (
     "process.rss_bytes", "process.anon_bytes", "process.file_bytes", "process.shared_bytes",

@@ -40,13 +40,12 @@ from sqlalchemy import (
 )
 
 from ...limits import MAX_LOST_REASONS, MAX_RUN_PROCESSES
+from ..columns import compress
 from ..details import keep_lines
 from ..engine import Many
 from ..maintenance.retention_policy import FOREVER, PerProject
-from ..schema import batches, details, processes, runs, series
-from ..series.chunk_codec import BLOCK, compress, divided
-from ..series.column_reader import Key
-from ..series.sealing import MIN_SNAPSHOTS, enough
+from ..schema import BLOCK, Key, batches, details, divided, processes, runs, series
+from ..series import MIN_SNAPSHOTS, enough
 from . import clock_skew, incoming_batch, wire_types
 from .cardinality import fold
 from .duplicates import contradiction

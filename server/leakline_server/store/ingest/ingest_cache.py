@@ -17,8 +17,8 @@ from leakline.snapshot import ProcessIdentity
 
 from ...limits import MAX_RUN_SERIES as MAX_SERIES
 from ..runs.runs import Sparkline
-from ..schema import batches, processes, removals, runs, series
-from ..series.column_reader import Key, of, stored_numbers, stored_numbers_of_run
+from ..schema import Key, batches, of, processes, removals, runs, series
+from ..series import stored_numbers, stored_numbers_of_run
 from . import clock_skew
 from .incoming_batch import Incoming
 

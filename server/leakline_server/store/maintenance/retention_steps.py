@@ -26,24 +26,10 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import Connection, Row, and_, delete, insert, select, update
 
-from ..engine import DATABASE_ERRORS, Engine, writing
-from ..schema import chunks, runs, segments, sizes
-from ..series.chunk_codec import Array, Numbers, encode
-from ..series.column_reader import (
-    COLUMNS,
-    GENERATION,
-    KIND,
-    MONOTONIC,
-    SEQUENCE,
-    Block,
-    Key,
-    Stretch,
-    chunk_row,
-    chunk_size,
-    of,
-    read,
-    reading,
-)
+from ..columns import COLUMNS, GENERATION, KIND, MONOTONIC, SEQUENCE, Array, Numbers
+from ..engine import DATABASE_ERRORS, Engine, reading, writing
+from ..schema import Key, chunks, of, runs, segments, sizes
+from ..series import Block, Stretch, chunk_row, chunk_size, encode, read
 from . import retention_policy, run_deletion
 from .retention_policy import Going, Limits
 from .run_deletion import Removed

@@ -34,17 +34,10 @@ from leakline.transport.oom_inference import (
     last_readings,
 )
 
-from ..schema import processes, runs
-from ..series.column_reader import (
-    TIME,
-    Key,
-    Stretch,
-    heads,
-    newest,
-    read_between,
-    reading,
-    series_ids,
-)
+from ..columns import TIME
+from ..engine import reading
+from ..schema import Key, processes, runs
+from ..series import Stretch, heads, newest, read_between, series_ids
 
 _KILLS: Final = "cgroup.kills"
 # Of the newest snapshots of a process, so many are read; then so many times as many, until they reach back far enough.

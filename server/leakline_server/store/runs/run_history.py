@@ -36,10 +36,7 @@ from leakline.analysis.run_history import (
 
 from ...limits import MAX_PROCESSES_STUDIED
 from ..alerts import assertions
-from ..details import load_events, load_holders
-from ..schema import processes, runs
-from ..series.chunk_codec import Array, Column, Numbers, absent, concatenate_numbers
-from ..series.column_reader import (
+from ..columns import (
     COLUMNS,
     GENERATION,
     KIND,
@@ -48,14 +45,17 @@ from ..series.column_reader import (
     PHASE,
     SEQUENCE,
     TIME,
-    Block,
-    Key,
-    Stretch,
-    read,
-    reading,
-    series_ids,
-    stretches,
+    Array,
+    Column,
+    Numbers,
+    absent,
+    concatenate_numbers,
 )
+from ..details import load_events, load_holders
+from ..engine import reading
+from ..schema import Key, processes, runs
+from ..schema import NoSuchRun as NoSuchRun
+from ..series import Block, Stretch, read, series_ids, stretches
 from .runs import ENDED
 
 # Of a process that is read in part.
@@ -313,10 +313,6 @@ def _series(block: Block, names: Mapping[int, str]) -> dict[str, Any]:
         if column.present is None or column.present.any():
             found[name] = column.to_list()
     return found
-
-
-class NoSuchRun(LookupError):
-    """Its text is the id."""
 
 
 def load_history(engine: Engine, run_id: str) -> RunHistory:

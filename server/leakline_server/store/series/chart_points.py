@@ -21,26 +21,12 @@ import numpy as np
 from sqlalchemy import Connection, Engine, Text, bindparam, or_, select
 
 from ...limits import MAX_ITEMS, MAX_POINTS, MAX_PROCESSES_READ, MAX_RUNS_OVERLAID
+from ..columns import GENERATION, KIND, PHASE, SEQUENCE, TIME, Array
+from ..engine import reading
 from ..maintenance.corruption import Damaged
-from ..runs.run_history import NoSuchRun
-from ..runs.runs import LIVED
-from ..schema import chunks, processes, runs
-from .chunk_codec import Array
-from .column_reader import (
-    GENERATION,
-    KIND,
-    PHASE,
-    SEQUENCE,
-    TIME,
-    Block,
-    Key,
-    Stretch,
-    mine,
-    read,
-    reading,
-    series_ids,
-    stretches,
-)
+from ..runs.process_list import LIVED
+from ..schema import Key, NoSuchRun, chunks, mine, processes, runs
+from .column_reader import Block, Stretch, read, series_ids, stretches
 from .summary_tree import (
     FIRST,
     LAST,
@@ -156,25 +142,16 @@ class SeriesQuery:
     among: frozenset[str] | None = None
 
 
-def read_series(engine: Engine, run_id: str, query: SeriesQuery) -> dict[str, Any]:
-    """{"items": [{name, process, phase, x, first, last, min, max}], "unit", "left_out", "processes_left_out",
-    "damaged"}. Raises NoSuchRun.
+def summarise(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dict[str, Any]:
+    """Return series of up to MAX_RUNS_OVERLAID runs as points for charts:
+
+    {"units": unit by run, "items": [{run, name, process, phase, x, first, last, min, max}], "left_out",
+    "processes_left_out", "damaged"}. Raises NoSuchRun.
 
     ``left_out``: items that matched beyond MAX_ITEMS. ``processes_left_out``: of so many more than MAX_PROCESSES_READ,
-    none is read once there is no room. ``damaged``: [{process, name, first_sequence, last_sequence}] of
+    none is read once there is no room. ``damaged``: [{run, process, name, first_sequence, last_sequence}] of
     what is missing because it could not be read. Snapshots without a value have no point, and on the generation
     axis neither have those before the first generation.
-    """
-    with reading(engine) as connection:
-        found = _Found(MAX_ITEMS)
-        unit = _read_run(connection, run_id, query, found)
-    return {"unit": unit, **found.answer()}
-
-
-def overlay(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dict[str, Any]:
-    """The same of up to MAX_RUNS_OVERLAID runs, each item and damage with its ``run``, and "units" by run.
-
-    Raises NoSuchRun.
     """
     found = _Found(MAX_ITEMS)
     units: dict[str, str] = {}

@@ -11,31 +11,33 @@ is read after it, and segments together with their chunks in one statement.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Engine,
     Row,
-    Table,
     and_,
     bindparam,
     or_,
     select,
 )
 
-from ..ingest.incoming_batch import Body, unpack
-from ..maintenance import corruption
-from ..schema import batches, chunks, segments, series
-from .chunk_codec import (
+from ..columns import (
+    COLUMN_NAMES,
+    GENERATION,
+    KIND,
+    LABEL,
+    MONOTONIC,
+    PHASE,
+    SEQUENCE,
+    TEXT_COLUMNS,
+    TIME,
     Array,
-    Chunk,
     Column,
     CorruptChunk,
     Numbers,
@@ -43,53 +45,22 @@ from .chunk_codec import (
     absent,
     concatenate_numbers,
     concatenate_texts,
-    decode,
     numbers,
     only_used,
+    take,
     texts,
 )
+from ..ingest.incoming_batch import Body, unpack
+from ..maintenance import corruption
+from ..schema import Key, batches, chunks, mine, of, segments, series
+from .chunk_codec import Chunk, decode
 
-SEQUENCE: Final = -1
-TIME: Final = -2
-MONOTONIC: Final = -3
-GENERATION: Final = -4
-PHASE: Final = -5
-LABEL: Final = -6
-KIND: Final = -7
-COLUMNS: Final = (SEQUENCE, TIME, MONOTONIC, GENERATION, PHASE, LABEL, KIND)
-TEXT_COLUMNS: Final = frozenset((PHASE, LABEL, KIND))
-COLUMN_NAMES: Final[Mapping[int, str]] = dict(
-    zip(
-        COLUMNS,
-        ("sequence", "time", "monotonic", "generation", "phase", "label", "kind"),
-        strict=True,
-    )
-)
 # What a `Chunk` is made of, in its order.
 PACKED: Final = tuple(
     chunks.c[name] for name in ("count", "present", "first", "last", "min", "max", "width", "blob")
 )
 # Up to so many stretches are asked for one by one: those between them may be many.
 MAX_NAMED_STRETCHES: Final = 32
-
-
-class Key(NamedTuple):
-    """A process: the run it belongs to, and its number in it."""
-
-    run_id: str
-    process_id: int
-
-
-def of(table: Table, key: Key) -> ColumnElement[bool]:
-    """The rows of this process."""
-    return and_(table.c.run_id == key.run_id, table.c.process_id == key.process_id)
-
-
-def mine(table: Table) -> ColumnElement[bool]:
-    """The same of a statement that is made once, and given a key as its ``run_id`` and ``process_id``."""
-    return and_(
-        table.c.run_id == bindparam("run_id"), table.c.process_id == bindparam("process_id")
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +107,6 @@ class Block:
         """The rows where a mask is true, or those at the positions given."""
         columns = {number: take(column, rows) for number, column in self.columns.items()}
         return Block(columns, self.damaged)
-
-
-def take(column: Column, rows: Array) -> Column:
-    if isinstance(column, Texts):
-        return Texts(column.names, column.index[rows])
-    present = None if column.present is None else column.present[rows]
-    # Of a part where every entry is there, that says nothing.
-    return Numbers(column.values[rows], None if present is None or present.all() else present)
-
-
-@contextlib.contextmanager
-def reading(engine: Engine) -> Iterator[Connection]:
-    """One consistent view: sealing moves rows between tables, and a read must not see them twice or not at all."""
-    with engine.connect() as connection:
-        if engine.dialect.name == "postgresql":
-            connection = connection.execution_options(isolation_level="REPEATABLE READ")
-        with connection.begin():
-            yield connection
 
 
 def series_ids(connection: Connection, run_id: str) -> dict[str, int]:

@@ -30,25 +30,11 @@ from sqlalchemy import (
     update,
 )
 
-from .. import details
-from ..engine import Many, writing
-from ..runs.runs import ENDED
-from ..schema import chunks, processes, runs, segments
-from . import chunk_codec
-from .chunk_codec import Array, Texts, only_used
-from .column_reader import (
-    COLUMNS,
-    SEQUENCE,
-    Block,
-    Key,
-    Stretch,
-    chunk_row,
-    chunk_size,
-    of,
-    read,
-    reading,
-    series_ids,
-)
+from .. import details, schema
+from ..columns import COLUMNS, SEQUENCE, Array, Texts, only_used
+from ..engine import Many, reading, writing
+from ..schema import ENDED, Key, chunks, of, processes, runs, segments
+from .column_reader import Block, Stretch, chunk_row, chunk_size, read, series_ids
 from .summary_tree import Cut, pack_column
 
 # Of a run that goes on, so many stay in the segments they were sealed into: live pages ask for what is new by segment.
@@ -91,7 +77,7 @@ def due(engine: Engine, now: float) -> list[Key]:
     query = (
         select(sealed.c.run_id, sealed.c.process_id)
         .join(runs, runs.c.id == sealed.c.run_id)
-        .where(or_(sealed.c.count >= chunk_codec.BLOCK + NEWEST, over))
+        .where(or_(sealed.c.count >= schema.BLOCK + NEWEST, over))
     )
     with engine.connect() as connection:
         return [Key(run_id, process_id) for run_id, process_id in connection.execute(query)]
@@ -136,12 +122,12 @@ def _choose(
     if not sealed:
         return (), None
     first, below = sealed[0], None
-    edge = first["first_sequence"] // chunk_codec.BLOCK * chunk_codec.BLOCK
-    near = select(segments).where(of(segments, key), s.last_sequence >= edge - chunk_codec.BLOCK)
+    edge = first["first_sequence"] // schema.BLOCK * schema.BLOCK
+    near = select(segments).where(of(segments, key), s.last_sequence >= edge - schema.BLOCK)
     if not _is_over(connection, key, now):
         newest = max(row["last_sequence"] for row in sealed)
-        below = (newest + 1 - NEWEST) // chunk_codec.BLOCK * chunk_codec.BLOCK
-        if below < edge + chunk_codec.BLOCK:
+        below = (newest + 1 - NEWEST) // schema.BLOCK * schema.BLOCK
+        if below < edge + schema.BLOCK:
             return (), None
         near = near.where(s.first_sequence < below)
     rows = _read(connection, near.limit(MAX_NEAR))
@@ -165,9 +151,7 @@ def _neighbours(
         if row["first_sequence"] > first["first_sequence"]:
             within = row["first_sequence"] <= last
             joins = (
-                count < chunk_codec.BLOCK
-                if row["level"] == 0
-                else count + row["count"] <= chunk_codec.BLOCK
+                count < schema.BLOCK if row["level"] == 0 else count + row["count"] <= schema.BLOCK
             )
             if not (within or joins) or row["first_sequence"] in damaged:
                 break
@@ -176,12 +160,9 @@ def _neighbours(
     for row in reversed(near):
         if row["first_sequence"] < first["first_sequence"]:
             # What came late lies within a segment; a small one before it may join too.
-            within = (
-                row["last_sequence"]
-                >= first["first_sequence"] // chunk_codec.BLOCK * chunk_codec.BLOCK
-            )
+            within = row["last_sequence"] >= first["first_sequence"] // schema.BLOCK * schema.BLOCK
             if (
-                not (within or count + row["count"] <= chunk_codec.BLOCK)
+                not (within or count + row["count"] <= schema.BLOCK)
                 or row["first_sequence"] in damaged
             ):
                 break
@@ -197,7 +178,7 @@ def _adjoining(
     taken = [first]
 
     def joins(row: Segment, before: int, after: int) -> bool:
-        room = chunk_codec.BLOCK - sum(one["count"] for one in taken)
+        room = schema.BLOCK - sum(one["count"] for one in taken)
         return before + 1 == after and row["count"] <= room and row["first_sequence"] not in damaged
 
     for row in near:
@@ -319,11 +300,11 @@ class _Part:
 def _cut(sequence: Array, below: int | None) -> int:
     """How many of the snapshots become one segment: all (below a number), or those below a multiple of BLOCK."""
     many = len(sequence) if below is None else int(np.searchsorted(sequence, below))
-    if many <= chunk_codec.BLOCK:
+    if many <= schema.BLOCK:
         return many
     # Where a block ends, as positions; the first of them is within reach, because no block holds more.
-    ends = np.flatnonzero(np.diff(sequence[: many + 1] // chunk_codec.BLOCK)) + 1
-    return int(ends[ends <= chunk_codec.BLOCK][-1])
+    ends = np.flatnonzero(np.diff(sequence[: many + 1] // schema.BLOCK)) + 1
+    return int(ends[ends <= schema.BLOCK][-1])
 
 
 def _is_still(connection: Connection, key: Key, taken: Sequence[Segment]) -> bool:

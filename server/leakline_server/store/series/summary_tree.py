@@ -25,20 +25,11 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import Connection, select
 
+from ..columns import COLUMN_NAMES, SEQUENCE, Array, Column, CorruptChunk, Numbers, Texts
 from ..maintenance import corruption
-from ..schema import chunks, segments
-from .chunk_codec import Array, Chunk, Column, CorruptChunk, Numbers, Texts, encode
-from .column_reader import (
-    COLUMN_NAMES,
-    SEQUENCE,
-    Block,
-    ChunkRows,
-    Key,
-    Stretch,
-    mine,
-    read,
-    waiting,
-)
+from ..schema import Key, chunks, mine, segments
+from .chunk_codec import Chunk, encode
+from .column_reader import Block, ChunkRows, Stretch, read, waiting
 
 PIECE: Final = 512
 MAX_PIECES: Final = 16
