@@ -41,7 +41,7 @@ from leakline_server.store.runs import lifecycle
 from leakline_server.store.runs.run_registration import join_run
 from leakline_server.store.schema import Key, batches, chunks, details, processes, runs, series
 from leakline_server.store.series import compaction, sealing
-from leakline_server.store.series.column_reader import read, series_ids, stretches
+from leakline_server.store.series.column_reader import read, series_ids
 
 BATCHES = "/api/v1/runs/r1/batches"
 
@@ -310,7 +310,7 @@ def check(engine: Engine, run_id: str, sent: dict[int, set[int]]) -> None:
             numbered = series_ids(connection, run_id)
             names = {n: name for name, n in numbered.items()}
             key = Key(run_id, number)
-            block = read(connection, key, (TIME, *names), names, stretches(connection, key))
+            block = read(connection, key, names).read((TIME, *names))
         assert block.numbers(SEQUENCE).values.tolist() == sorted(expected)
         values_of = {name: block.columns[n].to_list() for n, name in names.items()}
         for i, sequence in enumerate(sorted(expected)):

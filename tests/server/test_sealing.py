@@ -33,9 +33,10 @@ from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.runs.run_history import load_history
 from leakline_server.store.runs.run_registration import join_run
 from leakline_server.store.schema import Key, batches, chunks, runs, segments
-from leakline_server.store.series import chart_points, column_reader, sealing
+from leakline_server.store.series import sealing
 from leakline_server.store.series.chart_points import first_generations
 from leakline_server.store.series.chunk_codec import Chunk, encode
+from leakline_server.store.series.column_reader import Stored
 from leakline_server.store.series.sealing import encode_rows
 from leakline_server.worker_thread import Worker
 from leakline_server.workers.storage_upkeep import LOOK_SECONDS, Sealer
@@ -463,14 +464,15 @@ def test_a_transaction_that_failed_is_not_counted_as_one(engine: Engine, joined:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many snapshots were read, each time."""
     counts: list[int] = []
-    plain = column_reader.read
+    plain = Stored.read
 
-    def counted(*arguments: Any) -> Any:
-        block = plain(*arguments)
-        counts.append(len(block))
-        return block
+    def counted(stored: Stored, wanted: Any, only: Any = None, kind: Any = None) -> Any:
+        # Workers of the server read all kinds.
+        if kind is not None:
+            counts.append(len(stored))
+        return plain(stored, wanted, only, kind)
 
-    monkeypatch.setattr(chart_points, "read", counted)
+    monkeypatch.setattr(Stored, "read", counted)
     return counts
 
 

@@ -55,11 +55,12 @@ from leakline_server.store.series import (
     chart_points,
     compaction,
     sealing,
-    summary_tree,
+    summaries,
 )
 from leakline_server.store.series.chunk_codec import Chunk, decode, encode
+from leakline_server.store.series.column_reader import Stored
 from leakline_server.store.series.sealing import chunks_of, encode_rows
-from leakline_server.store.series.summary_tree import Cut
+from leakline_server.store.series.summaries import Cut
 from leakline_server.worker_thread import Worker
 from leakline_server.workers.storage_upkeep import LOOK_SECONDS, Compactor
 
@@ -132,8 +133,8 @@ def test_pieces_tell_the_same_as_the_entries_under_them(values: list[Any], step:
     column = numbers(values)
     starts = np.arange(0, len(values), step)
     counts = np.diff(np.append(starts, len(values)))
-    found = summary_tree.spread(
-        summary_tree.unpack(summary_tree.pack(summary_tree.summed(column, starts), counts)),
+    found = summaries.spread(
+        summaries.unpack(summaries.pack(summaries.summed(column, starts), counts)),
         counts,
     )
     for record, start in zip(found.tolist(), starts, strict=True):
@@ -147,10 +148,10 @@ def test_pieces_tell_the_same_as_the_entries_under_them(values: list[Any], step:
 @given(st.binary(max_size=200), st.integers(0, 8 * 84 - 1))
 def test_damaged_pieces_are_noticed(garbage: bytes, bit: int) -> None:
     column = numbers([1, 5, 9, 2])
-    packed = summary_tree.pack(summary_tree.summed(column, np.array([0, 2])), np.array([2, 2]))
+    packed = summaries.pack(summaries.summed(column, np.array([0, 2])), np.array([2, 2]))
     for damaged in (flipped(packed, bit), garbage, flipped(packed, bit)[:-3]):
         with pytest.raises(CorruptChunk):
-            summary_tree.unpack(damaged)
+            summaries.unpack(damaged)
 
 
 words = st.one_of(
@@ -400,18 +401,18 @@ def engine(engine: Engine) -> Iterator[Engine]:
     """With small segments."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schema, "BLOCK", BLOCK)
-        for module in (summary_tree, chart_points):
+        for module in (summaries, chart_points):
             patch.setattr(module, "PIECE", PIECE)
         # It remembers records of pieces of another length.
-        summary_tree.of_numbers.cache_clear()
-        patch.setattr(summary_tree, "GROUP", BLOCK)
+        summaries.of_numbers.cache_clear()
+        patch.setattr(summaries, "GROUP", BLOCK)
         patch.setattr(compaction, "NEWEST", 16)
         patch.setattr(chart_points, "CHUNK_RATIO", 4)
         patch.setattr(sealing, "MIN_SNAPSHOTS", 16)
         patch.setattr(sealing, "ENOUGH_BATCHES", 1)
         patch.setattr(sealing, "MIN_SNAPSHOTS_IDLE", 2)
         yield engine
-    summary_tree.of_numbers.cache_clear()
+    summaries.of_numbers.cache_clear()
 
 
 def seal_run(engine: Engine, run_id: str) -> None:
@@ -771,16 +772,17 @@ def test_many_series_are_compacted_with_the_memory_of_a_few(
         with writing(engine) as connection:
             Inbox().store(connection, [check("r", json.dumps(body).encode(), 1e6)])
     seal_run(engine, "r")
-    plain, asked = compaction.read, []
+    plain, asked = Stored.read, []
 
-    def reading(connection: Any, key: Key, wanted: Any, *rest: Any) -> Any:
+    def reading(stored: Stored, wanted: Any, *rest: Any, **named: Any) -> Any:
         asked.append(len(wanted))
-        return plain(connection, key, wanted, *rest)
+        return plain(stored, wanted, *rest, **named)
 
-    monkeypatch.setattr(compaction, "read", reading)
     everything = chart_points.SeriesQuery(("*",), axis="sequence")
     before = points_of(engine, "r", everything)
+    monkeypatch.setattr(Stored, "read", reading)
     assert compaction.compact(engine, Key("r", 1), LATER) == 64
+    monkeypatch.undo()
     assert len(asked) > 4
     assert max(asked) <= compaction.SERIES_AT_ONCE
     assert points_of(engine, "r", everything) == before

@@ -3,7 +3,7 @@
 A damaged row is left out and counted (corruption.py); the others are read as ever.
 
 Rows are written one a batch. Those of compacted segments are packed into fewer: a row holds entries of one block
-(chunk_codec.py), so a query for the newest finds its row without a search. The entries of a snapshot are never divided.
+(schema.py), so a query for the newest finds its row without a search. The entries of a snapshot are never divided.
 Censuses keep a row each, because they are read one at a time.
 """
 

@@ -283,7 +283,7 @@ chunks = Table(
     Column("max", Double),
     Column("width", SmallInteger, nullable=False),
     Column("blob", LargeBinary, nullable=False),
-    # Of a compacted chunk of numbers, the same of each of its pieces (summary_tree.py).
+    # Of a compacted chunk of numbers, the same of each of its pieces (summaries.py).
     Column("pieces", LargeBinary),
 )
 

@@ -1,8 +1,8 @@
-"""The series of a run on disk: what all other packages do to them, and the types they need for it.
+"""The series of runs on disk, behind six functions and the few types and questions that their callers need.
 
-`append` adds batches to those that wait, `seal` makes one segment of the batches that wait of a process, `compact` one
-large segment of small ones, `read` gives columns of snapshots, `summarise` long series as few points, and `drop` thins
-a segment. Nothing else changes or reads `batches`, `segments` and `chunks` but the removal of runs.
+`append` adds batches to those that wait, `seal` makes a segment of waiting batches, `compact` a large segment of small
+ones, `drop` leaves snapshots out of a segment, `read` gives the columns of snapshots, and `summarise` long series as
+few points. Other packages never see a chunk; they count rows, and delete those of removed runs.
 
 Imports `schema`, `columns`, `engine`, `ingest.incoming_batch`, `details`, `maintenance.corruption`, `runs`;
 numpy. Start reading in `chunk_codec.py` (the format), `column_reader.py`, and `chart_points.py`.
@@ -13,29 +13,23 @@ from __future__ import annotations
 from ..columns import Array, Column, CorruptChunk, Numbers, Texts, take
 from ..schema import BLOCK, Key
 from .chart_points import Axis, SeriesQuery, first_generations, matching, summarise
-from .chunk_codec import encode
 from .column_reader import (
     Block,
-    Stretch,
-    chunk_row,
-    chunk_size,
-    heads,
-    newest,
+    Stored,
     read,
     read_between,
+    read_newer,
     series_ids,
     stored_numbers,
-    stored_numbers_of_run,
-    stretches,
 )
-from .compaction import compact
+from .compaction import compact, drop, undropped
 from .compaction import due as due_to_compact
-from .sealing import MIN_SNAPSHOTS, MIN_SNAPSHOTS_IDLE, enough, seal
+from .sealing import MIN_SNAPSHOTS, MIN_SNAPSHOTS_IDLE, append, enough, seal
 from .sealing import due as due_to_seal
 
 __all__ = [
     "BLOCK", "MIN_SNAPSHOTS", "MIN_SNAPSHOTS_IDLE", "Array", "Axis", "Block", "Column", "CorruptChunk", "Key",
-    "Numbers", "SeriesQuery", "Stretch", "Texts", "chunk_row", "chunk_size", "compact", "due_to_compact", "due_to_seal",
-    "encode", "enough", "first_generations", "heads", "matching", "newest", "read", "read_between", "seal",
-    "series_ids", "stored_numbers", "stored_numbers_of_run", "stretches", "summarise", "take",
+    "Numbers", "SeriesQuery", "Stored", "Texts", "append", "compact", "drop", "due_to_compact", "due_to_seal",
+    "enough", "first_generations", "matching", "read", "read_between", "read_newer", "seal", "series_ids",
+    "stored_numbers", "summarise", "take", "undropped",
 ]  # fmt: skip

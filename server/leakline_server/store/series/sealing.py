@@ -1,7 +1,7 @@
 """Sealing: the waiting batches of a process become one chunk a series, put in place in one short transaction.
 
 Happens after the acknowledgement and changes nothing that anyone can read. Where snapshots keep coming, a segment is
-the rest of a block (chunk_codec.py), because each costs a row a series; or less, at least MIN_SNAPSHOTS, where they
+the rest of a block (schema.py), because each costs a row a series; or less, at least MIN_SNAPSHOTS, where they
 come in so many batches that reading those would take long. What is most of a block is made as compaction would make it,
 which then has nothing to do. A process that paused is sealed when it has enough to be worth rows of its own, and a
 small run stays in the inbox for good.
@@ -59,7 +59,7 @@ from ..maintenance import corruption
 from ..schema import STATES, Key, batches, chunks, mine, runs, segments
 from .chunk_codec import Chunk, integer_chunk, integer_payload
 from .column_reader import chunk_row, chunk_size, series_ids
-from .summary_tree import Cut, checked, pack_column
+from .summaries import Cut, checked, pack_column
 
 # Of a run with thousands of series, the table of all of them would be larger than everything else.
 SERIES_AT_ONCE: Final = 128
@@ -258,6 +258,11 @@ IDLE_SECONDS: Final = 60.0
 MOST_HEADS: Final = max(MIN_SNAPSHOTS, ENOUGH_BATCHES)
 
 log = logging.getLogger("leakline")
+
+
+def append(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Add batches, as rows of their table, to those that wait."""
+    _INSERT_BATCHES(connection, rows)
 
 
 def enough(snapshots: int, batches: int) -> bool:
@@ -485,6 +490,7 @@ _WITHIN: Final = (
     )
     .limit(1)
 )
+_INSERT_BATCHES: Final = Many(insert(batches))
 _INSERT_CHUNKS: Final = Many(insert(chunks))
 _INSERT_SEGMENT: Final = insert(segments)
 _DELETE_BATCHES: Final = Many(
