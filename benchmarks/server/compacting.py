@@ -9,7 +9,7 @@ from typing import Final
 
 import sqlalchemy
 
-from leakline_server.store.series.sealing import MIN_SNAPSHOTS_IDLE
+from leakline_server.store.series import MIN_SNAPSHOTS_IDLE
 
 from .load import Failed
 from .subjects import Leakline

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from leakline_server.store.series.chunk_codec import BLOCK
+from leakline_server.store.series import BLOCK
 
 from .compacting import compacted
 from .feeding import (

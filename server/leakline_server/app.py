@@ -28,7 +28,7 @@ from .store.alerts.assertions import take_file
 from .store.engine import DATABASE_ERRORS, Engine, open_engine
 from .store.maintenance import corruption_scan, disk_space, quarantine
 from .store.migrate import upgrade
-from .store.series.column_reader import Key
+from .store.series import Key
 from .web import docs as documents
 from .web import errors, event_stream, openapi
 from .web import metrics as metrics

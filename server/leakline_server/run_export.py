@@ -19,8 +19,7 @@ import numpy as np
 from .store import details, snapshot_rows
 from .store.engine import Engine
 from .store.runs import runs
-from .store.series.chunk_codec import Column, Texts
-from .store.series.column_reader import take
+from .store.series import Column, Texts, take
 from .store.snapshot_rows import FIXED, Part
 
 FORMATS: Final = ("json", "csv", "parquet")

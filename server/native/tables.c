@@ -26,7 +26,7 @@
 
 enum {
     NUMBER = 8, /* bytes */
-    /* Of a piece: present, first, last, min, max, as summary_tree.py has them. */
+    /* Of a piece: present, first, last, min, max, as summaries.py has them. */
     NUMBERS_OF_A_PIECE = 5,
 };
 

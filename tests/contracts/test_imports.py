@@ -271,6 +271,15 @@ def test_no_package_imports_a_later_layer_when_it_is_loaded() -> None:
             assert theirs is None or theirs <= mine, each.where
 
 
+def test_the_series_on_disk_are_used_by_their_interface_alone() -> None:
+    package = "leakline_server.store.series"
+    inner = [name for name in MODULES if _within(name, package) and name != package]
+    assert inner
+    for name in MODULES:
+        if not _within(name, package):
+            assert [each.where for each in _imports(name) if _within(each.name, *inner)] == []
+
+
 def test_the_client_imports_foreign_libraries_only_inside_functions() -> None:
     heavy = ("torch", "numpy", "psutil", "pynvml", "matplotlib", "leakline_server")
     for name in (name for name in MODULES if _within(name, "leakline")):
@@ -287,6 +296,7 @@ IN_MANY_FOLDERS = {"__init__", "api", "pages", "view", "errors"}
 # Packages that give what people import from them; any other __init__ is a docstring.
 FACADES = {
     "leakline", "leakline.analysis", "leakline.cli", "leakline.importing", "leakline.report",
+    "leakline_server.store.series",
 }  # fmt: skip
 
 

@@ -28,12 +28,11 @@ from leakline_server.app import create_app
 from leakline_server.client_connections import Connection
 from leakline_server.config import Config
 from leakline_server.store import findings
-from leakline_server.store.engine import Engine, writing
+from leakline_server.store.engine import Engine, reading, writing
 from leakline_server.store.findings import IncidentChange
 from leakline_server.store.runs import run_history
-from leakline_server.store.schema import batches, runs
+from leakline_server.store.schema import Key, batches, runs
 from leakline_server.store.series import compaction, sealing
-from leakline_server.store.series.column_reader import Key, reading
 from leakline_server.web.services import Services
 
 # What SQLite stores as text and its driver cannot read.
@@ -191,13 +190,13 @@ def seal(engine: Engine) -> None:
     make_idle(engine)
     while due := sealing.due(engine, LATER):
         for key in due:
-            sealing.seal_one(engine, key, LATER)
+            sealing.seal(engine, key, LATER)
 
 
 def seal_all(engine: Engine, key: Key = R1) -> None:
     """All that waits of one process, be it as little as it may."""
     make_idle(engine)
-    while sealing.seal_one(engine, key, LATER).snapshots:
+    while sealing.seal(engine, key, LATER).snapshots:
         continue
 
 

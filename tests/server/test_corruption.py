@@ -31,6 +31,7 @@ from tests.server.stored import (
 
 from leakline_server.store.alerts.alert_rows import list_alerts
 from leakline_server.store.alerts.deliveries import claim
+from leakline_server.store.columns import GENERATION, LABEL, SEQUENCE, TIME
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.maintenance import run_deletion
 from leakline_server.store.maintenance.corruption import count
@@ -47,7 +48,6 @@ from leakline_server.store.schema import (
     series,
 )
 from leakline_server.store.series import compaction, sealing
-from leakline_server.store.series.column_reader import GENERATION, LABEL, SEQUENCE, TIME
 
 READS = (
     "series?name=*&points=20000&x=sequence", "series?name=*&points=3&x=time", "snapshots?limit=200", "verdict",

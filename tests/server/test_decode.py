@@ -31,10 +31,10 @@ from leakline.snapshot import (
 from leakline_server.errors import InvalidField, RequestRefused
 from leakline_server.ingest import decode
 from leakline_server.limits import MAX_BATCH_SERIES, MAX_SNAPSHOTS
+from leakline_server.store.columns import CorruptChunk, Numbers, compress, decompress
 from leakline_server.store.ingest import incoming_batch, wire_types
 from leakline_server.store.ingest.incoming_batch import NOT_THERE, BatchColumns, of_lists
 from leakline_server.store.series import sealing
-from leakline_server.store.series.chunk_codec import CorruptChunk, Numbers, compress, decompress
 
 integers = st.integers(-(2**53), 2**53)
 floats = st.floats(allow_nan=False, allow_infinity=False, width=64)

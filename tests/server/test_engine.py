@@ -37,9 +37,8 @@ from leakline_server.store.engine import (
     writing,
 )
 from leakline_server.store.maintenance import disk_space, run_deletion, storage_sizes
-from leakline_server.store.schema import batches, runs
+from leakline_server.store.schema import Key, batches, runs
 from leakline_server.store.series import sealing
-from leakline_server.store.series.column_reader import Key
 from leakline_server.workers.examination_worker import Examiner, Wakes
 from leakline_server.workers.storage_upkeep import Compactor, Sealer
 

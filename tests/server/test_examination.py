@@ -26,8 +26,7 @@ from leakline_server.store.examinations import ChangedMeanwhile
 from leakline_server.store.incident_groups import Acknowledgement
 from leakline_server.store.maintenance import corruption
 from leakline_server.store.runs import run_history, run_registration, runs
-from leakline_server.store.runs.run_history import NoSuchRun
-from leakline_server.store.schema import alerts, batches, incidents
+from leakline_server.store.schema import NoSuchRun, alerts, batches, incidents
 from leakline_server.store.schema import runs as run_rows
 from leakline_server.worker_thread import BACK_OFF_SECONDS, Worker
 from leakline_server.workers import analysis_process as module

@@ -30,26 +30,18 @@ from leakline.core.output_tail import LINES_KEPT as SENT_AT_ONCE
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 from leakline_server.ingest import decode
 from leakline_server.ingest.decode import MAX_LINE_LENGTH
+from leakline_server.store.columns import SEQUENCE, TIME, decompress
 from leakline_server.store.details import LINES_KEPT
-from leakline_server.store.engine import Engine, open_engine, writing
+from leakline_server.store.engine import Engine, open_engine, reading, writing
 from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.ingest.incoming_batch import Accepted, Incoming
 from leakline_server.store.ingest.ingest_cache import Intervals
 from leakline_server.store.maintenance import corruption
 from leakline_server.store.runs import lifecycle
 from leakline_server.store.runs.run_registration import join_run
-from leakline_server.store.schema import batches, chunks, details, processes, runs, series
+from leakline_server.store.schema import Key, batches, chunks, details, processes, runs, series
 from leakline_server.store.series import compaction, sealing
-from leakline_server.store.series.chunk_codec import decompress
-from leakline_server.store.series.column_reader import (
-    SEQUENCE,
-    TIME,
-    Key,
-    read,
-    reading,
-    series_ids,
-    stretches,
-)
+from leakline_server.store.series.column_reader import read, series_ids
 
 BATCHES = "/api/v1/runs/r1/batches"
 
@@ -298,7 +290,7 @@ def seal(engine: Engine, run_id: str, rank: int) -> None:
         with writing(engine) as connection:
             mine = batches.c.run_id == run_id, batches.c.process_id == number
             connection.execute(update(batches).where(*mine).values(received_at=0.0))
-        sealing.seal_one(engine, Key(run_id, number), LATER)
+        sealing.seal(engine, Key(run_id, number), LATER)
 
 
 def of_process(engine: Engine, run_id: str, rank: int, what: Any = processes.c.id) -> int | None:
@@ -318,7 +310,7 @@ def check(engine: Engine, run_id: str, sent: dict[int, set[int]]) -> None:
             numbered = series_ids(connection, run_id)
             names = {n: name for name, n in numbered.items()}
             key = Key(run_id, number)
-            block = read(connection, key, (TIME, *names), names, stretches(connection, key))
+            block = read(connection, key, names).read((TIME, *names))
         assert block.numbers(SEQUENCE).values.tolist() == sorted(expected)
         values_of = {name: block.columns[n].to_list() for n, name in names.items()}
         for i, sequence in enumerate(sorted(expected)):
@@ -580,7 +572,7 @@ def test_of_all_that_waits_only_what_a_segment_takes_is_read_and_held(engine: En
             read_bodies.append(cursor.rowcount)
 
     event.listen(engine, "after_cursor_execute", asked)
-    assert sealing.seal_one(engine, Key(run_id, 1), 2.0).snapshots == 1_280
+    assert sealing.seal(engine, Key(run_id, 1), 2.0).snapshots == 1_280
     event.remove(engine, "after_cursor_execute", asked)
     assert read_bodies == [256]
     check(engine, run_id, {0: set(range(2000))})

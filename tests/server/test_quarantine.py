@@ -100,7 +100,7 @@ def test_a_reader_is_redirected_once(api: TestClient, engine: Engine, patch: Any
     def fail(*_: Any) -> None:
         raise ValueError("a bug")
 
-    patch("web.runs.series_api.chart_points.read_series", fail)
+    patch("web.runs.series_api.summarise", fail)
     change_file(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
     path = "/api/v1/runs/r1/series?name=process.rss_bytes"
     assert api.get(path, follow_redirects=False).status_code == 307

@@ -22,6 +22,17 @@ from tests.server.stored import LATER, compact_all, count_of, engine_of, put_run
 from leakline import analysis
 from leakline_server.config import from_environment
 from leakline_server.paths import MIGRATIONS
+from leakline_server.store.columns import (
+    COLUMNS,
+    GENERATION,
+    KIND,
+    MONOTONIC,
+    SEQUENCE,
+    TEXT_COLUMNS,
+    TIME,
+    numbers,
+    texts,
+)
 from leakline_server.store.engine import DATABASE_ERRORS, Engine, writing
 from leakline_server.store.maintenance import (
     retention_policy,
@@ -38,20 +49,12 @@ from leakline_server.store.maintenance.retention_policy import (
 from leakline_server.store.maintenance.retention_steps import Keeping
 from leakline_server.store.migrate import FORMER_VIEWS, downgrade, upgrade
 from leakline_server.store.runs.run_history import load_history
-from leakline_server.store.schema import batches, chunks, runs, segments, series
+from leakline_server.store.schema import Key, batches, chunks, runs, segments, series
 from leakline_server.store.schema import sizes as sizes_table
-from leakline_server.store.series.chunk_codec import encode, numbers, texts
-from leakline_server.store.series.column_reader import (
-    COLUMNS,
-    GENERATION,
-    KIND,
-    MONOTONIC,
-    SEQUENCE,
-    TEXT_COLUMNS,
-    TIME,
-    Block,
-    Key,
-)
+from leakline_server.store.series import undropped
+from leakline_server.store.series.chunk_codec import encode
+from leakline_server.store.series.column_reader import Block
+from leakline_server.store.series.compaction import Dropped, drop
 from leakline_server.worker_thread import Worker
 from leakline_server.workers.storage_upkeep import FIRST_DECISION_SECONDS, Retainer
 
@@ -230,14 +233,14 @@ def sealed(engine: Engine, name: str, *firsts: int) -> None:
 def thin_by(monkeypatch: pytest.MonkeyPatch, engine: Engine, thin: Callable[[int], None]) -> None:
     """Instead of thinning: what comes of it is up to the test."""
 
-    def step(of: Engine, key: Key, first: int) -> retention_steps.Thinned:
+    def step(of: Engine, key: Key, first: int, _keep: Any) -> Dropped:
         thin(first)
         with writing(engine) as connection:
             this = segments.c.first_sequence == first
             connection.execute(update(segments).where(this).values(thinned=True))
-        return retention_steps.Thinned(1, 1)
+        return Dropped(1, 1)
 
-    monkeypatch.setattr(retention_steps, "thin", step)
+    monkeypatch.setattr(retention_steps, "drop", step)
 
 
 def thin_all(keeping: Keeping) -> int:
@@ -284,7 +287,7 @@ def test_a_segment_moved_by_compaction_is_thinned(
 ) -> None:
     thin_by(monkeypatch, old, lambda first: sealed(old, "old", 3) if first == 1 else None)
     thin_all(keeping_of(old, THIN))
-    assert retention_steps.whole(old, "old") == []
+    assert undropped(old, "old") == []
 
 
 def test_a_run_that_cannot_be_thinned_is_tried_later(
@@ -303,7 +306,7 @@ def test_a_run_tagged_meanwhile_keeps_the_rest(
 ) -> None:
     thin_by(monkeypatch, old, lambda first: change(old, "old", tags='["keep"]'))
     thin_all(keeping_of(old, THIN))
-    assert [first for _, first in retention_steps.whole(old, "old")] == [2]
+    assert [first for _, first in undropped(old, "old")] == [2]
 
 
 def test_the_settings_name_projects() -> None:
@@ -319,8 +322,8 @@ def test_the_settings_name_projects() -> None:
 
 def thin(engine: Engine, run_id: str = "r1") -> int:
     return sum(
-        retention_steps.thin(engine, key, first).snapshots
-        for key, first in retention_steps.whole(engine, run_id)
+        drop(engine, key, first, retention_steps.kept).snapshots
+        for key, first in undropped(engine, run_id)
     )
 
 
@@ -676,7 +679,7 @@ def test_ingest_goes_on_while_runs_are_removed_and_thinned(
         before = alongside.acknowledged
         working.start()
         eventually(lambda: chunks_left(engine, "removed") == 0, 60.0)
-        eventually(lambda: not retention_steps.whole(engine, "thinned"), 60.0)
+        eventually(lambda: not undropped(engine, "thinned"), 60.0)
         assert alongside.acknowledged > before
     working.stop()
     # A batch waits for a step of the retainer, never for all its work.

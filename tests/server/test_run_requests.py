@@ -15,8 +15,8 @@ from leakline_server.limits import MAX_REQUESTS
 from leakline_server.run_requests import AGAIN_AFTER, Requests, searched_type
 from leakline_server.store.engine import Engine
 from leakline_server.store.request_rows import EXPIRE_SECONDS, KEEP_SECONDS, Wanted
-from leakline_server.store.runs.run_history import NoSuchRun
 from leakline_server.store.runs.run_registration import join_run
+from leakline_server.store.schema import NoSuchRun
 
 ENV = "app.Env"
 FIND = Wanted("find_holders", ENV)

@@ -27,15 +27,16 @@ from leakline.analysis.run_history import history_from_batches
 from leakline.snapshot import RunHeader, header_from_wire
 from leakline_server.ingest import decode
 from leakline_server.ingest.writer import Writer
+from leakline_server.store.columns import Array, Numbers
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.runs.run_history import load_history
 from leakline_server.store.runs.run_registration import join_run
-from leakline_server.store.schema import batches, chunks, runs, segments
-from leakline_server.store.series import chart_points, column_reader, sealing
+from leakline_server.store.schema import Key, batches, chunks, runs, segments
+from leakline_server.store.series import sealing
 from leakline_server.store.series.chart_points import first_generations
-from leakline_server.store.series.chunk_codec import Array, Chunk, Numbers, encode
-from leakline_server.store.series.column_reader import Key
+from leakline_server.store.series.chunk_codec import Chunk, encode
+from leakline_server.store.series.column_reader import Stored
 from leakline_server.store.series.sealing import encode_rows
 from leakline_server.worker_thread import Worker
 from leakline_server.workers.storage_upkeep import LOOK_SECONDS, Sealer
@@ -96,7 +97,7 @@ def segments_of(engine: Engine) -> list[tuple[int, int, int]]:
 @pytest.fixture
 def small_blocks(patch: Any) -> None:
     """Of 512 snapshots: an eighth of what they are."""
-    patch("store.series.chunk_codec.BLOCK", 512)
+    patch("store.schema.BLOCK", 512)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +318,7 @@ def test_one_process_that_cannot_be_sealed_holds_up_no_other(
     small_blocks: None, api: TestClient, run: Any, make_run: Any, eventually: Any, patch: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    plain, tried = sealing.seal_one, []
+    plain, tried = sealing.seal, []
 
     def failing(engine: Engine, key: Key, now: float) -> sealing.Sealed:
         if key.process_id == 1:
@@ -325,7 +326,7 @@ def test_one_process_that_cannot_be_sealed_holds_up_no_other(
             raise MemoryError
         return plain(engine, key, now)
 
-    patch("store.series.sealing.seal_one", failing)
+    patch("store.series.seal", failing)
     other = make_run(instance="p2", rank=1)
     run.send(api, 0, 525, size=25)
     other.send(api, 0, 525, size=25)
@@ -383,7 +384,7 @@ def test_batches_are_sealed_while_more_come(engine: Engine, joined: Any, patch: 
         kept = [connection.scalar(select(func.sum(t.c.count))) or 0 for t in (batches, segments)]
     assert sum(kept) == sent
     # And in one go what came while the last of it was sealed, but for less than a segment.
-    while sealing.seal_one(engine, Key(joined.id, 1), time.time()).snapshots:
+    while sealing.seal(engine, Key(joined.id, 1), time.time()).snapshots:
         continue
     with engine.connect() as connection:
         assert (connection.scalar(select(func.sum(batches.c.count))) or 0) < 200
@@ -413,7 +414,7 @@ def test_a_process_is_looked_at_again_for_more(engine: Engine, patch: Any) -> No
             sealer.want([key])
         return found[len(looks) - 1]
 
-    patch("store.series.sealing.seal_one", seal_one)
+    patch("store.series.seal", seal_one)
     sealer = Sealer(engine, lambda *sealed: told.append(sealed))
     sealer.want([key])
     assert [sealer.once() for _ in range(4)] == [0.0, 0.0, LOOK_SECONDS, LOOK_SECONDS]
@@ -432,12 +433,12 @@ def test_batches_sealed_by_another_server_are_left(
         plan = prepare(*arguments)
         with monkeypatch.context() as patch:
             patch.setattr(sealing, "_prepare", prepare)
-            sealed.append(sealing.seal_one(engine, Key(joined.id, 1), later).snapshots)
+            sealed.append(sealing.seal(engine, Key(joined.id, 1), later).snapshots)
         return plan
 
     sealed: list[int] = []
     monkeypatch.setattr(sealing, "_prepare", other_server_first)
-    assert sealing.seal_one(engine, Key(joined.id, 1), later).snapshots == 0
+    assert sealing.seal(engine, Key(joined.id, 1), later).snapshots == 0
     assert sealed == [5 * SIZE]
     with engine.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(segments)) == 1
@@ -463,14 +464,15 @@ def test_a_transaction_that_failed_is_not_counted_as_one(engine: Engine, joined:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many snapshots were read, each time."""
     counts: list[int] = []
-    plain = column_reader.read
+    plain = Stored.read
 
-    def counted(*arguments: Any) -> Any:
-        block = plain(*arguments)
-        counts.append(len(block))
-        return block
+    def counted(stored: Stored, wanted: Any, only: Any = None, kind: Any = None) -> Any:
+        # Workers of the server read all kinds.
+        if kind is not None:
+            counts.append(len(stored))
+        return plain(stored, wanted, only, kind)
 
-    monkeypatch.setattr(chart_points, "read", counted)
+    monkeypatch.setattr(Stored, "read", counted)
     return counts
 
 

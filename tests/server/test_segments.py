@@ -22,7 +22,20 @@ from tests.server.stored import LATER, R1, count_of, engine_of, seal_all
 
 from leakline.snapshot import RunHeader
 from leakline_server.ingest.decode import check
-from leakline_server.store import details, snapshot_rows
+from leakline_server.store import details, schema, series, snapshot_rows
+from leakline_server.store.columns import (
+    TIME,
+    Array,
+    CorruptChunk,
+    Numbers,
+    absent,
+    compress,
+    concatenate_numbers,
+    concatenate_texts,
+    decompress,
+    numbers,
+    texts,
+)
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.ingest.inbox import Inbox
 from leakline_server.store.ingest.incoming_batch import (
@@ -36,33 +49,18 @@ from leakline_server.store.ingest.incoming_batch import (
 )
 from leakline_server.store.runs.run_history import load_history
 from leakline_server.store.runs.run_registration import join_run
-from leakline_server.store.schema import batches, chunks, runs, segments
+from leakline_server.store.schema import Key, batches, chunks, runs, segments
 from leakline_server.store.schema import details as detail_rows
 from leakline_server.store.series import (
     chart_points,
-    chunk_codec,
     compaction,
     sealing,
-    summary_tree,
+    summaries,
 )
-from leakline_server.store.series.chunk_codec import (
-    Array,
-    Chunk,
-    CorruptChunk,
-    Numbers,
-    absent,
-    compress,
-    concatenate_numbers,
-    concatenate_texts,
-    decode,
-    decompress,
-    encode,
-    numbers,
-    texts,
-)
-from leakline_server.store.series.column_reader import TIME, Key
+from leakline_server.store.series.chunk_codec import Chunk, decode, encode
+from leakline_server.store.series.column_reader import Stored
 from leakline_server.store.series.sealing import chunks_of, encode_rows
-from leakline_server.store.series.summary_tree import Cut
+from leakline_server.store.series.summaries import Cut
 from leakline_server.worker_thread import Worker
 from leakline_server.workers.storage_upkeep import LOOK_SECONDS, Compactor
 
@@ -135,8 +133,8 @@ def test_pieces_tell_the_same_as_the_entries_under_them(values: list[Any], step:
     column = numbers(values)
     starts = np.arange(0, len(values), step)
     counts = np.diff(np.append(starts, len(values)))
-    found = summary_tree.spread(
-        summary_tree.unpack(summary_tree.pack(summary_tree.summed(column, starts), counts)),
+    found = summaries.spread(
+        summaries.unpack(summaries.pack(summaries.summed(column, starts), counts)),
         counts,
     )
     for record, start in zip(found.tolist(), starts, strict=True):
@@ -150,10 +148,10 @@ def test_pieces_tell_the_same_as_the_entries_under_them(values: list[Any], step:
 @given(st.binary(max_size=200), st.integers(0, 8 * 84 - 1))
 def test_damaged_pieces_are_noticed(garbage: bytes, bit: int) -> None:
     column = numbers([1, 5, 9, 2])
-    packed = summary_tree.pack(summary_tree.summed(column, np.array([0, 2])), np.array([2, 2]))
+    packed = summaries.pack(summaries.summed(column, np.array([0, 2])), np.array([2, 2]))
     for damaged in (flipped(packed, bit), garbage, flipped(packed, bit)[:-3]):
         with pytest.raises(CorruptChunk):
-            summary_tree.unpack(damaged)
+            summaries.unpack(damaged)
 
 
 words = st.one_of(
@@ -402,19 +400,19 @@ BLOCK, PIECE = 64, 8
 def engine(engine: Engine) -> Iterator[Engine]:
     """With small segments."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk_codec, "BLOCK", BLOCK)
-        for module in (summary_tree, chart_points):
+        patch.setattr(schema, "BLOCK", BLOCK)
+        for module in (summaries, chart_points):
             patch.setattr(module, "PIECE", PIECE)
         # It remembers records of pieces of another length.
-        summary_tree.of_numbers.cache_clear()
-        patch.setattr(summary_tree, "GROUP", BLOCK)
+        summaries.of_numbers.cache_clear()
+        patch.setattr(summaries, "GROUP", BLOCK)
         patch.setattr(compaction, "NEWEST", 16)
         patch.setattr(chart_points, "CHUNK_RATIO", 4)
         patch.setattr(sealing, "MIN_SNAPSHOTS", 16)
         patch.setattr(sealing, "ENOUGH_BATCHES", 1)
         patch.setattr(sealing, "MIN_SNAPSHOTS_IDLE", 2)
         yield engine
-    summary_tree.of_numbers.cache_clear()
+    summaries.of_numbers.cache_clear()
 
 
 def seal_run(engine: Engine, run_id: str) -> None:
@@ -424,10 +422,10 @@ def seal_run(engine: Engine, run_id: str) -> None:
     for key in sealing.due(engine, LATER):
         more = key.run_id == run_id
         while more:
-            snapshots, more = sealing.seal_one(engine, key, LATER)
+            snapshots, more = sealing.seal(engine, key, LATER)
             assert snapshots
         # It was right that there is no more.
-        assert key.run_id != run_id or not sealing.seal_one(engine, key, LATER).snapshots
+        assert key.run_id != run_id or not sealing.seal(engine, key, LATER).snapshots
 
 
 def compact_run(engine: Engine, run_id: str, now: float = LATER) -> int:
@@ -464,12 +462,20 @@ def read_all(
 ) -> dict[str, Any]:
     history = load_history(engine, run_id)
     return {
-        **{repr(q): chart_points.read_series(engine, run_id, q) for q in (*questions, *FILTERED)},
+        **{repr(q): points_of(engine, run_id, q) for q in (*questions, *FILTERED)},
         "processes": history.processes, "events": history.events, "holders": history.holders,
         "rows": snapshot_rows.list_snapshots(engine, run_id, ("rss", "ratio", "rare"), 150, None),
         "list": details.list_events(engine, run_id), "large": details.newest_large_objects(engine, run_id),
         "census": details.newest_census(engine, run_id),
     }  # fmt: skip
+
+
+def points_of(engine: Engine, run_id: str, query: chart_points.SeriesQuery) -> dict[str, Any]:
+    """The answer for a run, without its name."""
+    found = chart_points.summarise(engine, [run_id], query)
+    for each in (*found["items"], *found["damaged"]):
+        assert each.pop("run") == run_id
+    return {**found, "units": [*found["units"].values()]}
 
 
 def wire(first: int, size: int) -> dict[str, Any]:
@@ -683,7 +689,7 @@ def test_every_point_holds_what_the_snapshots_under_it_say(name: str, engine: En
     compact_run(engine, "r")
     values = np.array(wire(0, COUNT)["columns"]["series"][name])
     query = chart_points.SeriesQuery((name,), axis="sequence", points=len(BLOCKS) + 1)
-    (item,) = chart_points.read_series(engine, "r", query)["items"]
+    (item,) = points_of(engine, "r", query)["items"]
     assert len(item["x"]) == len(BLOCKS)
     for at, (start, stop) in enumerate(zip(item["x"], [*item["x"][1:], COUNT], strict=True)):
         under = values[start:stop]
@@ -732,7 +738,7 @@ def test_one_process_that_cannot_be_compacted_holds_up_no_other(
             raise MemoryError
         return plain(engine, key, now)
 
-    monkeypatch.setattr(compaction, "compact", failing)
+    monkeypatch.setattr(series, "compact", failing)
     compactor = Compactor(engine, now=lambda: LATER)
     compacting = Worker("compact", compactor.once, failed=compactor.failed)
     rests = []
@@ -745,7 +751,7 @@ def test_one_process_that_cannot_be_compacted_holds_up_no_other(
     assert "run a bad one" in caplog.text
     assert all(level for _, level, _ in segments_of(engine, "other"))
     # Later it is tried again.
-    monkeypatch.setattr(compaction, "compact", plain)
+    monkeypatch.setattr(series, "compact", plain)
     monkeypatch.setattr("time.monotonic", lambda: LATER)
     while compactor.once() != LOOK_SECONDS:
         continue
@@ -766,17 +772,18 @@ def test_many_series_are_compacted_with_the_memory_of_a_few(
         with writing(engine) as connection:
             Inbox().store(connection, [check("r", json.dumps(body).encode(), 1e6)])
     seal_run(engine, "r")
-    plain, asked = compaction.read, []
+    plain, asked = Stored.read, []
 
-    def reading(connection: Any, key: Key, wanted: Any, *rest: Any) -> Any:
+    def reading(stored: Stored, wanted: Any, *rest: Any, **named: Any) -> Any:
         asked.append(len(wanted))
-        return plain(connection, key, wanted, *rest)
+        return plain(stored, wanted, *rest, **named)
 
-    monkeypatch.setattr(compaction, "read", reading)
     everything = chart_points.SeriesQuery(("*",), axis="sequence")
-    before = chart_points.read_series(engine, "r", everything)
+    before = points_of(engine, "r", everything)
+    monkeypatch.setattr(Stored, "read", reading)
     assert compaction.compact(engine, Key("r", 1), LATER) == 64
+    monkeypatch.undo()
     assert len(asked) > 4
     assert max(asked) <= compaction.SERIES_AT_ONCE
-    assert chart_points.read_series(engine, "r", everything) == before
+    assert points_of(engine, "r", everything) == before
     assert len(before["items"]) == 300

@@ -13,18 +13,18 @@ from sqlalchemy import insert
 from starlette.testclient import TestClient
 from tests.server.stored import LATER, R1, engine_of, seal_all, serving
 
+from leakline_server.store.columns import CorruptChunk
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.schema import chunks
-from leakline_server.store.series import chart_points, compaction, summary_tree
+from leakline_server.store.schema import Key, chunks
+from leakline_server.store.series import chart_points, compaction, summaries
 from leakline_server.store.series.chart_points import downsample
-from leakline_server.store.series.chunk_codec import CorruptChunk
-from leakline_server.store.series.column_reader import ChunkRows, Key
+from leakline_server.store.series.column_reader import ChunkRows
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=300), st.integers(1, 50))
 def test_extremes_survive_any_number_of_points(values: list[int], most: int) -> None:
     column = np.array(values)
-    shown = downsample(np.arange(len(values)), column, column, column, column, most)
+    shown = downsample(np.arange(len(values)), column, most)
     assert len(shown["x"]) == min(most, len(values))
     assert min(shown["min"]) == min(values)
     assert max(shown["max"]) == max(values)
@@ -172,8 +172,7 @@ def test_no_more_items_are_made_than_shown(
     found = api.get(f"/api/v1/series?run=many1of{ratio}&run=many2of{ratio}&name=*&points=1").json()
     assert [item["run"][:5] for item in found["items"]] == ["many1"] * names[0] + ["many2"] * 2
     assert found["left_out"] == names[1] - 2
-    # Of what is read from stretches, one at a time is made to see whether it has points.
-    assert len(made) == names[0] + (2 if ratio > 1 else names[1])
+    assert len(made) == names[0] + 2
 
 
 def test_runs_are_laid_over_each_other_in_one_answer(shared_api: TestClient, make_run: Any) -> None:
@@ -228,16 +227,16 @@ def test_what_lies_between_stretches_far_apart_is_not_read(engine: Engine) -> No
     [lambda one: one[:-1], lambda one: one[:4], lambda one: one[:-1] + b"\x01", lambda one: b""],
 )
 def test_a_damaged_record_is_found(harm: Callable[[bytes], bytes]) -> None:
-    packed = summary_tree.pack(np.array([[2, 1, 2, 1, 2]] * 3, float), np.array([2.0] * 3))
-    assert len(summary_tree.unpack(packed)) == 3
+    packed = summaries.pack(np.array([[2, 1, 2, 1, 2]] * 3, float), np.array([2.0] * 3))
+    assert len(summaries.unpack(packed)) == 3
     with pytest.raises(CorruptChunk):
-        summary_tree.unpack(harm(packed))
+        summaries.unpack(harm(packed))
 
 
 def test_records_of_other_pieces_are_damage() -> None:
     counts = np.array([2.0] * 4)
     with pytest.raises(CorruptChunk):
-        summary_tree.spread(np.array([[2, 1, 2, 1, 2]] * 3, float), counts)
+        summaries.spread(np.array([[2, 1, 2, 1, 2]] * 3, float), counts)
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +307,7 @@ LONG_ASKED = "name=spike&name=float&name=sparse&phase=*&kind=phase_end&points=4"
 def long_api(database_url: str, make_run: Any, patch: Any) -> Iterator[TestClient]:
     """Two phases and an end a generation, and one spike of a single snapshot, in the second phase."""
     patch("store.series.chart_points.CHUNK_RATIO", 16)
-    patch("store.series.summary_tree.GROUP", 1_000)
+    patch("store.series.summaries.GROUP", 1_000)
     with serving(database_url) as client:
         make_run(extra=LONG_EXTRA).begin(client, LONG_COUNT)
         yield client

@@ -51,7 +51,7 @@ from ..store.ingest.incoming_batch import (
     of_lists,
     of_rows,
 )
-from ..store.series.chunk_codec import Array
+from ..store.series import Array
 from ..text_cleaning import all_without_control, may_steer
 
 NUMBER_BYTES: Final = 8

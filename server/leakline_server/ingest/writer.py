@@ -40,8 +40,7 @@ from ..store.ingest.incoming_batch import Accepted, Incoming, Outcome
 from ..store.maintenance import disk_space as full_disk
 from ..store.maintenance import quarantine
 from ..store.maintenance.retention_policy import FOREVER, PerProject
-from ..store.series.chunk_codec import CorruptChunk
-from ..store.series.column_reader import Key
+from ..store.series import CorruptChunk, Key
 from ..worker_thread import Worker, WriterFigures
 from .fair_queue import FairQueue, Sender, Weight
 

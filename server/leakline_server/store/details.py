@@ -3,7 +3,7 @@
 A damaged row is left out and counted (corruption.py); the others are read as ever.
 
 Rows are written one a batch. Those of compacted segments are packed into fewer: a row holds entries of one block
-(chunk_codec.py), so a query for the newest finds its row without a search. The entries of a snapshot are never divided.
+(schema.py), so a query for the newest finds its row without a search. The entries of a snapshot are never divided.
 Censuses keep a row each, because they are read one at a time.
 """
 
@@ -34,13 +34,12 @@ from sqlalchemy import (
 from leakline.snapshot import Event, Holder
 
 from ..limits import MAX_LISTED
+from . import schema
+from .columns import CorruptChunk, compress, decompress
 from .ingest import wire_types
 from .ingest.incoming_batch import DetailKind
 from .maintenance import corruption
-from .schema import details, processes
-from .series import chunk_codec
-from .series.chunk_codec import CorruptChunk, compress, decompress
-from .series.column_reader import Key, mine, of
+from .schema import Key, details, mine, of, processes
 
 # Of each process, the newest lines it printed: one row, rewritten when more come.
 LINES_KEPT: Final = 50
@@ -146,7 +145,7 @@ def _newest_per_process(engine: Engine, run_id: str, kind: DetailKind) -> list[d
     )
     with engine.connect() as connection:
         # No row has entries of more sequence numbers than a block.
-        rows = _load(connection, run_id, kind, d.sequence > newest - chunk_codec.BLOCK)
+        rows = _load(connection, run_id, kind, d.sequence > newest - schema.BLOCK)
     last: dict[str, int] = {}
     for instance, row in rows:
         last[instance] = max(last.get(instance, row.sequence), row.sequence)
@@ -300,7 +299,7 @@ def _of_kind(kind: DetailKind, rows: Sequence[Row[Any]]) -> Packed | None:
 
 
 def _rows(old: Sequence[Row[Any]], entries: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    for _, of_block in groupby(entries, lambda entry: entry.sequence // chunk_codec.BLOCK):
+    for _, of_block in groupby(entries, lambda entry: entry.sequence // schema.BLOCK):
         packed: list[Any] = []
         for _, of_snapshot in groupby(of_block, _sequence):
             if len(packed) >= MAX_ENTRIES:

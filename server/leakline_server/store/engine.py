@@ -85,6 +85,7 @@ __all__ = [
     "open_engine",
     "ping",
     "pinging",
+    "reading",
     "without_content",
     "writing",
 ]
@@ -285,6 +286,16 @@ def check_that_it_writes(engine: Engine) -> None:
     """Raises one of DATABASE_ERRORS when nothing can be written: a database that may only be read answers `ping`."""
     with writing(engine) as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
+
+
+@contextlib.contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """Give one consistent view: sealing moves rows between tables, and a read must not see them twice or not at all."""
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        with connection.begin():
+            yield connection
 
 
 @contextlib.contextmanager

@@ -17,13 +17,12 @@ from . import findings, incident_groups, leases
 from .alerts import alert_rows, assertions
 from .alerts.alert_rows import Alert, AlertHistory
 from .alerts.assertions import Rule, State
-from .engine import Engine, writing
+from .engine import Engine, reading, writing
 from .findings import Incident, Incidents
 from .incident_groups import Acknowledgement
 from .maintenance import run_deletion
 from .runs import runs
 from .runs.run_history import load_for_examination
-from .series.column_reader import reading
 
 # The subject of alerts that memory runs out.
 OOM: Final = "oom"

@@ -39,11 +39,10 @@ from sqlalchemy import (
 )
 
 from ..limits import MAX_PAGE, MAX_PAST
-from .engine import keep_newest
+from .engine import keep_newest, reading
 from .maintenance.run_deletion import IS_DELETED
 from .runs.runs import BadCursor, iso, iso_or_none
 from .schema import acknowledgements, attempts, incidents, runs
-from .series.column_reader import reading
 
 Kind = Literal["acknowledged", "ignored", "closed"]
 # What ends when something new is said: a closing note is kept for the day the leak comes back.

@@ -29,12 +29,14 @@ key, which would be looked up for each row; a run is deleted by `run_deletion.py
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Double,
     ForeignKey,
     Index,
@@ -45,6 +47,8 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    and_,
+    bindparam,
     text,
 )
 
@@ -57,6 +61,52 @@ NAMING: Final = {
 }
 
 metadata = MetaData(naming_convention=NAMING)
+# The sequence numbers of a process are cut at multiples of it. No batch, no full segment and no packed row of details
+# reaches across, so that charts of any width find whole segments, and a full block becomes a compacted segment in one
+# step. Databases of older versions hold batches that do; what they are sealed into is cut by compaction.
+BLOCK: Final = 4_096
+
+
+def edge(sequence: int) -> int:
+    """Return the first sequence number of the next block."""
+    return (sequence // BLOCK + 1) * BLOCK
+
+
+def divided(low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last number of each block that has some from ``low`` to ``high``."""
+    while low <= high:
+        yield low, min(high, edge(low) - 1)
+        low = edge(low)
+
+
+# Of a run; a silent one may come back.
+ENDED: Final = ("finished", "failed", "interrupted", "killed")
+STATES: Final = ("running", "silent", *ENDED)
+
+
+class NoSuchRun(LookupError):
+    """Its text is the id."""
+
+
+class Key(NamedTuple):
+    """A process: the run it belongs to, and its number in it."""
+
+    run_id: str
+    process_id: int
+
+
+def of(table: Table, key: Key) -> ColumnElement[bool]:
+    """Return the condition for the rows of this process."""
+    return and_(table.c.run_id == key.run_id, table.c.process_id == key.process_id)
+
+
+def mine(table: Table) -> ColumnElement[bool]:
+    """Return the same for a statement that is made once, and given a key as its ``run_id`` and ``process_id``."""
+    return and_(
+        table.c.run_id == bindparam("run_id"), table.c.process_id == bindparam("process_id")
+    )
+
+
 # SQLite numbers rows by itself only when the column is exactly INTEGER.
 _Id = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -227,7 +277,7 @@ chunks = Table(
     "chunks",
     metadata,
     *_of_process(),
-    # The numbers below zero are the columns every snapshot has (columns.COLUMNS).
+    # The numbers below zero are the columns every snapshot has (columns.py).
     Column("series_id", BigInteger, primary_key=True, autoincrement=False),
     Column("first_sequence", BigInteger, primary_key=True, autoincrement=False),
     Column("count", Integer, nullable=False),
@@ -239,7 +289,7 @@ chunks = Table(
     Column("max", Double),
     Column("width", SmallInteger, nullable=False),
     Column("blob", LargeBinary, nullable=False),
-    # Of a compacted chunk of numbers, the same of each of its pieces (summary_tree.py).
+    # Of a compacted chunk of numbers, the same of each of its pieces (summaries.py).
     Column("pieces", LargeBinary),
 )
 

@@ -14,15 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, func, select
+from sqlalchemy import Connection, Engine, Row, select
 
 from ..limits import MAX_PROCESSES_READ
-from .runs.run_history import NoSuchRun
-from .runs.runs import LIVED, BadCursor, row_of
-from .schema import batches, chunks, processes, runs, segments
-from .series.chart_points import matching
-from .series.chunk_codec import Column, Numbers
-from .series.column_reader import (
+from .columns import (
     COLUMN_NAMES,
     COLUMNS,
     GENERATION,
@@ -31,15 +26,13 @@ from .series.column_reader import (
     PHASE,
     SEQUENCE,
     TIME,
-    Key,
-    Stretch,
-    newest,
-    of,
-    read,
-    reading,
-    series_ids,
-    stretches,
+    Column,
+    Numbers,
 )
+from .engine import reading
+from .runs.runs import LIVED, BadCursor, row_of
+from .schema import Key, NoSuchRun, processes, runs
+from .series import Stored, matching, read, read_newer, series_ids
 
 HEADLINE: Final = (
     "process.rss_bytes", "process.anon_bytes", "process.file_bytes", "process.shared_bytes",
@@ -84,10 +77,8 @@ def list_snapshots(
             left_out = len(of_run) - MAX_PROCESSES_READ
             of_run = of_run[:MAX_PROCESSES_READ]
         for number, instance in of_run:
-            key = Key(run_id, number)
-            stored = stretches(connection, key)
-            among = newest(stored, limit + 1, before.get(str(number)))
-            rows = _rows(connection, key, matching(numbered, names), among)
+            stored = read(connection, Key(run_id, number), matching(numbered, names))
+            rows = _rows(stored.newest(limit + 1, before.get(str(number))))
             if str(number) in before:
                 rows = [row for row in rows if row["sequence"] < before[str(number)]]
             more = more or len(rows) > limit
@@ -123,40 +114,18 @@ def news(engine: Engine, run_id: str, since: int | None, names: Sequence[str]) -
         if since > run.revision:
             # The id of a database that is gone: nothing the reader has can be trusted.
             return News(run.revision, run.verdict_revision, {}, too_much=True)
-        among = _newer(connection, run_id, since)
-        if sum(s.count for stretch in among.values() for s in stretch) > MAX_NEWS_ROWS:
+        newer = read_newer(
+            connection, run_id, since, matching(series_ids(connection, run_id), names)
+        )
+        if sum(map(len, newer.values())) > MAX_NEWS_ROWS:
             return News(run.revision, run.verdict_revision, {}, too_much=True)
         instances = dict(_processes(connection, run_id))
-        wanted = matching(series_ids(connection, run_id), names)
-        rows = {
-            instances[number]: _rows(connection, Key(run_id, number), wanted, found)
-            for number, found in among.items()
-        }
+        rows = {instances[number]: _rows(stored) for number, stored in newer.items()}
         return News(run.revision, run.verdict_revision, rows)
 
 
-def _newer(connection: Connection, run_id: str, since: int) -> dict[int, list[Stretch]]:
-    found: dict[int, list[Stretch]] = {}
-    s, b = segments.c, batches.c
-    for number, first, last, count in connection.execute(
-        select(s.process_id, s.first_sequence, s.last_sequence, s.count)
-        .where(s.run_id == run_id, s.revision > since)
-        .order_by(s.first_sequence)
-    ):
-        found.setdefault(number, []).append(Stretch(first, last, count, sealed=True))
-    for number, first, count, body in connection.execute(
-        select(b.process_id, b.first_sequence, b.count, b.body)
-        .where(b.run_id == run_id, b.revision > since)
-        .order_by(b.first_sequence)
-    ):
-        found.setdefault(number, []).append(Stretch(first, first + count - 1, count, False, body))
-    return found
-
-
-def _rows(
-    connection: Connection, key: Key, wanted: Mapping[int, str], among: list[Stretch]
-) -> list[dict[str, Any]]:
-    block = read(connection, key, (*_SHOWN, *wanted), wanted, among)
+def _rows(stored: Stored) -> list[dict[str, Any]]:
+    block = stored.read((*_SHOWN, *stored.names))
     columns = {number: column.to_list() for number, column in block.columns.items()}
     fixed = ("sequence", "time", "generation", "phase", "kind", "label")
     return [
@@ -164,7 +133,7 @@ def _rows(
             **{name: columns[number][i] for name, number in zip(fixed, _SHOWN, strict=True)},
             "samples": {
                 name: columns[number][i]
-                for number, name in wanted.items()
+                for number, name in stored.names.items()
                 if columns[number][i] is not None
             },
         }
@@ -229,7 +198,7 @@ def parts(engine: Engine, run_id: str, wanted: list[str]) -> Iterator[Part]:
     with engine.connect() as connection:
         found = connection.execute(query).all()
     for process in found:
-        after: int | None = None
+        after = -1
         while (step := _step(engine, process, wanted, after)) is not None:
             after, part = step
             if len(part):
@@ -237,56 +206,28 @@ def parts(engine: Engine, run_id: str, wanted: list[str]) -> Iterator[Part]:
 
 
 def _step(
-    engine: Engine, process: Row[tuple[object, ...]], wanted: list[str], after: int | None
+    engine: Engine, process: Row[tuple[object, ...]], wanted: list[str], after: int
 ) -> tuple[int, Part] | None:
     """The next snapshots, and the number of the last of them; None at the end."""
     key = Key(process.run_id, process.id)
     with reading(engine) as connection:
         if row_of(connection, key.run_id) is None:
             raise Gone(key.run_id)
-        left = [s for s in stretches(connection, key) if after is None or s.last > after]
-        if not left:
-            return None
-        up_to = _up_to(left)
-        among = [s for s in left if s.first <= up_to]
         numbered = series_ids(connection, key.run_id)
-        measured = _measured(connection, key, among)
-        ids = {
-            numbered[n]: n
-            for n in wanted
-            if n in numbered and (measured is None or numbered[n] in measured)
-        }
-        block = read(connection, key, (*COLUMNS, *ids), ids, among)
-    sequence = block.numbers(SEQUENCE).values
-    inside = sequence <= up_to
-    if after is not None:
-        inside &= sequence > after
-    if not bool(inside.all()):
-        block = block.take(inside)
+        ids = {numbered[n]: n for n in wanted if n in numbered}
+        stored = next(read(connection, key, ids, after + 1).groups(ROWS_PER_STEP), None)
+        if stored is None:
+            return None
+        measured = stored.series()
+        if measured is not None:
+            ids = {number: name for number, name in ids.items() if number in measured}
+        block = stored.read((*COLUMNS, *ids))
+    is_new = block.numbers(SEQUENCE).values > after
+    if not bool(is_new.all()):
+        block = block.take(is_new)
     fixed = {name: block.columns[number] for name, number in FIXED.items()}
     series = {name: block.numbers(number) for number, name in ids.items()}
     some = {n: c for n, c in series.items() if c.present is None or bool(c.present.any())}
-    return up_to, Part(process.instance, process.rank, process.attempt, fixed, some)
-
-
-def _up_to(left: list[Stretch]) -> int:
-    """A number at which a stretch ends, so that the stretches that begin before it hold a step or a little more."""
-    rows = 0
-    by_end = sorted(left, key=lambda s: s.last)
-    for stretch in by_end:
-        rows += stretch.count
-        if rows >= ROWS_PER_STEP:
-            return stretch.last
-    return by_end[-1].last
-
-
-def _measured(connection: Connection, key: Key, among: list[Stretch]) -> set[int] | None:
-    """The columns that have chunks in these stretches; None where some are not sealed, which may have any."""
-    if any(not stretch.sealed for stretch in among):
-        return None
-    c = chunks.c
-    query = select(func.distinct(c.series_id)).where(
-        of(chunks, key),
-        c.first_sequence.in_([stretch.first for stretch in among]),
+    return max(s.last for s in stored.stretches), Part(
+        process.instance, process.rank, process.attempt, fixed, some
     )
-    return set(connection.scalars(query))

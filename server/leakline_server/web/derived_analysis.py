@@ -29,7 +29,7 @@ from leakline.analysis.run_history import RunHistory
 
 from ..store.engine import DATABASE_ERRORS, Engine, without_content
 from ..store.runs import run_history
-from ..store.series.chunk_codec import CorruptChunk
+from ..store.series import CorruptChunk
 from .run_page.annotations import Clock, clock_of
 
 MAX_RUNS: Final = 32

@@ -30,7 +30,7 @@ from ..errors import (
 from ..store.engine import DATABASE_ERRORS, DatabaseMoved, is_damaged, without_content
 from ..store.maintenance import disk_space as full_disk
 from ..store.maintenance import quarantine
-from ..store.series.chunk_codec import CorruptChunk
+from ..store.series import CorruptChunk
 
 # (request, status, code, message) -> a page. The JSON routes never use it.
 ErrorPage = Callable[[Request, int, str, str], Response]

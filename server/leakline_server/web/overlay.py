@@ -37,8 +37,7 @@ from ..limits import MAX_RUNS_OVERLAID
 from ..store import findings
 from ..store.maintenance import run_deletion
 from ..store.runs import runs
-from ..store.series import chart_points
-from ..store.series.chart_points import first_generations
+from ..store.series import SeriesQuery, first_generations, summarise
 from .auth.permissions import READ
 from .axis_zoom import read_stretch
 from .rendering import number_formats
@@ -430,11 +429,11 @@ def _lines(
     start, stop = ends or (None, None)
     attempts = {each["id"]: attempts_of(each, processes_of(use, each)) for each in found}
     # Of no other rank: those of a large run would leave no room for the runs after it.
-    query = chart_points.SeriesQuery(
+    query = SeriesQuery(
         series.names, kind=_END, start=start, stop=stop, points=MAX_POINTS_SHOWN,
         among=frozenset(instance for each in attempts.values() for instance in each),
     )  # fmt: skip
-    items = chart_points.overlay(use.engine, [each["id"] for each in found], query)["items"]
+    items = summarise(use.engine, [each["id"] for each in found], query)["items"]
     of_runs = {
         each["id"]: _line_of(
             attempts[each["id"]], [item for item in items if item["run"] == each["id"]], series

@@ -39,7 +39,7 @@ from ..store.examinations import Examined
 from ..store.maintenance import corruption, quarantine
 from ..store.maintenance.disk_space import missing_file
 from ..store.runs.run_history import NoSuchRun
-from ..store.series.chunk_codec import CorruptChunk
+from ..store.series import CorruptChunk
 from .examination import CannotLook, Closed, Look, Looking, NoRoom
 
 # Training comes first, and batches before verdicts.

@@ -40,7 +40,7 @@ from ..store.maintenance import disk_space, quarantine, run_deletion
 from ..store.runs import lifecycle, runs
 from ..store.runs.lifecycle import Concluded
 from ..store.runs.run_history import NoSuchRun
-from ..store.series.chunk_codec import CorruptChunk
+from ..store.series import CorruptChunk
 from ..worker_thread import ExaminerFigures
 from .examination import CannotLook, Closed, Look, Looking, NoRoom, examined_run
 

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ..store import leases
+from ..store import leases, series
 from ..store.engine import DATABASE_ERRORS, Engine, without_content
 from ..store.leases import has_other_servers
 from ..store.maintenance import (
@@ -34,9 +34,7 @@ from ..store.maintenance import (
 )
 from ..store.maintenance.retention_policy import Limits
 from ..store.maintenance.retention_steps import Keeping, rest_after
-from ..store.series import compaction, sealing
-from ..store.series.chunk_codec import CorruptChunk
-from ..store.series.column_reader import Key
+from ..store.series import CorruptChunk, Key
 from ..worker_thread import CompactorFigures, RetainerFigures, SealerFigures
 
 LOOK_SECONDS: Final = 30.0
@@ -92,7 +90,7 @@ class Sealer:
         self._at = key
         started, count, more = time.perf_counter(), 0, False
         try:
-            count, more = sealing.seal_one(self._engine, key, time.time())
+            count, more = series.seal(self._engine, key, time.time())
         except (*DATABASE_ERRORS, CorruptChunk) as error:
             is_logged = quarantine.is_logged(self._engine, error)
             what = self.failed(is_logged)
@@ -132,7 +130,7 @@ class Sealer:
         self._paused = {key: until for key, until in self._paused.items() if until > now}
         since = time.time() - NEWS_SECONDS if self._looked else None
         try:
-            self._add(sealing.due(self._engine, time.time(), since))
+            self._add(series.due_to_seal(self._engine, time.time(), since))
         except DATABASE_ERRORS as error:
             if not quarantine.is_logged(self._engine, error):
                 log.error("could not look for batches to seal: %s", without_content(error))
@@ -171,13 +169,13 @@ class Compactor:
     def _look(self) -> None:
         now = time.monotonic()
         self._paused = {key: until for key, until in self._paused.items() if until > now}
-        due = compaction.due(self._engine, self._now())
+        due = series.due_to_compact(self._engine, self._now())
         self._due.extend(key for key in due if key not in self._paused)
 
     def _next(self) -> float:
         self._at, started = self._due[0], time.perf_counter()
         try:
-            count = compaction.compact(self._engine, self._at, self._now())
+            count = series.compact(self._engine, self._at, self._now())
         except DATABASE_ERRORS as error:
             is_logged = quarantine.is_logged(self._engine, error)
             what = self.failed(is_logged)

@@ -29,7 +29,7 @@ from leakline.analysis.statistics.trend import floor_slope
 from leakline.analysis.timeline import Timeline, timelines_of
 
 from ...store.alerts.assertions import State, Terms
-from ...store.series.chart_points import matching
+from ...store.series import matching
 from .rule_facts import Crossing
 
 # Next to those that hold and grace ask for: what a rate is measured over.

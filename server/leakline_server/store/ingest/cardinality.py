@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...limits import MAX_INTEGER, MAX_RUN_PHASES, MAX_RUN_TYPES
-from ..series.chunk_codec import Array
+from ..columns import Array
 from .incoming_batch import NOT_THERE, BatchColumns, Rows
 from .ingest_cache import RunState
 

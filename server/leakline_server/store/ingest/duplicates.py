@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from ..series.column_reader import COLUMN_NAMES, SEQUENCE, Key, read_between, series_ids
+from ..columns import COLUMN_NAMES, SEQUENCE
+from ..schema import Key
+from ..series import read_between, series_ids
 from . import clock_skew
 from .incoming_batch import BatchColumns, Contradiction, Incoming
 from .ingest_cache import ProcessState, RunState

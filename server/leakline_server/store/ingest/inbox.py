@@ -40,13 +40,12 @@ from sqlalchemy import (
 )
 
 from ...limits import MAX_LOST_REASONS, MAX_RUN_PROCESSES
+from ..columns import compress
 from ..details import keep_lines
 from ..engine import Many
 from ..maintenance.retention_policy import FOREVER, PerProject
-from ..schema import batches, details, processes, runs, series
-from ..series.chunk_codec import BLOCK, compress, divided
-from ..series.column_reader import Key
-from ..series.sealing import MIN_SNAPSHOTS, enough
+from ..schema import BLOCK, Key, details, divided, processes, runs, series
+from ..series import MIN_SNAPSHOTS, append, enough
 from . import clock_skew, incoming_batch, wire_types
 from .cardinality import fold
 from .duplicates import contradiction
@@ -406,7 +405,7 @@ def _write(connection: Connection, plan: _Plan) -> None:
     ]
     _TOUCH_PROCESS(connection, touched)
     if plan.batches:
-        _INSERT_BATCHES(connection, plan.batches)
+        append(connection, plan.batches)
     lines = [row for row in plan.details if row["kind"] == "log"]
     others = [row for row in plan.details if row["kind"] != "log"]
     if others:
@@ -430,7 +429,6 @@ _LOCK: Final = (
     .with_for_update(key_share=True)
 )
 _INSERT_SERIES: Final = Many(insert(series), as_arrays=True)
-_INSERT_BATCHES: Final = Many(insert(batches))
 _INSERT_DETAILS: Final = Many(insert(details))
 _IS_SILENT: Final = or_(runs.c.state == "silent", runs.c.end_inferred)
 _WAS_SILENT: Final = or_(processes.c.end_state == "silent", processes.c.end_inferred)

@@ -27,7 +27,7 @@ import numpy as np
 
 from leakline.snapshot import ABSENT, ProcessIdentity
 
-from ..series.chunk_codec import Array, CorruptChunk, Numbers, compress, decompress
+from ..columns import Array, CorruptChunk, Numbers, compress, decompress
 from . import wire_types
 
 # Stands for a value that is not there, among whole numbers, which are at most 2**53 in size; among floats, NaN does.

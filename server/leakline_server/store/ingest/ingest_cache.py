@@ -17,8 +17,8 @@ from leakline.snapshot import ProcessIdentity
 
 from ...limits import MAX_RUN_SERIES as MAX_SERIES
 from ..runs.runs import Sparkline
-from ..schema import batches, processes, removals, runs, series
-from ..series.column_reader import Key, of, stored_numbers, stored_numbers_of_run
+from ..schema import Key, batches, of, processes, removals, runs, series
+from ..series import stored_numbers
 from . import clock_skew
 from .incoming_batch import Incoming
 
@@ -236,7 +236,7 @@ def load_run(connection: Connection, run_id: str) -> RunState | None:
     counted = select(b.process_id, func.sum(b.count)).where(b.run_id == run_id)
     waiting = {n: int(count) for n, count in connection.execute(counted.group_by(b.process_id))}
     known: defaultdict[int, Intervals] = defaultdict(Intervals)
-    for number, first, last in stored_numbers_of_run(connection, run_id):
+    for number, first, last in stored_numbers(connection, run_id):
         known[number].add(first, last)
     found = connection.execute(select(processes).where(processes.c.run_id == run_id)).mappings()
     for p in found.all():
@@ -312,7 +312,7 @@ def _load_process(
         select(func.coalesce(func.sum(batches.c.count), 0)).where(of(batches, key))
     ).scalar_one()
     known = Intervals() if before is None else before.known
-    for first, last in stored_numbers(connection, key, since):
+    for _, first, last in stored_numbers(connection, *key, since):
         known.add(first, last)
     return _process(row, known, int(waiting))
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DatabaseError
 
-from ..series.column_reader import GENERATION
+from ..columns import GENERATION
 from .corruption import found_in_row, run_named
 from .disk_space import space
 from .quarantine import THE_DATABASE

@@ -32,6 +32,7 @@ from ...limits import MAX_DAMAGED
 from .. import access, incident_groups, leases, schema
 from ..alerts import assertions, webhooks
 from ..alerts.deliveries import STATES as DELIVERY_STATES
+from ..columns import CorruptChunk
 from ..engine import (
     DATABASE_ERRORS,
     Connection,
@@ -46,7 +47,6 @@ from ..engine import (
 from ..findings import RESOLVED
 from ..runs.runs import STATES, Sparkline
 from ..schema import alerts, attempts, deliveries, incidents, metadata, processes, runs, settings
-from ..series.chunk_codec import CorruptChunk
 from . import disk_space
 from .corruption import found_in_row, run_named
 

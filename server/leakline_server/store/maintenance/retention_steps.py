@@ -8,117 +8,29 @@ Thinning is for what is sealed: of a run that ended long ago, the snapshots that
 stretch these stay: its first and its last snapshot, every generation end (of a program without generations, the last
 of each minute), and for each series the snapshots where it is first and last there, lowest and highest. So the
 numbers of a chunk row (first, last, minimum, maximum) are the same before and after, and every curve keeps its
-spikes. Events, censuses, holders and large objects are not touched.
-
-A thinned stretch counts as stored from its first to its last number: what is sent of it again is taken for known. So
-one with gaps, where snapshots never came, becomes several without; one with very many gaps stays as it is.
+spikes. Events, censuses, holders and large objects are not touched. What is sent of it again is taken for known.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import Connection, Row, and_, delete, insert, select, update
+from sqlalchemy import Connection, Row, update
 
+from ..columns import COLUMNS, GENERATION, KIND, MONOTONIC, Array, Numbers
 from ..engine import DATABASE_ERRORS, Engine, writing
-from ..schema import chunks, runs, segments, sizes
-from ..series.chunk_codec import Array, Numbers, encode
-from ..series.column_reader import (
-    COLUMNS,
-    GENERATION,
-    KIND,
-    MONOTONIC,
-    SEQUENCE,
-    Block,
-    Key,
-    Stretch,
-    chunk_row,
-    chunk_size,
-    of,
-    read,
-    reading,
-)
+from ..schema import Key, sizes
+from ..series import Block, drop, undropped
 from . import retention_policy, run_deletion
 from .retention_policy import Going, Limits
 from .run_deletion import Removed
 
 MINUTE_SECONDS: Final = 60.0
-# Of one stretch with gaps. Each has rows of its own, which cost more than thinning so short ones gains.
-MAX_PARTS: Final = 16
 _END: Final = "generation_end"
-
-
-@dataclass(frozen=True, slots=True)
-class Thinned:
-    """What one step left out: ``snapshots``, and by how many bytes the stretch became smaller."""
-
-    snapshots: int
-    bytes: int
-
-
-NOTHING: Final = Thinned(0, 0)
-
-
-def whole(engine: Engine, run_id: str) -> list[tuple[Key, int]]:
-    """The sealed stretches of the run that were not thinned yet, by process and first sequence number."""
-    s = segments.c
-    query = (
-        select(s.process_id, s.first_sequence)
-        .where(s.run_id == run_id, s.thinned.is_(False))
-        .order_by(s.process_id, s.first_sequence)
-    )
-    with engine.connect() as connection:
-        return [(Key(run_id, number), first) for number, first in connection.execute(query)]
-
-
-def thin(engine: Engine, key: Key, first_sequence: int) -> Thinned:
-    """Thin one stretch, in one short transaction.
-
-    What takes time happens before it, and is dropped when somebody has changed the stretch meanwhile, or the run goes
-    on. A stretch that is damaged stays as it is.
-    """
-    s = segments.c
-    with reading(engine) as connection:
-        this = and_(of(segments, key), s.first_sequence == first_sequence, s.thinned.is_(False))
-        row: Any = connection.execute(select(segments).where(this)).first()
-        if row is None:
-            return NOTHING
-        block = _read(connection, key, row)
-    if block.damaged or len(block) != row.count:
-        return NOTHING
-    parts = _without_gaps(block)
-    if not parts:
-        return NOTHING
-    thinned = [part.take(kept(part)) for part in parts]
-    left_out = len(block) - sum(len(part) for part in thinned)
-    if not left_out and len(parts) > 1:
-        return NOTHING
-    new = [
-        _Stretch.of(key, row, before, after) for before, after in zip(parts, thinned, strict=True)
-    ]
-    with writing(engine, durable=False) as connection:
-        if not _unchanged(connection, key, row):
-            return NOTHING
-        if not left_out:
-            this = and_(of(segments, key), segments.c.first_sequence == row.first_sequence)
-            connection.execute(update(segments).where(this).values(thinned=True))
-            return NOTHING
-        _replace(connection, key, row, new)
-    return Thinned(left_out, row.bytes - sum(each.segment["bytes"] for each in new))
-
-
-def _without_gaps(block: Block) -> list[Block]:
-    """The parts of a stretch that follow each other without a number left out; none when they are too many."""
-    edges = np.flatnonzero(np.diff(block.numbers(SEQUENCE).values) != 1) + 1
-    if len(edges) >= MAX_PARTS:
-        return []
-    return [block.take(np.arange(*ends)) for ends in pairwise([0, *edges.tolist(), len(block)])]
 
 
 def mark_done(engine: Engine, run_id: str, revision: int) -> None:
@@ -147,65 +59,10 @@ def kept(block: Block) -> Array:
 def _ends(block: Block) -> Array:
     generation = block.numbers(GENERATION)
     if generation.present is None or generation.present.any():
-        kinds = block.texts(KIND)
-        if _END not in kinds.names:
-            return np.zeros(len(block), dtype=bool)
-        ends: Array = kinds.index == kinds.names.index(_END)
-        return ends
+        return block.texts(KIND).equal(_END)
     minute = block.numbers(MONOTONIC).values // MINUTE_SECONDS
     last: Array = np.append(minute[1:] != minute[:-1], True)
     return last
-
-
-def _read(connection: Connection, key: Key, row: Any) -> Block:
-    """All columns of a stretch that it has chunks of."""
-    c = chunks.c
-    query = select(c.series_id).where(of(chunks, key), c.first_sequence == row.first_sequence)
-    there = set(connection.scalars(query))
-    stretch = Stretch(row.first_sequence, row.last_sequence, row.count, sealed=True)
-    block = read(connection, key, sorted(there | set(COLUMNS)), {}, [stretch])
-    columns = {number: column for number, column in block.columns.items() if number in there}
-    return Block(columns, block.damaged)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """The rows of a thinned stretch."""
-
-    segment: dict[str, Any]
-    chunks: list[dict[str, Any]]
-
-    @classmethod
-    def of(cls, key: Key, row: Any, before: Block, after: Block) -> _Stretch:
-        sequence = before.numbers(SEQUENCE).values
-        first, last = int(sequence[0]), int(sequence[-1])
-        rows = [
-            chunk_row(key, number, first, chunk)
-            for number, column in after.columns.items()
-            if (chunk := encode(column)).present or number in COLUMNS
-        ]
-        changed = {
-            "first_sequence": first, "last_sequence": last, "count": len(after), "thinned": True, "level": 0,
-            "bytes": sum(map(chunk_size, rows)),
-        }  # fmt: skip
-        return cls(dict(row._mapping) | changed, rows)
-
-
-def _unchanged(connection: Connection, key: Key, row: Any) -> bool:
-    """Still sealed as it was read, and nobody else's until the end of the transaction. Of a run that is still there."""
-    s = segments.c
-    this = and_(of(segments, key), s.first_sequence == row.first_sequence)
-    now = connection.execute(select(segments).where(this).with_for_update()).first()
-    there = select(runs.c.id).where(runs.c.id == key.run_id, runs.c.state != "running")
-    return now == row and connection.execute(there).first() is not None
-
-
-def _replace(connection: Connection, key: Key, row: Any, new: Sequence[_Stretch]) -> None:
-    for table in (chunks, segments):
-        this = and_(of(table, key), table.c.first_sequence == row.first_sequence)
-        connection.execute(delete(table).where(this))
-    connection.execute(insert(chunks), [chunk for each in new for chunk in each.chunks])
-    connection.execute(insert(segments), [each.segment for each in new])
 
 
 # What is left of a run after so many times is damaged, or somebody works on it.
@@ -256,7 +113,7 @@ class Keeping:
         run_id, revision = self._thinning
         if self._stretches:
             return self._thin(now)
-        left = whole(self._engine, run_id)
+        left = undropped(self._engine, run_id)
         if left and self._rounds < MAX_ROUNDS:
             self._stretches, self._failed = deque(left), False
             self._rounds += 1
@@ -276,7 +133,7 @@ class Keeping:
                 self._stretches.clear()
                 self._thinning = None
                 return 0
-            return thin(self._engine, key, first_sequence).snapshots
+            return drop(self._engine, key, first_sequence, kept).snapshots
         except DATABASE_ERRORS:
             self._failed = True
             raise

@@ -34,17 +34,10 @@ from leakline.transport.oom_inference import (
     last_readings,
 )
 
-from ..schema import processes, runs
-from ..series.column_reader import (
-    TIME,
-    Key,
-    Stretch,
-    heads,
-    newest,
-    read_between,
-    reading,
-    series_ids,
-)
+from ..columns import TIME
+from ..engine import reading
+from ..schema import Key, processes, runs
+from ..series import Stored, read, read_between, series_ids
 
 _KILLS: Final = "cgroup.kills"
 # Of the newest snapshots of a process, so many are read; then so many times as many, until they reach back far enough.
@@ -94,12 +87,12 @@ def _readings(
     """
     numbered = series_ids(connection, process.run_id)
     names = {numbered[name]: name for name in EVIDENCE if name in numbered}
-    stored = heads(connection, Key(process.run_id, process.id))
+    stored = read(connection, Key(process.run_id, process.id), names)
     rows = _ROWS
     while True:
-        among = newest(stored, rows, None)
-        moments = _moments(connection, process, names, among)
-        if len(among) == len(stored) or rows >= _MOST_ROWS:
+        newest = stored.newest(rows)
+        moments = _moments(newest)
+        if len(newest) == len(stored) or rows >= _MOST_ROWS:
             return moments
         newest_at = moments[-1][0] if moments else 0.0
         if moments and moments[0][0] <= min(newest_at, since or newest_at) - FRESH_SECONDS:
@@ -107,17 +100,12 @@ def _readings(
         rows *= _FACTOR
 
 
-def _moments(
-    connection: Connection,
-    process: Row[Any],
-    names: Mapping[int, str],
-    among: Sequence[Stretch],
-) -> list[_Moment]:
-    if not among:
+def _moments(stored: Stored) -> list[_Moment]:
+    if not stored.stretches:
         return []
-    key = Key(process.run_id, process.id)
+    names, among = stored.names, stored.stretches
     low, high = min(s.first for s in among), max(s.last for s in among)
-    block = read_between(connection, key, (TIME, *names), names, low, high)
+    block = read_between(stored.connection, stored.key, (TIME, *names), names, low, high)
     columns = {name: block.numbers(number).to_list() for number, name in names.items()}
     return [
         (at, {name: values[i] for name, values in columns.items() if values[i] is not None})

@@ -36,10 +36,7 @@ from leakline.analysis.run_history import (
 
 from ...limits import MAX_PROCESSES_STUDIED
 from ..alerts import assertions
-from ..details import load_events, load_holders
-from ..schema import processes, runs
-from ..series.chunk_codec import Array, Column, Numbers, absent, concatenate_numbers
-from ..series.column_reader import (
+from ..columns import (
     COLUMNS,
     GENERATION,
     KIND,
@@ -48,14 +45,17 @@ from ..series.column_reader import (
     PHASE,
     SEQUENCE,
     TIME,
-    Block,
-    Key,
-    Stretch,
-    read,
-    reading,
-    series_ids,
-    stretches,
+    Array,
+    Column,
+    Numbers,
+    absent,
+    concatenate_numbers,
 )
+from ..details import load_events, load_holders
+from ..engine import reading
+from ..schema import Key, processes, runs
+from ..schema import NoSuchRun as NoSuchRun
+from ..series import Block, Stored, read, series_ids
 from .runs import ENDED
 
 # Of a process that is read in part.
@@ -78,44 +78,12 @@ class InPart:
         return WHOLE if self.shared_to is None else COMPARED_WHOLE
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """The stored snapshots of one process. Of a million, no column is held for all: they are read some at a time."""
-
-    connection: Connection
-    key: Key
-    names: Mapping[int, str]
-    stretches: Sequence[Stretch]
-
-    def read(self, wanted: Collection[int], only: Array | None = None) -> Block:
-        return read(self.connection, self.key, wanted, self.names, self.stretches, only)
-
-    def iterate_blocks(self, *wanted: int) -> Iterator[Block]:
-        """Read these columns of all snapshots, in ascending blocks of about SNAPSHOTS_AT_ONCE; none is empty."""
-        some: list[Stretch] = []
-        count, last = 0, -1
-        for stretch in self.stretches:
-            # Batches that came late lie in gaps of the segments before them, and belong to the same block.
-            if count >= SNAPSHOTS_AT_ONCE and last < stretch.first:
-                yield from self._block(some, wanted)
-                some, count = [], 0
-            some.append(stretch)
-            count, last = count + stretch.count, max(last, stretch.last)
-        yield from self._block(some, wanted)
-
-    def _block(self, some: Sequence[Stretch], wanted: Collection[int]) -> Iterator[Block]:
-        block = read(self.connection, self.key, wanted, self.names, some)
-        if len(block):
-            yield block
-
-
 def _load_process(
     connection: Connection, row: Row[Any], numbered: dict[str, int], part: InPart | None
 ) -> ProcessHistory:
     names = {number: name for name, number in numbered.items()}
-    key = Key(row.run_id, row.id)
-    stored = _Stored(connection, key, names, stretches(connection, key))
-    if part is not None and sum(stretch.count for stretch in stored.stretches) > part.least:
+    stored = read(connection, Key(row.run_id, row.id), names)
+    if part is not None and len(stored) > part.least:
         generations_of, distinct = _generations(stored)
         kept = _to_read(stored, numbered, distinct, part.shared_to)
         if kept is not None:
@@ -127,7 +95,7 @@ def _load_process(
 
 def last_generation(connection: Connection, key: Key) -> int | None:
     """Return the last generation, or the last minute of a process that declares none; None without snapshots."""
-    _, distinct = _generations(_Stored(connection, key, {}, stretches(connection, key)))
+    _, distinct = _generations(read(connection, key, {}))
     return int(distinct[-1]) if len(distinct) else None
 
 
@@ -135,11 +103,11 @@ def last_generation(connection: Connection, key: Key) -> int | None:
 _GenerationsOf = Callable[[Block], tuple[Array, Array | None]]
 
 
-def _generations(stored: _Stored) -> tuple[_GenerationsOf, Array]:
+def _generations(stored: Stored) -> tuple[_GenerationsOf, Array]:
     """Return how to count the rows of a block, and all generations in ascending order; see `generations_of`."""
     declared, minutes = [_EMPTY], [_EMPTY]
     start: float | None = None
-    for block in stored.iterate_blocks(GENERATION, MONOTONIC):
+    for block in stored.blocks((GENERATION, MONOTONIC), SNAPSHOTS_AT_ONCE):
         generation, monotonic = block.numbers(GENERATION), block.numbers(MONOTONIC).values
         start = float(monotonic[0]) if start is None else start
         there = generation.present
@@ -165,7 +133,7 @@ def _minutes(monotonic: Array, start: float) -> Array:
 
 
 def _to_read(
-    stored: _Stored, numbered: Mapping[str, int], distinct: Array, shared_to: int | None
+    stored: Stored, numbered: Mapping[str, int], distinct: Array, shared_to: int | None
 ) -> Array | None:
     """Return the generations to read, ascending; None if all are read."""
     positions = positions_to_read(len(distinct))
@@ -176,12 +144,12 @@ def _to_read(
     return None if kept is None or len(kept) == len(distinct) else np.array(sorted(kept), np.int64)
 
 
-def _peaks(stored: _Stored, numbered: Mapping[str, int], last: int) -> set[int]:
+def _peaks(stored: Stored, numbered: Mapping[str, int], last: int) -> set[int]:
     """Return the generations up to ``last`` with the largest resident size, which one snapshot may decide."""
     found = set[int]()
     for number in (numbered[name] for name in RESIDENT if name in numbered):
         peak, at = -1.0, None
-        for block in stored.iterate_blocks(number, GENERATION):
+        for block in stored.blocks((number, GENERATION), SNAPSHOTS_AT_ONCE):
             generation, column = block.numbers(GENERATION), block.numbers(number)
             there = generation.values <= last
             for present in (generation.present, column.present):
@@ -196,11 +164,11 @@ def _peaks(stored: _Stored, numbered: Mapping[str, int], last: int) -> set[int]:
 
 
 def _chosen(
-    stored: _Stored, generations_of: _GenerationsOf, distinct: Array, kept: Array
+    stored: Stored, generations_of: _GenerationsOf, distinct: Array, kept: Array
 ) -> tuple[Array, LeftOut]:
     """Return the sequence numbers to read, also of snapshots without a generation, and what is left out."""
     only, ran = [_EMPTY], set[str | None]()
-    for block in stored.iterate_blocks(GENERATION, MONOTONIC, PHASE):
+    for block in stored.blocks((GENERATION, MONOTONIC, PHASE), SNAPSHOTS_AT_ONCE):
         generation, there = generations_of(block)
         out = ~np.isin(generation, kept)
         if there is not None:
@@ -221,7 +189,7 @@ def _between(distinct: Array, kept: Array) -> Spans:
 
 
 def _in_part(
-    stored: _Stored, row: Row[Any], only: Array, left_out: LeftOut, *, summed: bool
+    stored: Stored, row: Row[Any], only: Array, left_out: LeftOut, *, summed: bool
 ) -> ProcessHistory:
     """A few series at a time: all of them whole may be more than this server should hold for one run."""
     fixed = stored.read(COLUMNS, only)
@@ -256,11 +224,11 @@ def _fixed(block: Block) -> dict[str, Any]:
     return found
 
 
-def _with_sums(stored: _Stored, booked: Collection[int], only: Array) -> Block:
+def _with_sums(stored: Stored, booked: Collection[int], only: Array) -> Block:
     """Return the snapshots ``only``; their phases have the bytes of the generations that are left out before them."""
     parts = {number: [absent(0)] for number in (SEQUENCE, *booked)}
     waiting: dict[int, tuple[float, int]] = dict.fromkeys(booked, (0, 0))
-    for block in stored.iterate_blocks(GENERATION, KIND, *booked):
+    for block in stored.blocks((GENERATION, KIND, *booked), SNAPSHOTS_AT_ONCE):
         kinds, generation = block.texts(KIND), block.numbers(GENERATION)
         is_end = kinds.index == (kinds.names.index(_END) if _END in kinds.names else -2)
         ends = np.flatnonzero(is_end if generation.present is None else is_end & generation.present)
@@ -313,10 +281,6 @@ def _series(block: Block, names: Mapping[int, str]) -> dict[str, Any]:
         if column.present is None or column.present.any():
             found[name] = column.to_list()
     return found
-
-
-class NoSuchRun(LookupError):
-    """Its text is the id."""
 
 
 def load_history(engine: Engine, run_id: str) -> RunHistory:

@@ -22,23 +22,20 @@ from leakline.transport.oom_inference import said_at_end
 from ...limits import MAX_ATTEMPTS_LISTED, MAX_NOTES, MAX_NOTES_BYTES, MAX_PAGE
 from ..alerts import assertions
 from ..details import load_events
-from ..engine import writing
+from ..engine import reading, writing
 from ..ingest import clock_skew
 from ..ingest.project_quota import Allowance, add_bytes
 from ..maintenance import corruption
 from ..maintenance.retention_policy import FOREVER, PerProject
 from ..maintenance.run_deletion import IS_DELETED
-from ..schema import attempts, processes, runs, series
-from ..series.column_reader import reading
+from ..schema import ENDED, STATES, attempts, processes, runs, series
 from . import lifecycle, process_list
 from .process_list import LIVED, iso, iso_or_none, unix
 from .run_order import NEWEST, BadCursor, Order, places, read_cursor, write_cursor
 
-__all__ = ["LIVED", "BadCursor", "iso", "iso_or_none", "unix"]
+__all__ = ["ENDED", "LIVED", "STATES", "BadCursor", "iso", "iso_or_none", "unix"]
 
 State = Literal["running", "finished", "failed", "interrupted", "killed", "silent"]
-ENDED: Final = ("finished", "failed", "interrupted", "killed")
-STATES: Final = ("running", "silent", *ENDED)
 # In which a process may be there to ask: a silent one may come back.
 LISTENING: Final = ("running", "silent")
 # Asked for like a state, and none: a deleted run has one as well, and keeps it when that is undone.

@@ -13,89 +13,36 @@ Where a series begins on the axis of generations is found in the first snapshots
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
 from sqlalchemy import Connection, Engine, Text, bindparam, or_, select
 
 from ...limits import MAX_ITEMS, MAX_POINTS, MAX_PROCESSES_READ, MAX_RUNS_OVERLAID
+from ..columns import GENERATION, PHASE, SEQUENCE, TIME, Array
+from ..engine import reading
 from ..maintenance.corruption import Damaged
-from ..runs.run_history import NoSuchRun
-from ..runs.runs import LIVED
-from ..schema import chunks, processes, runs
-from .chunk_codec import Array
-from .column_reader import (
-    GENERATION,
-    KIND,
-    PHASE,
-    SEQUENCE,
-    TIME,
-    Block,
-    Key,
-    Stretch,
-    mine,
-    read,
-    reading,
-    series_ids,
-    stretches,
-)
-from .summary_tree import (
+from ..runs.process_list import LIVED
+from ..schema import Key, NoSuchRun, chunks, of, processes, runs
+from .column_reader import Block, Stored, read, series_ids
+from .summaries import (
     FIRST,
     LAST,
     MAX,
     MIN,
     PIECE,
     PRESENT,
-    Nodes,
     Span,
-    Stored,
+    Summaries,
+    Summarised,
+    join,
     of_block,
-    together,
 )
 
 Shown = dict[str, list[Any]]
-
-
-def _bucketed(
-    stored: Stored, names: Mapping[int, str], span: Span, points: int, most: int
-) -> Iterator[tuple[int, Shown]] | None:
-    """At most ``points`` points of each series that has some, each series made when it is asked for.
-
-    None when at most ``most`` snapshots are asked for, or none.
-    """
-    width = _width(*stored.ends(), points)
-    nodes = stored.nodes(width)
-    if int(nodes.count.sum()) <= most:
-        return None
-    narrower = _narrower(nodes, width, points)
-    if narrower < width:
-        nodes = stored.nodes(narrower)
-    return _of_series(nodes, names, span.axis, narrower)
-
-
-def _bucket_width(stored: Stored, points: int, most: int) -> int | None:
-    """Of how many sequence numbers each of at most ``points`` points is; None as `_bucketed`."""
-    width = _width(*stored.ends(), points)
-    nodes = stored.nodes(width, axis_alone=True)
-    if int(nodes.count.sum()) <= most:
-        return None
-    return _narrower(nodes, width, points)
-
-
-def _narrower(nodes: Nodes, width: int, points: int) -> int:
-    """The stretches reach further than what is asked for."""
-    return min(width, _width(int(nodes.low[0]), int(nodes.high.max()), points))
-
-
-def _of_series(
-    nodes: Nodes, names: Collection[int], axis: int, width: int
-) -> Iterator[tuple[int, Shown]]:
-    for number in names:
-        shown = points_of(nodes, number, axis, width)
-        if shown["x"]:
-            yield number, shown
 
 
 def _width(low: int, high: int, points: int) -> int:
@@ -105,18 +52,16 @@ def _width(low: int, high: int, points: int) -> int:
     return 1 << bits
 
 
-def points_of(nodes: Nodes, number: int, axis: int, width: int) -> Shown:
-    """Of nodes in order, none of them across a multiple of ``width``."""
-    bucket = nodes.low // width
-    records = nodes.numbers[number]
+def points_of(found: Summaries, number: int, axis: int, width: int) -> Shown:
+    """Return a point for each multiple of ``width`` with values, of summaries in order, of which none is across one."""
+    bucket = found.low // width
+    records = found.numbers[number]
     there = np.flatnonzero(records[:, PRESENT])
-    if not len(there):
-        return {name: [] for name in ("x", "first", "last", "min", "max")}
     mine, records = bucket[there], records[there]
     starts = np.concatenate([[0], np.flatnonzero(np.diff(mine)) + 1])
     ends = np.append(starts[1:], len(mine)) - 1
-    # The first of the bucket, whether this series has a value there or not.
-    x = nodes.numbers[axis][:, FIRST][np.searchsorted(bucket, mine[starts])]
+    # The first of the multiple, whether this series has a value there or not.
+    x = found.numbers[axis][:, FIRST][np.searchsorted(bucket, mine[starts])]
     return {
         "x": _plain(x),
         "first": _plain(records[:, FIRST][starts]),
@@ -156,101 +101,85 @@ class SeriesQuery:
     among: frozenset[str] | None = None
 
 
-def read_series(engine: Engine, run_id: str, query: SeriesQuery) -> dict[str, Any]:
-    """{"items": [{name, process, phase, x, first, last, min, max}], "unit", "left_out", "processes_left_out",
-    "damaged"}. Raises NoSuchRun.
+def summarise(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dict[str, Any]:
+    """Return series of up to MAX_RUNS_OVERLAID runs as points for charts:
+
+    {"units": unit by run, "items": [{run, name, process, phase, x, first, last, min, max}], "left_out",
+    "processes_left_out", "damaged"}. Raises NoSuchRun.
 
     ``left_out``: items that matched beyond MAX_ITEMS. ``processes_left_out``: of so many more than MAX_PROCESSES_READ,
-    none is read once there is no room. ``damaged``: [{process, name, first_sequence, last_sequence}] of
+    none is read once there is no room. ``damaged``: [{run, process, name, first_sequence, last_sequence}] of
     what is missing because it could not be read. Snapshots without a value have no point, and on the generation
     axis neither have those before the first generation.
     """
-    with reading(engine) as connection:
-        found = _Found(MAX_ITEMS)
-        unit = _read_run(connection, run_id, query, found)
-    return {"unit": unit, **found.answer()}
-
-
-def overlay(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dict[str, Any]:
-    """The same of up to MAX_RUNS_OVERLAID runs, each item and damage with its ``run``, and "units" by run.
-
-    Raises NoSuchRun.
-    """
-    found = _Found(MAX_ITEMS)
-    units: dict[str, str] = {}
+    found = _Found()
     with reading(engine) as connection:
         for run_id in run_ids[:MAX_RUNS_OVERLAID]:
-            of_run = _Found(MAX_ITEMS - len(found.items))
-            units[run_id] = _read_run(connection, run_id, query, of_run)
-            found.left_out += of_run.left_out
-            found.processes_left_out += of_run.processes_left_out
-            found.items += [{"run": run_id, **item} for item in of_run.items]
-            found.damaged += [{"run": run_id, **damaged} for damaged in of_run.damaged]
-    return {"units": units, **found.answer()}
+            _read_run(connection, run_id, query, found)
+    answer = {name: getattr(found, name) for name in _Found.__slots__}
+    return {**answer, "damaged": found.damaged[:MAX_ITEMS]}
+
+
+# (phase, name, makes the points), of what has some.
+_Lines = Iterator[tuple[str | None, str, Callable[[], Shown]]]
 
 
 @dataclass(slots=True)
 class _Found:
-    """``room``: for so many items. Of what is more, none is made, and it is only counted."""
+    """The answer. Of what is more than MAX_ITEMS, no points are made, and it is only counted."""
 
-    room: int
+    units: dict[str, str] = field(default_factory=dict)
+    items: list[dict[str, Any]] = field(default_factory=list)
     left_out: int = 0
     processes_left_out: int = 0
-    items: list[dict[str, Any]] = field(default_factory=list)
     damaged: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def is_full(self) -> bool:
-        return len(self.items) >= self.room
+        return len(self.items) >= MAX_ITEMS
 
-    def answer(self) -> dict[str, Any]:
-        return {
-            "items": self.items,
-            "left_out": self.left_out,
-            "processes_left_out": self.processes_left_out,
-            "damaged": self.damaged[:MAX_ITEMS],
-        }
-
-    def add(self, instance: str, made: Iterable[tuple[str | None, str, Shown]]) -> None:
-        """(phase, name, points) of each."""
-        for phase, name, of_one in made:
+    def add(self, run_id: str, instance: str, lines: _Lines) -> None:
+        for phase, name, make in lines:
             if self.is_full:
                 self.left_out += 1
                 continue
-            named = {"name": name, "process": instance, "phase": phase}
-            self.items.append({**named, **of_one})
+            named = {"run": run_id, "name": name, "process": instance, "phase": phase}
+            self.items.append({**named, **make()})
 
-    def add_damaged(self, instance: str, what: Sequence[Damaged]) -> None:
+    def add_damaged(self, run_id: str, instance: str, what: Sequence[Damaged]) -> None:
         self.damaged += [
             {
-                "process": instance, "name": d.name, "first_sequence": d.first_sequence,
+                "run": run_id, "process": instance, "name": d.name, "first_sequence": d.first_sequence,
                 "last_sequence": d.last_sequence,
             }
             for d in dict.fromkeys(what)
         ]  # fmt: skip
 
 
-def _read_run(connection: Connection, run_id: str, query: SeriesQuery, found: _Found) -> str:
-    """Add what is found to ``found``; returns the unit of the run."""
+def _read_run(connection: Connection, run_id: str, query: SeriesQuery, found: _Found) -> None:
     run = None
     if "\x00" not in run_id:
         run = connection.execute(_RUN, {"run_id": run_id}).first()
     if run is None:
         raise NoSuchRun(run_id)
+    found.units[run_id] = str(run.unit)
     wanted = matching(series_ids(connection, run_id), query.names)
-    if wanted:
-        asked = {"run_id": run_id, "process": query.process}
-        among = [
-            (number, instance)
-            for number, instance in connection.execute(_PROCESSES, asked).all()
-            if query.among is None or instance in query.among
-        ]
-        for at, (number, instance) in enumerate(among):
-            if found.is_full and at >= MAX_PROCESSES_READ:
-                found.processes_left_out = len(among) - at
-                break
-            _read_process(connection, Key(run_id, number), instance, wanted, query, found)
-    return str(run.unit)
+    if not wanted:
+        return
+    asked = {"run_id": run_id, "process": query.process}
+    among = [
+        (number, instance)
+        for number, instance in connection.execute(_PROCESSES, asked).all()
+        if query.among is None or instance in query.among
+    ]
+    for at, (number, instance) in enumerate(among):
+        if found.is_full and at >= MAX_PROCESSES_READ:
+            found.processes_left_out += len(among) - at
+            break
+        span = Span(AXES[query.axis], query.start, query.stop)
+        summarised = Summarised(read(connection, Key(run_id, number), wanted), span)
+        found.add(run_id, instance, _lines(summarised, query))
+        found.add_damaged(run_id, instance, summarised.damaged)
 
 
 def matching(numbered: Mapping[str, int], names: Sequence[str]) -> dict[int, str]:
@@ -280,120 +209,73 @@ def _fits(name: str, pieces: Sequence[str]) -> bool:
     return True
 
 
-def _read_process(
-    connection: Connection,
-    key: Key,
-    instance: str,
-    wanted: Mapping[int, str],
-    query: SeriesQuery,
-    found: _Found,
-) -> None:
-    span = Span(AXES[query.axis], query.start, query.stop)
-    points = max(1, min(query.points, MAX_POINTS))
-    filters = () if query.phase is None else (PHASE,)
-    stored = Stored(connection, key, wanted, span)
-    most = CHUNK_RATIO * points
-    if stored.count() > most:
-        if query.phase is None and query.kind is None:
-            buckets_of = _bucketed(stored, wanted, span, points, most)
-            if buckets_of is not None:
-                found.add(instance, ((None, wanted[n], of_one) for n, of_one in buckets_of))
-                found.add_damaged(instance, stored.damaged)
-                return
-        elif (width := _bucket_width(stored, points, most)) is not None:
-            chosen = _bucketed_by_phase(stored, wanted, query, filters, width)
-            found.add(instance, chosen)
-            found.add_damaged(instance, stored.damaged)
+def _lines(of: Summarised, query: SeriesQuery) -> _Lines:
+    """Yield the lines of a process, the phase that came first before others."""
+    points, axis = max(1, min(query.points, MAX_POINTS)), AXES[query.axis]
+    most, filters = CHUNK_RATIO * points, () if query.phase is None else (PHASE,)
+    if len(of.stored) > most:
+        filtered = query.phase is not None or query.kind is not None
+        # The stretches may reach further than what is asked for.
+        ends = of.stored.stretches[0].first, max(stretch.last for stretch in of.stored.stretches)
+        width = _width(*ends, points)
+        found = of.summaries(width, of.axis if filtered else of.numbers)
+        if found.snapshots > most:
+            narrower = min(width, _width(int(found.low[0]), int(found.high.max()), points))
+            parts: dict[str | None, Summaries] = {None: found}
+            if filtered:
+                parts = _of_phases(of, query, filters, narrower)
+            elif narrower < width:
+                parts = {None: of.summaries(narrower, of.numbers)}
+            for phase, joined in parts.items():
+                for number, name in of.stored.names.items():
+                    if joined.numbers[number][:, PRESENT].any():
+                        yield phase, name, partial(points_of, joined, number, axis, narrower)
             return
-    columns = (span.axis, *filters, *wanted)
-    block = read(connection, key, columns, wanted, stored.stretches(), kind=query.kind)
-    found.add_damaged(instance, block.damaged)
-    # What was only needed to choose by is not picked from.
-    shown = Block({number: block.columns[number] for number in (span.axis, *wanted)})
-    for phase, rows in _by_phase(block, query):
-        part = shown if rows is None else shown.take(rows)
-        for number, name in wanted.items():
-            column, x = part.numbers(number), part.numbers(span.axis)
-            keep = _both(column.present, x.present)
-            values = column.values if keep is None else column.values[keep]
-            if not len(values):
-                continue
-            if found.is_full:
-                found.left_out += 1
-                continue
-            at = x.values if keep is None else x.values[keep]
-            of_points = downsample(at, values, values, values, values, points)
-            named = {"name": name, "process": instance, "phase": phase}
-            found.items.append({**named, **of_points})
+    for phase, part in _by_phase(of, of.read(filters, query.kind), query):
+        for number, name in of.stored.names.items():
+            column, x = part.numbers(number), part.numbers(axis).values
+            values = column.values
+            if column.present is not None:
+                x, values = x[column.present], values[column.present]
+            if len(values):
+                yield phase, name, partial(downsample, x, values, points)
 
 
-def _bucketed_by_phase(
-    stored: Stored,
-    wanted: Mapping[int, str],
-    query: SeriesQuery,
-    filters: Sequence[int],
-    width: int,
-) -> Iterator[tuple[str | None, str, Shown]]:
-    """Yield (phase, name, points), the phase that came first before others."""
-    parts: dict[str | None, list[Nodes]] = {}
-    for block in stored.blocks(filters, query.kind):
-        shown = Block({number: block.columns[number] for number in stored.numbers})
-        for phase, rows in _by_phase(block, query):
-            part = shown if rows is None else shown.take(rows)
+def _of_phases(
+    of: Summarised, query: SeriesQuery, filters: Sequence[int], width: int
+) -> dict[str | None, Summaries]:
+    parts: dict[str | None, list[Summaries]] = {}
+    for block in of.blocks(filters, query.kind):
+        for phase, part in _by_phase(of, block, query):
             if len(part):
-                nodes = of_block(part, stored.numbers, width)
-                parts.setdefault(phase, []).append(nodes)
-    for phase, made in sorted(parts.items(), key=lambda item: int(item[1][0].low[0])):
-        nodes = together(made, stored.numbers)
-        for number, name in wanted.items():
-            of_one = points_of(nodes, number, AXES[query.axis], width)
-            if of_one["x"]:
-                yield phase, name, of_one
+                parts.setdefault(phase, []).append(of_block(part, of.numbers, width))
+    in_order = sorted(parts.items(), key=lambda item: int(item[1][0].low[0]))
+    return {phase: join(made, of.numbers) for phase, made in in_order}
 
 
-def downsample(
-    x: Array, first: Array, last: Array, low: Array, high: Array, points: int
-) -> dict[str, list[Any]]:
-    """Neighbours joined into at most ``points`` points of about equally many entries."""
+def downsample(x: Array, values: Array, points: int) -> Shown:
+    """Join neighbours into at most ``points`` points of about equally many values."""
+    first = last = low = high = values
     if len(x) > points:
         starts = np.linspace(0, len(x), points + 1).astype(np.int64)[:-1]
         ends = np.append(starts[1:], len(x)) - 1
-        low, high = np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
-        x, first, last = x[starts], first[starts], last[ends]
-    return {
-        "x": x.tolist(),
-        "first": first.tolist(),
-        "last": last.tolist(),
-        "min": low.tolist(),
-        "max": high.tolist(),
-    }
+        low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+        x, first, last = x[starts], values[starts], values[ends]
+    shown = {"x": x, "first": first, "last": last, "min": low, "max": high}
+    return {name: column.tolist() for name, column in shown.items()}
 
 
-def _by_phase(block: Block, query: SeriesQuery) -> Iterator[tuple[str | None, Array | None]]:
-    rows = _selected(block, query)
+def _by_phase(
+    of: Summarised, block: Block, query: SeriesQuery
+) -> Iterator[tuple[str | None, Block]]:
+    # What was only needed to choose by is not picked from.
+    shown = Block({number: block.columns[number] for number in of.numbers})
     if query.phase is None:
-        yield None, rows
+        yield None, shown
         return
     phases = block.texts(PHASE)
     for phase in phases.names if query.phase == "*" else (query.phase,):
-        chosen = phases.equal(phase)
-        yield phase, chosen if rows is None else chosen & rows
-
-
-def _selected(block: Block, query: SeriesQuery) -> Array | None:
-    rows: Array | None = None
-    axis = block.numbers(AXES[query.axis])
-    if query.start is not None:
-        rows = _both(rows, _both(axis.present, axis.values >= query.start))
-    if query.stop is not None:
-        rows = _both(rows, _both(axis.present, axis.values <= query.stop))
-    return rows
-
-
-def _both(a: Array | None, b: Array | None) -> Array | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a & b
+        yield phase, shown.take(phases.equal(phase))
 
 
 _RUN: Final = select(runs.c.unit).where(runs.c.id == bindparam("run_id"))
@@ -409,71 +291,39 @@ _PROCESSES: Final = (
 )
 
 
-_WITH_VALUES: Final = (
-    select(chunks.c.first_sequence)
-    .distinct()
-    .where(
-        mine(chunks),
-        chunks.c.series_id.in_(bindparam("numbers", expanding=True)),
-        # Rows of older versions did not count, and may have some.
-        chunks.c.present != 0,
-    )
-)
-_PROCESSES_OF_RUN: Final = select(processes.c.id, processes.c.instance).where(
-    processes.c.run_id == bindparam("run_id")
-)
-
-
 def first_generations(
     engine: Engine, run_id: str, names: Sequence[str], kind: str, among: Collection[str] | None = None
 ) -> dict[str, float]:  # fmt: skip
-    """Instance -> generation of its first snapshot of this kind that has one of the series, of those that have any.
+    """Return by instance the generation of its first snapshot of this kind that has one of the series, if there is any.
 
     ``names`` may hold ``*``. ``among``: instances; of all processes without.
     """
     with reading(engine) as connection:
         wanted = matching(series_ids(connection, run_id), names)
-        rows = connection.execute(_PROCESSES_OF_RUN, {"run_id": run_id}).all() if wanted else ()
+        asked = {"run_id": run_id, "process": None}
+        rows = connection.execute(_PROCESSES, asked).all() if wanted else ()
         found = {
-            row.instance: _first(connection, Key(run_id, row.id), wanted, kind)
-            for row in rows
-            if among is None or row.instance in among
+            instance: _first(read(connection, Key(run_id, number), wanted), kind)
+            for number, instance in rows
+            if among is None or instance in among
         }
     return {instance: first for instance, first in found.items() if first is not None}
 
 
-def _first(connection: Connection, key: Key, wanted: Mapping[int, str], kind: str) -> float | None:
-    asked = {**key._asdict(), "numbers": list(wanted)}
-    there = set(connection.scalars(_WITH_VALUES, asked))
-    reach = -1
-    found: float | None = None
-    for stretch in stretches(connection, key):
-        # What came late may lie within one that began before it.
-        if found is not None and stretch.first > reach:
-            break
-        if not stretch.sealed or stretch.first in there:
-            one = _within(connection, key, wanted, kind, stretch)
-            if one is not None and (found is None or one[0] < reach):
-                reach, found = one
-    return found
-
-
-def _within(
-    connection: Connection, key: Key, wanted: Mapping[int, str], kind: str, stretch: Stretch
-) -> tuple[int, float] | None:
-    """Sequence number and generation of the first such snapshot of a stretch."""
-    block = read(connection, key, (GENERATION, KIND, *wanted), wanted, [stretch])
-    kinds, generation = block.texts(KIND), block.numbers(GENERATION)
-    if kind not in kinds.names:
-        return None
-    rows: Array = kinds.index == kinds.names.index(kind)
-    if generation.present is not None:
-        rows = rows & generation.present
-    some = np.zeros(len(block), dtype=bool)
-    for number in wanted:
-        present: Any = block.numbers(number).present
-        some |= True if present is None else present
-    at = np.flatnonzero(rows & some)
-    if not len(at):
-        return None
-    return int(block.numbers(SEQUENCE).values[at[0]]), float(generation.values[at[0]])
+def _first(stored: Stored, kind: str) -> float | None:
+    c = chunks.c
+    # Rows of older versions did not count, and may have some.
+    with_values = select(c.first_sequence).where(
+        of(chunks, stored.key), c.series_id.in_(stored.names), c.present != 0
+    )
+    there = set(stored.connection.scalars(with_values))
+    among = stored.among(s for s in stored.stretches if not s.sealed or s.first in there)
+    for block in among.blocks((GENERATION, *stored.names), 1, kind):
+        generation, some = block.numbers(GENERATION), np.zeros(len(block), dtype=bool)
+        for number in stored.names:
+            present: Any = block.numbers(number).present
+            some |= True if present is None else present
+        rows = np.flatnonzero(some if generation.present is None else some & generation.present)
+        if len(rows):
+            return float(generation.values[rows[0]])
+    return None

@@ -21,28 +21,20 @@ Integers are at most 2**53 in size, so ``first``, ``min`` and ``max`` are exact 
 of count, width, the four numbers and the payload: a flipped bit anywhere in the row is noticed, and reading says so.
 Memory moves in pages and allocator granules: shifting out the common power of two makes the differences narrow.
 The widths from 21 on are for compacted chunks: finding them costs more than a segment is worth that is read again soon.
-
-The sequence numbers of a process are cut at multiples of BLOCK. No batch row, no full segment and no packed row of
-details reaches across such a number, so that charts of any width find whole segments, and a full block becomes a
-compacted segment in one step. Databases of older versions hold batches that do; what they are sealed into is cut by
-compaction.
 """
 
 from __future__ import annotations
 
 import struct
-import threading
 import zlib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
-import zstandard
+
+from ..columns import Array, Column, CorruptChunk, Numbers, Texts, compress, decompress
 
 WIDTH_CONSTANT: Final = 0
 WIDTH_FLOAT: Final = 9
@@ -52,60 +44,10 @@ WIDTH_DECIMAL: Final = 20
 WIDTH_BITS: Final = 30
 MAX_DECIMALS: Final = 9
 MAX_COUNT: Final = 65_534
-# Far above what any batch, chunk or row of details takes.
-MAX_PAYLOAD_BYTES: Final = 2**30
 
 _INTEGERS: Final[dict[int, np.dtype[Any]]] = {w: np.dtype(f"<i{w}") for w in (1, 2, 4, 8)}
 _HEAD: Final = struct.Struct("<iBdddd")
 _NULL: Final = 65_535
-_local = threading.local()
-
-Array = npt.NDArray[Any]
-
-
-class CorruptChunk(Exception):
-    """Stored bytes are not what was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """``values`` is int64 or float64; ``present`` is None when every entry is there. Absent entries hold 0."""
-
-    values: Array
-    present: Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def to_list(self) -> list[int | float | None]:
-        values: list[int | float | None] = self.values.tolist()
-        if self.present is None:
-            return values
-        return [v if p else None for v, p in zip(values, self.present.tolist(), strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """``names[index[i]]`` is entry *i*; -1 is null."""
-
-    names: tuple[str, ...]
-    index: Array
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def to_list(self) -> list[str | None]:
-        names = (*self.names, None)
-        return [names[i] for i in self.index.tolist()]
-
-    def equal(self, text: str) -> Array:
-        """Return a mask of the entries that are this text."""
-        at = self.names.index(text) if text in self.names else len(self.names)
-        found: Array = self.index == at
-        return found
-
-
-Column = Numbers | Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,97 +62,6 @@ class Chunk:
     max: float | None
     width: int
     blob: bytes
-
-
-def compress(data: bytes) -> bytes:
-    """One zstd frame with its checksum, level 1: higher levels gain 1 % on these bytes."""
-    if not hasattr(_local, "compressor"):
-        _local.compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
-    return bytes(_local.compressor.compress(data))
-
-
-def decompress(data: bytes) -> bytes:
-    """What `compress` was given. Raises CorruptChunk."""
-    if not hasattr(_local, "decompressor"):
-        _local.decompressor = zstandard.ZstdDecompressor()
-    try:
-        # As much is allocated as the frame says that it holds, which may be what is damaged.
-        if zstandard.frame_content_size(data) > min(MAX_PAYLOAD_BYTES, _most_of(len(data))):
-            raise CorruptChunk("a stored frame says that it holds more than it can")
-        return bytes(_local.decompressor.decompress(data))
-    except (zstandard.ZstdError, MemoryError, OverflowError, ValueError) as error:
-        raise CorruptChunk(str(error)) from error
-
-
-def _most_of(size: int) -> int:
-    """What a frame of so many bytes can hold: of a block, 128 KiB in four bytes."""
-    return (size // 4 + 1) * 2**17
-
-
-def numbers(values: Sequence[int | float | None]) -> Numbers:
-    """Integers stay integers when all of them are; nulls become gaps."""
-    dense = np.array(values)
-    if dense.dtype.kind in "if":
-        return Numbers(dense)
-    present = np.array([v is not None for v in values], dtype=bool)
-    found = np.array([v for v in values if v is not None])
-    out = np.zeros(len(present), dtype=found.dtype if len(found) else np.int64)
-    out[present] = found
-    return Numbers(out, None if present.all() else present)
-
-
-def texts(values: Sequence[str | None]) -> Texts:
-    names = dict.fromkeys(values)
-    names.pop(None, None)
-    numbered = dict(zip(names, range(len(names)), strict=True)) | {None: -1}
-    index = np.fromiter(map(numbered.__getitem__, values), np.int32, len(values))
-    return Texts(cast(tuple[str, ...], tuple(names)), index)
-
-
-@lru_cache(maxsize=16)
-def absent(count: int) -> Numbers:
-    """Return a column without a value. All that ask share it: of batches of one snapshot most columns are such."""
-    values, present = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
-    values.flags.writeable = present.flags.writeable = False
-    return Numbers(values, present)
-
-
-def concatenate_numbers(parts: Sequence[Numbers]) -> Numbers:
-    if len(parts) == 1:
-        return parts[0]
-    # A stretch where nothing was measured has no type of its own: it must not turn the floats around it into
-    # something else, nor integers into floats.
-    typed = [p.values for p in parts if p.present is None or p.present.any()]
-    kind = np.result_type(*typed) if typed else np.dtype(np.int64)
-    values = np.concatenate([p.values.astype(kind, copy=False) for p in parts])
-    if all(p.present is None for p in parts):
-        return Numbers(values)
-    present = [np.ones(len(p), dtype=bool) if p.present is None else p.present for p in parts]
-    return Numbers(values, np.concatenate(present))
-
-
-def concatenate_texts(parts: Sequence[Texts]) -> Texts:
-    if len(parts) == 1:
-        return parts[0]
-    # Labels are thousands, most of them there once: no step of Python for each.
-    together = texts(list(chain.from_iterable(part.names for part in parts)))
-    ends = np.cumsum([len(part.names) for part in parts])
-    # The extra last entry keeps -1 (null) where it is.
-    moved = [
-        np.append(to, np.int32(-1))[part.index]
-        for part, to in zip(parts, np.split(together.index, ends[:-1]), strict=True)
-    ]
-    return Texts(together.names, np.concatenate(moved))
-
-
-def only_used(column: Texts) -> Texts:
-    """The same entries, with the names of these alone, in the order in which they come."""
-    used, first = np.unique(column.index, return_index=True)
-    order = used[np.argsort(first)]
-    order = order[order >= 0]
-    moved = np.full(len(column.names) + 1, -1, np.int32)
-    moved[order] = np.arange(len(order), dtype=np.int32)
-    return Texts(tuple(column.names[i] for i in order.tolist()), moved[column.index])
 
 
 def encode(column: Column, *, tight: bool = False) -> Chunk:
@@ -402,18 +253,3 @@ def _checksum(count: int, stats: _Stats, width: int, payload: bytes) -> bytes:
     except struct.error as error:
         raise CorruptChunk("a number of a stored chunk is beyond its range") from error
     return zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little")
-
-
-BLOCK: Final = 4_096
-
-
-def edge(sequence: int) -> int:
-    """The first sequence number of the next block."""
-    return (sequence // BLOCK + 1) * BLOCK
-
-
-def divided(low: int, high: int) -> Iterator[tuple[int, int]]:
-    """The numbers from ``low`` to ``high``, block by block: the first and the last of each."""
-    while low <= high:
-        yield low, min(high, edge(low) - 1)
-        low = edge(low)

@@ -11,31 +11,39 @@ is read after it, and segments together with their chunks in one statement.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Engine,
     Row,
     Table,
     and_,
     bindparam,
+    literal_column,
     or_,
     select,
+    union_all,
 )
 
-from ..ingest.incoming_batch import Body, unpack
-from ..maintenance import corruption
-from ..schema import batches, chunks, segments, series
-from .chunk_codec import (
+from leakline.snapshot import LARGEST_INTEGER
+
+from ..columns import (
+    COLUMN_NAMES,
+    COLUMNS,
+    GENERATION,
+    KIND,
+    LABEL,
+    MONOTONIC,
+    PHASE,
+    SEQUENCE,
+    TEXT_COLUMNS,
+    TIME,
     Array,
-    Chunk,
     Column,
     CorruptChunk,
     Numbers,
@@ -43,68 +51,41 @@ from .chunk_codec import (
     absent,
     concatenate_numbers,
     concatenate_texts,
-    decode,
     numbers,
     only_used,
+    take,
     texts,
 )
+from ..ingest.incoming_batch import Body, unpack
+from ..maintenance import corruption
+from ..schema import Key, batches, chunks, mine, of, segments, series
+from .chunk_codec import Chunk, decode
 
-SEQUENCE: Final = -1
-TIME: Final = -2
-MONOTONIC: Final = -3
-GENERATION: Final = -4
-PHASE: Final = -5
-LABEL: Final = -6
-KIND: Final = -7
-COLUMNS: Final = (SEQUENCE, TIME, MONOTONIC, GENERATION, PHASE, LABEL, KIND)
-TEXT_COLUMNS: Final = frozenset((PHASE, LABEL, KIND))
-COLUMN_NAMES: Final[Mapping[int, str]] = dict(
-    zip(
-        COLUMNS,
-        ("sequence", "time", "monotonic", "generation", "phase", "label", "kind"),
-        strict=True,
-    )
-)
 # What a `Chunk` is made of, in its order.
 PACKED: Final = tuple(
     chunks.c[name] for name in ("count", "present", "first", "last", "min", "max", "width", "blob")
 )
 # Up to so many stretches are asked for one by one: those between them may be many.
 MAX_NAMED_STRETCHES: Final = 32
-
-
-class Key(NamedTuple):
-    """A process: the run it belongs to, and its number in it."""
-
-    run_id: str
-    process_id: int
-
-
-def of(table: Table, key: Key) -> ColumnElement[bool]:
-    """The rows of this process."""
-    return and_(table.c.run_id == key.run_id, table.c.process_id == key.process_id)
-
-
-def mine(table: Table) -> ColumnElement[bool]:
-    """The same of a statement that is made once, and given a key as its ``run_id`` and ``process_id``."""
-    return and_(
-        table.c.run_id == bindparam("run_id"), table.c.process_id == bindparam("process_id")
-    )
+# In place of the level of a segment.
+WAITING: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """A batch or segment: ``count`` snapshots from ``first`` to ``last``; gaps are possible in a segment.
 
-    ``level``: of a segment, as in the table.
+    ``level``: of a segment, as in the table; WAITING of a batch that is not sealed.
     """
 
     first: int
     last: int
     count: int
-    sealed: bool
-    body: bytes = b""
-    level: int = 0
+    level: int
+
+    @property
+    def sealed(self) -> bool:
+        return self.level != WAITING
 
     @property
     def whole(self) -> bool:
@@ -138,125 +119,179 @@ class Block:
         return Block(columns, self.damaged)
 
 
-def take(column: Column, rows: Array) -> Column:
-    if isinstance(column, Texts):
-        return Texts(column.names, column.index[rows])
-    present = None if column.present is None else column.present[rows]
-    # Of a part where every entry is there, that says nothing.
-    return Numbers(column.values[rows], None if present is None or present.all() else present)
-
-
-@contextlib.contextmanager
-def reading(engine: Engine) -> Iterator[Connection]:
-    """One consistent view: sealing moves rows between tables, and a read must not see them twice or not at all."""
-    with engine.connect() as connection:
-        if engine.dialect.name == "postgresql":
-            connection = connection.execution_options(isolation_level="REPEATABLE READ")
-        with connection.begin():
-            yield connection
-
-
 def series_ids(connection: Connection, run_id: str) -> dict[str, int]:
     rows = connection.execute(_SERIES, {"run_id": run_id})
     return {row.name: row.id for row in rows}
 
 
-def stretches(connection: Connection, key: Key) -> list[Stretch]:
-    """All that is stored of a process, in order of first sequence number; bodies of batches included."""
-    sealed = connection.execute(_SEALED, key._asdict())
-    found = [Stretch(first, last, n, True, level=level) for first, last, n, level in sealed]
-    found += waiting(connection, key)
-    return sorted(found, key=lambda stretch: stretch.first)
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The stored snapshots of a process, or some of them; of a million, no column is held for all: read them as blocks.
 
+    ``names``: series id -> series name, of those that may be read. ``stretches`` are in order of first sequence number.
+    """
 
-def waiting(connection: Connection, key: Key) -> list[Stretch]:
-    """The batches that are not sealed."""
-    rows = connection.execute(_WAITING, key._asdict())
-    return [Stretch(f, f + n - 1, n, sealed=False, body=body) for f, n, body in rows]
+    connection: Connection
+    key: Key
+    names: Mapping[int, str]
+    stretches: Sequence[Stretch]
 
+    def __len__(self) -> int:
+        return sum(stretch.count for stretch in self.stretches)
 
-def newest(found: Sequence[Stretch], rows: int, before: int | None) -> list[Stretch]:
-    """As few stretches from the end as hold ``rows`` snapshots below the sequence number ``before``."""
-    chosen: list[Stretch] = []
-    have = 0
-    for stretch in sorted(found, key=lambda s: s.last, reverse=True):
-        if before is not None and stretch.first >= before:
-            continue
-        if have >= rows and all(stretch.last < other.first for other in chosen):
-            break
-        chosen.append(stretch)
-        have += (
-            stretch.count if before is None else max(0, min(stretch.count, before - stretch.first))
+    def read(
+        self, wanted: Collection[int], only: Array | None = None, kind: str | None = None
+    ) -> Block:
+        """Return these columns, and SEQUENCE, of all snapshots.
+
+        ``only``: the snapshots with these ascending sequence numbers; ``kind``: those of this kind. Both cost less than
+        to take them from all.
+        """
+        wanted = tuple(dict.fromkeys((SEQUENCE, *wanted, *(() if kind is None else (KIND,)))))
+        among = self.stretches
+        if only is not None:
+            low = np.searchsorted(only, [stretch.first for stretch in among])
+            high = np.searchsorted(only, [stretch.last for stretch in among], side="right")
+            among = [stretch for stretch, some in zip(among, high > low, strict=True) if some]
+        bodies = self._bodies(among)
+        stored = _chunks(self.connection, self.key, wanted, among)
+        return self._assemble(wanted, among, bodies, stored, only, kind)
+
+    def blocks(
+        self, wanted: Collection[int], at_once: int, kind: str | None = None
+    ) -> Iterator[Block]:
+        """Read these columns in ascending blocks of about ``at_once`` snapshots; none is empty."""
+        for group in self.groups(at_once):
+            block = group.read(wanted, kind=kind)
+            if len(block):
+                yield block
+
+    def groups(self, at_once: int) -> Iterator[Stored]:
+        """Yield about ``at_once`` snapshots at a time, each group after the one before."""
+        group: list[Stretch] = []
+        count, reach = 0, -1
+        for stretch in self.stretches:
+            # Batches that came late lie in gaps of the segments before them, and belong to the same group.
+            if count >= at_once and stretch.first > reach:
+                yield self.among(group)
+                group, count = [], 0
+            group.append(stretch)
+            count, reach = count + stretch.count, max(reach, stretch.last)
+        if group:
+            yield self.among(group)
+
+    def newest(self, rows: int, before: int | None = None) -> Stored:
+        """Return as few stretches from the end as hold ``rows`` snapshots below the sequence number ``before``."""
+        chosen: list[Stretch] = []
+        have = 0
+        for stretch in sorted(self.stretches, key=lambda s: s.last, reverse=True):
+            if before is not None and stretch.first >= before:
+                continue
+            if have >= rows and all(stretch.last < other.first for other in chosen):
+                break
+            chosen.append(stretch)
+            room = stretch.count if before is None else before - stretch.first
+            have += min(stretch.count, room)
+        return self.among(chosen)
+
+    def among(self, stretches: Iterable[Stretch]) -> Stored:
+        """Return the same of these stretches alone."""
+        return replace(self, stretches=sorted(stretches, key=lambda stretch: stretch.first))
+
+    def series(self) -> set[int] | None:
+        """Return the numbers of the columns with chunks here; None where a batch waits, which may have any."""
+        if not all(stretch.sealed for stretch in self.stretches):
+            return None
+        firsts, c = [stretch.first for stretch in self.stretches], chunks.c
+        query = (
+            select(c.series_id)
+            .distinct()
+            .where(
+                of(chunks, self.key),
+                c.first_sequence.in_(firsts),
+                c.series_id.in_((*COLUMNS, *self.names)),
+            )
         )
-    return sorted(chosen, key=lambda stretch: stretch.first)
+        return set(self.connection.scalars(query))
+
+    def _bodies(self, among: Sequence[Stretch]) -> dict[int, bytes]:
+        """First sequence number -> body, of those that wait and perhaps of more."""
+        firsts = [stretch.first for stretch in among if not stretch.sealed]
+        if not firsts:
+            return {}
+        asked = self.key._asdict() | {"low": min(firsts), "high": max(firsts)}
+        return dict(self.connection.execute(_BODIES, asked).tuples().all())
+
+    def _assemble(
+        self,
+        wanted: Collection[int],
+        among: Sequence[Stretch],
+        bodies: Mapping[int, bytes],
+        stored: Mapping[tuple[int, int], Chunk],
+        only: Array | None = None,
+        kind: str | None = None,
+    ) -> Block:
+        """`read`, of bodies by first sequence number, and chunks by number of the column and that."""
+        numbered = {name: number for number, name in self.names.items()}
+        parts: dict[int, list[Column]] = {number: [] for number in wanted}
+        damaged: list[corruption.Damaged] = []
+        for stretch in among:
+            lost: Sequence[int] = ()
+            try:
+                if stretch.sealed:
+                    columns, lost = _of_segment(stored, stretch, wanted)
+                else:
+                    columns = _of_batch(bodies[stretch.first], stretch, wanted, numbered)
+            except _Unreadable as error:
+                columns, lost = {}, (error.number,)
+            named = {**COLUMN_NAMES, **self.names, _ALL: corruption.BATCH}
+            damaged += [
+                corruption.Damaged(*self.key, named.get(n, str(n)), stretch.first, stretch.last)
+                for n in lost
+            ]
+            if only is not None and columns:
+                columns = _only(columns, only)
+            kinds = columns.get(KIND)
+            if kind is not None and isinstance(kinds, Texts):
+                rows = kinds.equal(kind)
+                if not rows.all():
+                    columns = {number: take(column, rows) for number, column in columns.items()}
+            for number, column in columns.items():
+                parts[number].append(column)
+        for what in damaged:
+            corruption.found(self.connection.engine, what)
+        # Of a very long process the parts of all columns together are as large as what they become.
+        block = Block(
+            {number: _concatenate(number, parts.pop(number)) for number in wanted}, damaged
+        )
+        sequence = block.numbers(SEQUENCE).values
+        if (np.diff(sequence) > 0).all():
+            return block
+        # Batches that came late lie behind their place.
+        return block.take(np.argsort(sequence, kind="stable"))
 
 
 def read(
     connection: Connection,
     key: Key,
-    wanted: Collection[int],
     names: Mapping[int, str],
-    among: Sequence[Stretch],
-    only: Array | None = None,
-    kind: str | None = None,
-) -> Block:
-    """The wanted columns (SEQUENCE always) of the given stretches. ``names``: series id -> series name.
-
-    ``only``: the snapshots with these ascending sequence numbers; ``kind``: those of this kind. Both cost less than to
-    take them from all.
-    """
-    if kind is not None:
-        wanted = (*wanted, KIND)
-    if only is not None:
-        low = np.searchsorted(only, [stretch.first for stretch in among])
-        high = np.searchsorted(only, [stretch.last for stretch in among], side="right")
-        among = [stretch for stretch, some in zip(among, high > low, strict=True) if some]
-    stored = _chunks(connection, key, {SEQUENCE, *wanted}, among)
-    return _assemble(connection, key, wanted, names, among, stored, only, kind)
+    low: int = 0,
+    high: int = LARGEST_INTEGER,
+) -> Stored:
+    """Return what is stored of a process with some of the sequence numbers from ``low`` to ``high``, to be read."""
+    asked = key._asdict() | {"low": low, "high": high}
+    rows = connection.execute(_STRETCHES, asked).all()
+    return Stored(connection, key, names, [Stretch(*row[1:]) for row in rows])
 
 
-def _assemble(
-    connection: Connection,
-    key: Key,
-    wanted: Collection[int],
-    names: Mapping[int, str],
-    among: Sequence[Stretch],
-    stored: Mapping[tuple[int, int], Chunk],
-    only: Array | None = None,
-    kind: str | None = None,
-) -> Block:
-    """`read`, of chunks that were read already: (number of the column, first sequence number) -> chunk."""
-    numbers_wanted = tuple(dict.fromkeys((SEQUENCE, *wanted)))
-    numbered = {name: number for number, name in names.items()}
-    parts: dict[int, list[Column]] = {number: [] for number in numbers_wanted}
-    damaged: list[corruption.Damaged] = []
-    for stretch in among:
-        try:
-            if stretch.sealed:
-                columns, lost = _of_segment(stored, stretch, numbers_wanted)
-            else:
-                columns, lost = _of_batch(stretch, numbers_wanted, numbered), ()
-        except _Unreadable as error:
-            columns, lost = {}, (error.number,)
-        named = {**COLUMN_NAMES, **names, _ALL: corruption.BATCH}
-        damaged += [
-            corruption.Damaged(*key, named.get(n, str(n)), stretch.first, stretch.last)
-            for n in lost
-        ]
-        if only is not None and columns:
-            columns = _only(columns, only)
-        kinds = columns.get(KIND)
-        if kind is not None and isinstance(kinds, Texts):
-            rows = kinds.equal(kind)
-            if not rows.all():
-                columns = {number: take(column, rows) for number, column in columns.items()}
-        for number, column in columns.items():
-            parts[number].append(column)
-    for what in damaged:
-        corruption.found(connection.engine, what)
-    # Of a very long process the parts of all columns together are as large as what they become.
-    joined = {number: _concatenate(number, parts.pop(number)) for number in numbers_wanted}
-    return in_order(Block(joined, damaged))
+def read_newer(
+    connection: Connection, run_id: str, since: int, names: Mapping[int, str]
+) -> dict[int, Stored]:
+    """Return by process what came after revision ``since`` of the run, and the rest of its segments."""
+    found: dict[int, list[Stretch]] = {}
+    for number, *row in connection.execute(_NEWER, {"run_id": run_id, "since": since}):
+        found.setdefault(number, []).append(Stretch(*row))
+    return {n: Stored(connection, Key(run_id, n), names, each) for n, each in found.items()}
 
 
 def _only(columns: Mapping[int, Column], only: Array) -> dict[int, Column]:
@@ -285,7 +320,7 @@ _NEEDED: Final = frozenset((SEQUENCE, TIME, MONOTONIC, GENERATION, PHASE, KIND))
 
 
 def _of_segment(
-    stored: Mapping[tuple[int, int], Chunk], stretch: Stretch, wanted: Sequence[int]
+    stored: Mapping[tuple[int, int], Chunk], stretch: Stretch, wanted: Collection[int]
 ) -> tuple[dict[int, Column], Sequence[int]]:
     """The columns, and which of them are damaged and read as absent. Raises _Unreadable."""
     columns: dict[int, Column] = {}
@@ -309,11 +344,11 @@ def _of_segment(
 
 
 def _of_batch(
-    stretch: Stretch, wanted: Sequence[int], numbered: Mapping[str, int]
+    packed: bytes, stretch: Stretch, wanted: Collection[int], numbered: Mapping[str, int]
 ) -> dict[int, Column]:
     """Raises _Unreadable."""
     try:
-        body = unpack(stretch.body, lambda: numbered)
+        body = unpack(packed, lambda: numbered)
     except CorruptChunk as error:
         raise _Unreadable(_ALL) from error
     if len(body) != stretch.count:
@@ -325,27 +360,14 @@ def _from_body(body: Body, stretch: Stretch, number: int) -> Column:
     """One column of a batch that is not sealed."""
     if number == SEQUENCE:
         return Numbers(np.arange(stretch.first, stretch.first + stretch.count, dtype=np.int64))
-    if number == TIME:
-        return Numbers(body.time)
-    if number == MONOTONIC:
-        return Numbers(body.monotonic)
+    if number in (TIME, MONOTONIC):
+        return Numbers(body.time if number == TIME else body.monotonic)
     if number == GENERATION:
         return numbers(body.generation)
-    if number == PHASE:
-        return texts(body.phase)
-    if number == LABEL:
-        return texts(body.label)
-    if number == KIND:
-        return texts(body.kind)
+    if number in TEXT_COLUMNS:
+        kinds: list[str | None] = [*body.kind]
+        return texts({PHASE: body.phase, LABEL: body.label, KIND: kinds}[number])
     return body.series(number) or absent(stretch.count)
-
-
-def in_order(block: Block) -> Block:
-    """Batches that came late lie behind their place; put them where they belong."""
-    sequence = block.numbers(SEQUENCE).values
-    if len(sequence) < 2 or bool((np.diff(sequence) > 0).all()):
-        return block
-    return block.take(np.argsort(sequence, kind="stable"))
 
 
 def _chunks(
@@ -364,7 +386,7 @@ def chunk_row(
     key: Key, number: int, first_sequence: int, chunk: Chunk, pieces: bytes | None = None
 ) -> dict[str, Any]:
     """Return the row of a column in the segment that begins here; ``pieces``: of a compacted segment
-    (summary_tree.py)."""
+    (summaries.py)."""
     return {
         "run_id": key.run_id, "process_id": key.process_id, "series_id": number, "first_sequence": first_sequence,
         "count": chunk.count, "present": chunk.present, "first": chunk.first, "last": chunk.last, "min": chunk.min,
@@ -425,11 +447,34 @@ def _concatenate(number: int, parts: Sequence[Column]) -> Column:
 
 
 _SERIES: Final = select(series.c.name, series.c.id).where(series.c.run_id == bindparam("run_id"))
-_SEALED: Final = select(
-    segments.c.first_sequence, segments.c.last_sequence, segments.c.count, segments.c.level
-).where(mine(segments))
-_WAITING: Final = select(batches.c.first_sequence, batches.c.count, batches.c.body).where(
-    mine(batches)
+
+
+def _stretches(which: Callable[[Table, ColumnElement[int]], ColumnElement[bool]]) -> Any:
+    """Return the statement for the stretches for which this holds, by table and last sequence number."""
+    s, b = segments.c, batches.c
+    newest = b.first_sequence + b.count - 1
+    return union_all(
+        select(s.process_id, s.first_sequence, s.last_sequence, s.count, s.level).where(
+            which(segments, s.last_sequence)
+        ),
+        select(b.process_id, b.first_sequence, newest, b.count, literal_column(str(WAITING))).where(
+            which(batches, newest)
+        ),
+    ).order_by("first_sequence")
+
+
+_STRETCHES: Final = _stretches(
+    lambda table, last: and_(
+        mine(table), table.c.first_sequence <= bindparam("high"), last >= bindparam("low")
+    )
+)
+_NEWER: Final = _stretches(
+    lambda table, last: and_(
+        table.c.run_id == bindparam("run_id"), table.c.revision > bindparam("since")
+    )
+)
+_BODIES: Final = select(batches.c.first_sequence, batches.c.body).where(
+    mine(batches), batches.c.first_sequence.between(bindparam("low"), bindparam("high"))
 )
 _CHUNKS: Final = ChunkRows(*PACKED)
 
@@ -441,30 +486,21 @@ _ITS_CHUNKS: Final = and_(
 )
 
 
-def stored_numbers(connection: Connection, key: Key, since: int) -> Iterator[tuple[int, int]]:
-    """First and last sequence numbers of what came after revision ``since`` of the run, and perhaps of more.
+def stored_numbers(
+    connection: Connection, run_id: str, process_id: int | None = None, since: int = -1
+) -> Iterator[tuple[int, int, int]]:
+    """Yield process id, first and last sequence number of what came after revision ``since`` of the run, and perhaps of
+    more; without ``process_id`` of all its processes: for ten thousand, a question each takes a minute.
 
     Where the numbers of a segment are damaged, all that it spans count as stored.
     """
-    mine = of(batches, key), of(segments, key)
-    for _, first, last in _stored(connection, key.run_id, *mine, since):
-        yield first, last
-
-
-def stored_numbers_of_run(connection: Connection, run_id: str) -> Iterator[tuple[int, int, int]]:
-    """Process id, and as `stored_numbers`, of all its processes: of ten thousand, a question each takes a minute."""
-    return _stored(connection, run_id, batches.c.run_id == run_id, segments.c.run_id == run_id, -1)
-
-
-def _stored(
-    connection: Connection,
-    run_id: str,
-    of_batches: ColumnElement[bool],
-    of_segments: ColumnElement[bool],
-    since: int,
-) -> Iterator[tuple[int, int, int]]:
     b, s = batches.c, segments.c
-    waiting = select(b.process_id, b.first_sequence, b.count).where(of_batches, b.revision > since)
+
+    def which(table: Table) -> ColumnElement[bool]:
+        newer = and_(table.c.run_id == run_id, table.c.revision > since)
+        return newer if process_id is None else and_(newer, table.c.process_id == process_id)
+
+    waiting = select(b.process_id, b.first_sequence, b.count).where(which(batches))
     for number, first, count in connection.execute(waiting).all():
         yield number, first, first + count - 1
     # What a thinned one has no more was here, and is not taken again.
@@ -473,17 +509,17 @@ def _stored(
     sealed = (
         select(s.process_id, s.first_sequence, s.last_sequence, s.count, has_gaps, *PACKED)
         .select_from(segments.outerjoin(chunks, its_numbers))
-        .where(of_segments, s.revision > since)
+        .where(which(segments))
     )
-    for process_id, first, last, count, holed, *chunk in connection.execute(sealed).all():
+    for number, first, last, count, holed, *chunk in connection.execute(sealed).all():
         numbers = _numbers(Chunk(*chunk), count) if holed else None
         if numbers is not None:
-            yield from ((process_id, number, number) for number in numbers)
+            yield from ((number, each, each) for each in numbers)
             continue
         if holed:
-            what = corruption.Damaged(run_id, process_id, COLUMN_NAMES[SEQUENCE], first, last)
+            what = corruption.Damaged(run_id, number, COLUMN_NAMES[SEQUENCE], first, last)
             corruption.found(connection.engine, what)
-        yield process_id, first, last
+        yield number, first, last
 
 
 def _numbers(chunk: Chunk, count: int) -> list[int] | None:
@@ -498,16 +534,6 @@ def _numbers(chunk: Chunk, count: int) -> list[int] | None:
     return found
 
 
-def heads(connection: Connection, key: Key) -> list[Stretch]:
-    """All that is stored of a process, without bodies. What is sealed in this moment may be named twice."""
-    b, s = batches.c, segments.c
-    waiting = select(b.first_sequence, b.count).where(of(batches, key))
-    found = [Stretch(f, f + n - 1, n, sealed=False) for f, n in connection.execute(waiting).all()]
-    sealed = select(s.first_sequence, s.last_sequence, s.count).where(of(segments, key))
-    found += [Stretch(*row, sealed=True) for row in connection.execute(sealed).all()]
-    return sorted(found, key=lambda stretch: stretch.first)
-
-
 def read_between(
     connection: Connection,
     key: Key,
@@ -516,31 +542,33 @@ def read_between(
     low: int,
     high: int,
 ) -> Block:
-    """Columns as `columns.read` gives them, of all that overlaps the sequence numbers from ``low`` to ``high``."""
+    """Return these columns, and SEQUENCE, of all that overlaps the sequence numbers from ``low`` to ``high``.
+
+    As `read` does, within a transaction that writes too.
+    """
     b, s, c = batches.c, segments.c, chunks.c
-    columns = {SEQUENCE, *wanted}
+    wanted = tuple(dict.fromkeys((SEQUENCE, *wanted)))
     newest = b.first_sequence + b.count - 1
-    waiting = select(b.first_sequence, b.count, b.body).where(
+    waiting = select(b.first_sequence, newest, b.count, b.body).where(
         of(batches, key), b.first_sequence <= high, newest >= low
     )
-    among = [
-        Stretch(first, first + count - 1, count, sealed=False, body=body)
-        for first, count, body in connection.execute(waiting).all()
-    ]
+    among: dict[int, Stretch] = {}
+    bodies: dict[int, bytes] = {}
+    for first, last, count, body in connection.execute(waiting).all():
+        among[first], bodies[first] = Stretch(first, last, count, WAITING), body
     sealed = (
-        select(s.first_sequence, s.last_sequence, s.count, c.series_id, *PACKED)
-        .select_from(segments.outerjoin(chunks, and_(_ITS_CHUNKS, c.series_id.in_(columns))))
+        select(s.first_sequence, s.last_sequence, s.count, s.level, c.series_id, *PACKED)
+        .select_from(segments.outerjoin(chunks, and_(_ITS_CHUNKS, c.series_id.in_(wanted))))
         .where(of(segments, key), s.first_sequence <= high, s.last_sequence >= low)
     )
-    found: dict[int, Stretch] = {}
     stored: dict[tuple[int, int], Chunk] = {}
-    rows: Any = connection.execute(sealed).all()
-    for first, last, count, number, *chunk in rows:
-        found[first] = Stretch(first, last, count, sealed=True)
+    for first, last, count, level, number, *chunk in connection.execute(sealed).all():
+        # In place of the first batch in it, where that was sealed between the two questions.
+        among[first] = Stretch(first, last, count, level)
         if number is not None:
             stored[number, first] = Chunk(*chunk)
-    among = sorted([*among, *found.values()], key=lambda stretch: stretch.first)
-    block = _assemble(connection, key, wanted, names, among, stored)
-    # Of a batch that was sealed between the two questions, each snapshot is there twice.
+    ordered = sorted(among.values(), key=lambda stretch: stretch.first)
+    block = Stored(connection, key, names, ordered)._assemble(wanted, ordered, bodies, stored)
+    # Of the other batches that were, each snapshot is there twice.
     _, once = np.unique(block.numbers(SEQUENCE).values, return_index=True)
     return block if len(once) == len(block) else block.take(once)

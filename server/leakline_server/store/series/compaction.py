@@ -1,19 +1,20 @@
-"""Compaction: small sealed segments become one of up to a block (chunk_codec.py), with the numbers of their pieces
-next to it.
+"""Compaction: small sealed segments become one of up to a block (schema.py), with summaries next to each
+chunk; and thinning, which makes segments anew in the same way.
 
-Changes nothing that anyone can read but how fast and from how few bytes. What was sealed as a block needs none. One
-segment at a time: read and packed while everything else goes on, then put in place in one short transaction, which
-gives up when somebody has changed what was read. So several servers may do it at once, and what one loses the next
-does again. What came late joins the segment it belongs into. What is damaged stays as it is, and its neighbours are
-compacted without it.
+Compaction changes nothing that anyone can read but how fast and from how few bytes. What was sealed as a block needs
+none. One segment at a time: read and packed while everything else goes on, then put in place in one short transaction,
+which gives up when somebody has changed what was read. So several servers may do it at once, and what one loses the
+next does again. What came late joins the segment it belongs into. What is damaged stays as it is, and its neighbours
+are compacted without it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from sqlalchemy import (
@@ -30,26 +31,12 @@ from sqlalchemy import (
     update,
 )
 
-from .. import details
-from ..engine import Many, writing
-from ..runs.runs import ENDED
-from ..schema import chunks, processes, runs, segments
-from . import chunk_codec
-from .chunk_codec import Array, Texts, only_used
-from .column_reader import (
-    COLUMNS,
-    SEQUENCE,
-    Block,
-    Key,
-    Stretch,
-    chunk_row,
-    chunk_size,
-    of,
-    read,
-    reading,
-    series_ids,
-)
-from .summary_tree import Cut, pack_column
+from .. import details, schema
+from ..columns import COLUMNS, SEQUENCE, Array, Texts, only_used, take
+from ..engine import Many, reading, writing
+from ..schema import ENDED, Key, chunks, of, processes, runs, segments
+from .column_reader import Block, Stored, Stretch, chunk_row, chunk_size, series_ids
+from .summaries import Cut, pack_column
 
 # Of a run that goes on, so many stay in the segments they were sealed into: live pages ask for what is new by segment.
 NEWEST: Final = 2_560
@@ -73,7 +60,7 @@ class _Plan:
 
     taken: Sequence[Segment]
     # Of the chunks that go.
-    series: Sequence[int]
+    series: Collection[int]
     chunks: Sequence[dict[str, Any]]
     segments: Sequence[dict[str, Any]]
     details: Sequence[details.Packed]
@@ -91,7 +78,7 @@ def due(engine: Engine, now: float) -> list[Key]:
     query = (
         select(sealed.c.run_id, sealed.c.process_id)
         .join(runs, runs.c.id == sealed.c.run_id)
-        .where(or_(sealed.c.count >= chunk_codec.BLOCK + NEWEST, over))
+        .where(or_(sealed.c.count >= schema.BLOCK + NEWEST, over))
     )
     with engine.connect() as connection:
         return [Key(run_id, process_id) for run_id, process_id in connection.execute(query)]
@@ -136,12 +123,12 @@ def _choose(
     if not sealed:
         return (), None
     first, below = sealed[0], None
-    edge = first["first_sequence"] // chunk_codec.BLOCK * chunk_codec.BLOCK
-    near = select(segments).where(of(segments, key), s.last_sequence >= edge - chunk_codec.BLOCK)
+    edge = first["first_sequence"] // schema.BLOCK * schema.BLOCK
+    near = select(segments).where(of(segments, key), s.last_sequence >= edge - schema.BLOCK)
     if not _is_over(connection, key, now):
         newest = max(row["last_sequence"] for row in sealed)
-        below = (newest + 1 - NEWEST) // chunk_codec.BLOCK * chunk_codec.BLOCK
-        if below < edge + chunk_codec.BLOCK:
+        below = (newest + 1 - NEWEST) // schema.BLOCK * schema.BLOCK
+        if below < edge + schema.BLOCK:
             return (), None
         near = near.where(s.first_sequence < below)
     rows = _read(connection, near.limit(MAX_NEAR))
@@ -165,9 +152,7 @@ def _neighbours(
         if row["first_sequence"] > first["first_sequence"]:
             within = row["first_sequence"] <= last
             joins = (
-                count < chunk_codec.BLOCK
-                if row["level"] == 0
-                else count + row["count"] <= chunk_codec.BLOCK
+                count < schema.BLOCK if row["level"] == 0 else count + row["count"] <= schema.BLOCK
             )
             if not (within or joins) or row["first_sequence"] in damaged:
                 break
@@ -176,12 +161,9 @@ def _neighbours(
     for row in reversed(near):
         if row["first_sequence"] < first["first_sequence"]:
             # What came late lies within a segment; a small one before it may join too.
-            within = (
-                row["last_sequence"]
-                >= first["first_sequence"] // chunk_codec.BLOCK * chunk_codec.BLOCK
-            )
+            within = row["last_sequence"] >= first["first_sequence"] // schema.BLOCK * schema.BLOCK
             if (
-                not (within or count + row["count"] <= chunk_codec.BLOCK)
+                not (within or count + row["count"] <= schema.BLOCK)
                 or row["first_sequence"] in damaged
             ):
                 break
@@ -197,7 +179,7 @@ def _adjoining(
     taken = [first]
 
     def joins(row: Segment, before: int, after: int) -> bool:
-        room = chunk_codec.BLOCK - sum(one["count"] for one in taken)
+        room = schema.BLOCK - sum(one["count"] for one in taken)
         return before + 1 == after and row["count"] <= room and row["first_sequence"] not in damaged
 
     for row in near:
@@ -218,36 +200,19 @@ def _is_over(connection: Connection, key: Key, now: float) -> bool:
     return bool(row.last_seen_at < now - quiet)
 
 
-def _stretch(row: Segment) -> Stretch:
-    return Stretch(
-        row["first_sequence"], row["last_sequence"], row["count"], sealed=True, level=row["level"]
-    )
-
-
-def _series(connection: Connection, key: Key, stretches: Sequence[Stretch]) -> list[int]:
-    """The series that have a chunk in one of these segments."""
-    c = chunks.c
-    query = (
-        select(c.series_id)
-        .distinct()
-        .where(
-            of(chunks, key),
-            c.first_sequence.in_([stretch.first for stretch in stretches]),
-            c.series_id > 0,
-            c.series_id.in_(series_ids(connection, key.run_id).values()),
-        )
-    )
-    return sorted(connection.scalars(query))
+def _stored(connection: Connection, key: Key, taken: Sequence[Segment]) -> Stored:
+    names = {number: name for name, number in series_ids(connection, key.run_id).items()}
+    fields = "first_sequence", "last_sequence", "count", "level"
+    return Stored(connection, key, names, [Stretch(*(row[f] for f in fields)) for row in taken])
 
 
 def _prepare(
     connection: Connection, key: Key, taken: Sequence[Segment], below: int | None
 ) -> _Plan | set[int]:
     """What replaces these segments; or the first sequence numbers of those that are damaged."""
-    stretches = [_stretch(row) for row in taken]
-    names = {number: name for name, number in series_ids(connection, key.run_id).items()}
-    there = _series(connection, key, stretches)
-    block = read(connection, key, COLUMNS, names, stretches)
+    stored = _stored(connection, key, taken)
+    there = sorted((stored.series() or set()) & set(stored.names))
+    block = stored.read(COLUMNS)
     if block.damaged:
         return {lost.first_sequence for lost in block.damaged}
     sequence = block.numbers(SEQUENCE).values
@@ -255,75 +220,73 @@ def _prepare(
     cut = len(sequence) if taken[0]["thinned"] else _cut(sequence, below)
     low, high = (int(sequence[0]), int(sequence[cut - 1])) if cut else (0, -1)
     packed = details.plan(connection, key, low, high)
-    parts = [_Part(sequence, 0, cut), _Part(sequence, cut, len(sequence))]
-    parts = [part for part in parts if part.start < part.stop]
+    rows, ends = np.arange(len(sequence)), [0, cut, len(sequence)]
+    parts = [_Part(key, rows[a:b], sequence[a:b], a == 0) for a, b in pairwise(ends) if a < b]
     for part in parts:
-        part.begin(key, block, COLUMNS)
+        part.add(block, COLUMNS)
     # Not all at once: a run may have thousands, and of each an array of its values.
     for at in range(0, len(there), SERIES_AT_ONCE):
         some = there[at : at + SERIES_AT_ONCE]
-        block = read(connection, key, some, names, stretches)
+        block = stored.read(some)
         if block.damaged:
             return {lost.first_sequence for lost in block.damaged}
         for part in parts:
-            part.add(key, block, some)
-    return _Plan(
-        taken,
-        (*COLUMNS, *there),
-        [row for part in parts for row in part.rows],
-        [part.segment(key, taken) for part in parts],
-        packed,
-    )
+            part.add(block, some)
+    return _plan(taken, (*COLUMNS, *there), parts, packed, thinned=taken[0]["thinned"])
 
 
 class _Part:
-    """A new segment: the snapshots from ``start`` to ``stop`` of what was read. The first is compacted."""
+    """A new segment of some ``rows`` of what was read, which spans these sequence numbers."""
 
-    def __init__(self, sequence: Array, start: int, stop: int) -> None:
-        self.start, self.stop = start, stop
-        self.rows: list[dict[str, Any]] = []
-        self._compacted = start == 0
-        self._sequence = sequence[start:stop]
-        self._cut: Cut | None = None
+    def __init__(self, key: Key, rows: Array, sequence: Array, compacted: bool) -> None:
+        self.key, self.count, self.rows = key, len(rows), list[dict[str, Any]]()
+        self.first, self.last = int(sequence[0]), int(sequence[-1])
+        self._taken, self._cut = rows, Cut(sequence) if compacted else None
 
-    def begin(self, key: Key, block: Block, columns: Collection[int]) -> None:
-        """The rows of what every snapshot has, by which the others are cut."""
-        if self._compacted:
-            self._cut = Cut(self._sequence)
-        self.add(key, block, columns)
-
-    def add(self, key: Key, block: Block, columns: Collection[int]) -> None:
-        """The chunk rows of these columns. A series without values among these snapshots has none."""
-        part = block.take(np.arange(self.start, self.stop))
+    def add(self, block: Block, columns: Collection[int]) -> None:
+        """Make the rows of these columns. A series without values among these snapshots has none."""
         for number in columns:
-            column = part.columns[number]
+            column = take(block.columns[number], self._taken)
             if isinstance(column, Texts):
                 column = only_used(column)
             chunk, pieces = pack_column(column, self._cut)
             if chunk.present or number in COLUMNS:
-                self.rows.append(chunk_row(key, number, int(self._sequence[0]), chunk, pieces))
+                self.rows.append(chunk_row(self.key, number, self.first, chunk, pieces))
             # Whoever answers a request comes first.
             time.sleep(0)
 
-    def segment(self, key: Key, taken: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        first, last = int(self._sequence[0]), int(self._sequence[-1])
+    def segment(self, taken: Sequence[Segment], *, thinned: bool) -> dict[str, Any]:
         # What is newer than a revision is asked for by segment: the older part does not take that of the newer.
-        revision = max(row["revision"] for row in taken if row["first_sequence"] <= last)
+        revision = max(row["revision"] for row in taken if row["first_sequence"] <= self.last)
         return {
-            **key._asdict(), "first_sequence": first, "last_sequence": last, "count": len(self._sequence),
-            "revision": revision, "level": int(self._compacted), "thinned": taken[0]["thinned"],
+            **self.key._asdict(), "first_sequence": self.first, "last_sequence": self.last, "count": self.count,
+            "revision": revision, "level": int(self._cut is not None), "thinned": thinned,
             "bytes": sum(map(chunk_size, self.rows)),
         }  # fmt: skip
+
+
+def _plan(
+    taken: Sequence[Segment],
+    series: Collection[int],
+    parts: Sequence[_Part],
+    packed: Sequence[details.Packed] = (),
+    *,
+    thinned: bool,
+) -> _Plan:
+    rows = [row for part in parts for row in part.rows]
+    return _Plan(
+        taken, series, rows, [part.segment(taken, thinned=thinned) for part in parts], packed
+    )
 
 
 def _cut(sequence: Array, below: int | None) -> int:
     """How many of the snapshots become one segment: all (below a number), or those below a multiple of BLOCK."""
     many = len(sequence) if below is None else int(np.searchsorted(sequence, below))
-    if many <= chunk_codec.BLOCK:
+    if many <= schema.BLOCK:
         return many
     # Where a block ends, as positions; the first of them is within reach, because no block holds more.
-    ends = np.flatnonzero(np.diff(sequence[: many + 1] // chunk_codec.BLOCK)) + 1
-    return int(ends[ends <= chunk_codec.BLOCK][-1])
+    ends = np.flatnonzero(np.diff(sequence[: many + 1] // schema.BLOCK)) + 1
+    return int(ends[ends <= schema.BLOCK][-1])
 
 
 def _is_still(connection: Connection, key: Key, taken: Sequence[Segment]) -> bool:
@@ -333,6 +296,10 @@ def _is_still(connection: Connection, key: Key, taken: Sequence[Segment]) -> boo
     if connection.execute(there.with_for_update(read=True, key_share=True)).first() is None:
         # The run is being removed.
         return False
+    return _is_same(connection, key, taken)
+
+
+def _is_same(connection: Connection, key: Key, taken: Sequence[Segment]) -> bool:
     now = _read(connection, select(segments).where(_these(key, taken)).with_for_update())
     return now == sorted(taken, key=lambda row: int(row["first_sequence"]))
 
@@ -362,3 +329,64 @@ def _leave(engine: Engine, key: Key, damaged: Sequence[Segment]) -> bool:
         left = and_(_these(key, damaged), segments.c.level == 0)
         connection.execute(update(segments).where(left).values(level=1))
         return True
+
+
+# Of one stretch with gaps. Each has rows of its own, which cost more than thinning so short ones gains.
+MAX_PARTS: Final = 16
+
+
+class Dropped(NamedTuple):
+    """How many snapshots were, and by how many bytes their segment became smaller."""
+
+    snapshots: int = 0
+    bytes: int = 0
+
+
+def undropped(engine: Engine, run_id: str) -> list[tuple[Key, int]]:
+    """Return the segments of the run from which nothing was dropped yet: process, first sequence number."""
+    s = segments.c
+    query = select(s.process_id, s.first_sequence).where(s.run_id == run_id, s.thinned.is_(False))
+    with engine.connect() as connection:
+        rows = connection.execute(query.order_by(s.process_id, s.first_sequence))
+        return [(Key(run_id, number), first) for number, first in rows]
+
+
+def drop(engine: Engine, key: Key, first_sequence: int, keep: Callable[[Block], Array]) -> Dropped:
+    """Drop the snapshots of a segment that ``keep`` does not choose with a mask, in one short transaction.
+
+    What takes time happens before it, and is given up when somebody has changed the segment meanwhile, or the run goes
+    on. One that is damaged stays as it is. A thinned segment counts as stored from its first to its last number: one
+    with gaps, where snapshots never came, becomes several without; one with very many gaps stays as it is.
+    """
+    this = and_(of(segments, key), segments.c.first_sequence == first_sequence)
+    with reading(engine) as connection:
+        taken = _read(connection, select(segments).where(this, segments.c.thinned.is_(False)))
+        if not taken:
+            return Dropped()
+        stored = _stored(connection, key, taken)
+        there = stored.series() or set()
+        block = stored.read(sorted(there | set(COLUMNS)))
+    sequence, rows = block.numbers(SEQUENCE).values, np.arange(len(block))
+    edges = [0, *(np.flatnonzero(np.diff(sequence) != 1) + 1).tolist(), len(block)]
+    if block.damaged or len(block) != len(stored) or len(edges) > MAX_PARTS + 1:
+        return Dropped()
+    parts = []
+    for a, b in pairwise(edges):
+        kept = rows[a:b][
+            keep(Block({n: take(block.columns[n], rows[a:b]) for n in {*COLUMNS, *there}}))
+        ]
+        parts.append(_Part(key, kept, sequence[a:b], compacted=False))
+        parts[-1].add(block, sorted(there))
+    dropped = len(block) - sum(part.count for part in parts)
+    if not dropped and len(parts) > 1:
+        return Dropped()
+    plan = _plan(taken, there, parts, thinned=True)
+    over = select(runs.c.id).where(runs.c.id == key.run_id, runs.c.state != "running")
+    with writing(engine, durable=False) as connection:
+        if not _is_same(connection, key, taken) or connection.execute(over).first() is None:
+            return Dropped()
+        if not dropped:
+            connection.execute(update(segments).where(this).values(thinned=True))
+            return Dropped()
+        _replace(connection, key, plan)
+    return Dropped(dropped, taken[0]["bytes"] - sum(row["bytes"] for row in plan.segments))

@@ -1,7 +1,7 @@
 """Sealing: the waiting batches of a process become one chunk a series, put in place in one short transaction.
 
 Happens after the acknowledgement and changes nothing that anyone can read. Where snapshots keep coming, a segment is
-the rest of a block (chunk_codec.py), because each costs a row a series; or less, at least MIN_SNAPSHOTS, where they
+the rest of a block (schema.py), because each costs a row a series; or less, at least MIN_SNAPSHOTS, where they
 come in so many batches that reading those would take long. What is most of a block is made as compaction would make it,
 which then has nothing to do. A process that paused is sealed when it has enough to be worth rows of its own, and a
 small run stays in the inbox for good.
@@ -37,25 +37,8 @@ from sqlalchemy import (
     select,
 )
 
-from .. import details
-from ..engine import Many, writing
-from ..ingest.incoming_batch import NOT_THERE, Body, unpack
-from ..maintenance import corruption
-from ..runs.runs import STATES
-from ..schema import batches, chunks, runs, segments
-from . import chunk_codec
-from .chunk_codec import (
-    Array,
-    Chunk,
-    Column,
-    CorruptChunk,
-    Numbers,
-    integer_chunk,
-    integer_payload,
-    texts,
-)
-from .chunk_codec import numbers as column_of
-from .column_reader import (
+from .. import details, schema
+from ..columns import (
     GENERATION,
     KIND,
     LABEL,
@@ -63,14 +46,20 @@ from .column_reader import (
     PHASE,
     SEQUENCE,
     TIME,
-    Key,
-    chunk_row,
-    chunk_size,
-    mine,
-    reading,
-    series_ids,
+    Array,
+    Column,
+    CorruptChunk,
+    Numbers,
+    texts,
 )
-from .summary_tree import Cut, checked, pack_column
+from ..columns import numbers as column_of
+from ..engine import Many, reading, writing
+from ..ingest.incoming_batch import NOT_THERE, Body, unpack
+from ..maintenance import corruption
+from ..schema import STATES, Key, batches, chunks, mine, runs, segments
+from .chunk_codec import Chunk, integer_chunk, integer_payload
+from .column_reader import chunk_row, chunk_size, series_ids
+from .summaries import Cut, checked, pack_column
 
 # Of a run with thousands of series, the table of all of them would be larger than everything else.
 SERIES_AT_ONCE: Final = 128
@@ -271,11 +260,16 @@ MOST_HEADS: Final = max(MIN_SNAPSHOTS, ENOUGH_BATCHES)
 log = logging.getLogger("leakline")
 
 
+def append(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Add batches, as rows of their table, to those that wait."""
+    _INSERT_BATCHES(connection, rows)
+
+
 def enough(snapshots: int, batches: int) -> bool:
     """Whether so many, in so many batches, make a segment while more keep coming."""
     many = snapshots >= MIN_SNAPSHOTS and batches >= ENOUGH_BATCHES
     # So many reach the end of a block, wherever they begin.
-    return many or snapshots >= chunk_codec.BLOCK
+    return many or snapshots >= schema.BLOCK
 
 
 def due(engine: Engine, now: float, since: float | None = None) -> list[Key]:
@@ -289,7 +283,7 @@ def due(engine: Engine, now: float, since: float | None = None) -> list[Key]:
     query = (
         select(batches.c.run_id, batches.c.process_id)
         .group_by(batches.c.run_id, batches.c.process_id)
-        .having(or_(total >= chunk_codec.BLOCK, many, idle & (total >= MIN_SNAPSHOTS_IDLE)))
+        .having(or_(total >= schema.BLOCK, many, idle & (total >= MIN_SNAPSHOTS_IDLE)))
     )
     if since is not None:
         # All states there are: by the index of states and times.
@@ -326,7 +320,7 @@ class Sealed(NamedTuple):
     more: bool = False
 
 
-def seal_one(engine: Engine, key: Key, now: float) -> Sealed:
+def seal(engine: Engine, key: Key, now: float) -> Sealed:
     """Seal one segment of this process; none when too few wait that can be read.
 
     Read and packed while everything else goes on, then put in place in one short transaction, which gives up when
@@ -376,7 +370,7 @@ def _choose(heads: Sequence[Row[Any]], now: float) -> list[Row[Any]]:
     chosen: list[Row[Any]] = []
     total = 0
     for row in heads:
-        if chosen and row.first_sequence >= chunk_codec.edge(chosen[-1].first_sequence):
+        if chosen and row.first_sequence >= schema.edge(chosen[-1].first_sequence):
             # Where a block ends, however few it has: what came late would span all that lies between.
             return chosen
         chosen.append(row)
@@ -459,11 +453,11 @@ def _replace(connection: Connection, key: Key, plan: _Plan) -> None:
 
 def _is_block(first: int, last: int, count: int, batches: int) -> bool:
     """Most of a block, to its end; or all there is of one so far, of a process that paused."""
-    edge = chunk_codec.edge(first)
+    edge = schema.edge(first)
     if last + 1 == edge:
-        return count >= chunk_codec.BLOCK // 2
+        return count >= schema.BLOCK // 2
     # A process may count from 1.
-    return last < edge and first <= edge - chunk_codec.BLOCK + 1 and not enough(count, batches)
+    return last < edge and first <= edge - schema.BLOCK + 1 and not enough(count, batches)
 
 
 def _is_within(connection: Connection, key: Key, first: int, last: int) -> bool:
@@ -496,6 +490,7 @@ _WITHIN: Final = (
     )
     .limit(1)
 )
+_INSERT_BATCHES: Final = Many(insert(batches))
 _INSERT_CHUNKS: Final = Many(insert(chunks))
 _INSERT_SEGMENT: Final = insert(segments)
 _DELETE_BATCHES: Final = Many(

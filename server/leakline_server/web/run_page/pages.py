@@ -22,8 +22,7 @@ from ...store import details, findings, incident_groups, snapshot_rows
 from ...store.alerts import alert_rows, assertions, webhooks
 from ...store.runs import process_list, runs
 from ...store.runs.run_history import NoSuchRun
-from ...store.series import chart_points
-from ...store.series.chunk_codec import CorruptChunk
+from ...store.series import CorruptChunk, SeriesQuery, summarise
 from ..auth.permissions import READ
 from ..axis_zoom import Stretch, read_stretch, wanted
 from ..compare import ComparePage, axis_of, compare_page, compared_lines
@@ -177,11 +176,11 @@ def _axis(use: Services, run: Mapping[str, Any]) -> Axis:
     generations = Axis(run["unit"])
     if run["generations"]:
         return generations
-    counted = chart_points.SeriesQuery(("process.rss_bytes",), points=2)
-    if chart_points.read_series(use.engine, run["id"], counted)["items"]:
+    counted = SeriesQuery(("process.rss_bytes",), points=2)
+    if summarise(use.engine, [run["id"]], counted)["items"]:
         return generations
-    timed = chart_points.SeriesQuery(("process.rss_bytes",), axis="time", points=2)
-    items = chart_points.read_series(use.engine, run["id"], timed)["items"]
+    timed = SeriesQuery(("process.rss_bytes",), axis="time", points=2)
+    items = summarise(use.engine, [run["id"]], timed)["items"]
     if not any(len(item["x"]) > 1 for item in items):
         return generations
     # What was imported or uploaded later was heard of long after its end.
@@ -210,10 +209,8 @@ def _reader(
     def read(names: Sequence[str], phase: str | None, kind: str | None) -> list[Points]:
         found: dict[tuple[str, str | None], list[Points]] = {}
         for instance in instances:
-            query = chart_points.SeriesQuery(
-                tuple(names), phase, kind, instance, axis.unit, start, stop, most
-            )
-            for item in chart_points.read_series(use.engine, run["id"], query)["items"]:
+            query = SeriesQuery(tuple(names), phase, kind, instance, axis.unit, start, stop, most)
+            for item in summarise(use.engine, [run["id"]], query)["items"]:
                 line = points_of(item, [on_axis(x) for x in item["x"]])
                 found.setdefault((line.name, line.phase), []).append(line)
         return [join_attempts(attempts) for attempts in found.values()]

@@ -17,7 +17,7 @@ from ...limits import (
     MAX_RUNS_OVERLAID,
 )
 from ...store.runs import run_history
-from ...store.series import chart_points
+from ...store.series import Axis, SeriesQuery, summarise
 from .. import api_schemas
 from ..api_schemas import RunId
 from ..auth.permissions import READ
@@ -54,18 +54,21 @@ def get_series(
     phase: Text = None,
     kind: Text = None,
     process: Text = None,
-    x: chart_points.Axis = "generation",
+    x: Axis = "generation",
     start: From = None,
     stop: To = None,
     most: Most = 2_000,
 ) -> Response:
     """At most `points` points an item, each with first, last, min and max of what it stands for. `name` may repeat and
     may hold `*`; `phase=*` gives one item for each phase."""
-    query = chart_points.SeriesQuery(tuple(name), phase, kind, process, x, start, stop, most)
+    query = SeriesQuery(tuple(name), phase, kind, process, x, start, stop, most)
     try:
-        return json_response(chart_points.read_series(use.engine, run, query))
+        found = summarise(use.engine, [run], query)
     except run_history.NoSuchRun as error:
         raise run_not_found(run) from error
+    for each in (*found["items"], *found["damaged"]):
+        del each["run"]
+    return json_response({"unit": found.pop("units")[run], **found})
 
 
 @router.get(
@@ -80,14 +83,14 @@ def get_overlay(
     name: Names,
     phase: Text = None,
     kind: Text = None,
-    x: chart_points.Axis = "generation",
+    x: Axis = "generation",
     start: From = None,
     stop: To = None,
     most: Most = 2_000,
 ) -> Response:
     """As the series of one run; `run` may repeat, up to ten times, and every item says of which it is."""
-    query = chart_points.SeriesQuery(tuple(name), phase, kind, None, x, start, stop, most)
+    query = SeriesQuery(tuple(name), phase, kind, None, x, start, stop, most)
     try:
-        return json_response(chart_points.overlay(use.engine, tuple(dict.fromkeys(run)), query))
+        return json_response(summarise(use.engine, tuple(dict.fromkeys(run)), query))
     except run_history.NoSuchRun as error:
         raise run_not_found(str(error)) from error
