@@ -144,7 +144,8 @@ def _layers(axis: Axis, total: Mapping[str, Points]) -> list[Line]:
     """One line where there is one process; of several each lies on those before it."""
     if len(total) == 1:
         (points,) = total.values()
-        return [_phase_line(axis, points, Palette(), "total", _private(points))]
+        line = _phase_line(axis, points, Palette(), "total", _private(points))
+        return [replace(line, colour=1)]
     kind = None if axis.unit == "time" else "generation_end"
     return [
         replace(
