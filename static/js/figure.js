@@ -14,7 +14,7 @@ import { escapeHtml, faded, resolve } from "./paint.js";
  */
 export function figure(whole, theme, colour, view) {
   // Each group of lines has a forecast of its own.
-  const chart = { ...whole, cone: whole.cones?.[view.group] ?? whole.cone };
+  const chart = { ...whole, cone: view.group in (whole.cones ?? {}) ? whole.cones[view.group] : whole.cone };
   const chosen = (line) => view.lines?.get(line.name);
   // On a phone the legend would leave no room; what waits in it is in the table.
   const shown = (line) => (!line.group || line.group === view.group) && !(view.narrow && line.hidden && chosen(line) === undefined);
@@ -93,7 +93,7 @@ function traces(chart, line, scale, theme, colour, finest) {
   // The longest name makes the columns of the legend.
   if (line.draw === "bar") return [{ ...base, name: escapeHtml(nested(line.name)), type: "bar", marker: { color: tone } }];
   if (line.draw === "area") {
-    return [{ ...base, type: "scatter", mode: "lines", stackgroup: "whole", line: { color: tone, width: 1 }, fillcolor: faded(tone, 0.55) }];
+    return [{ ...base, type: "scatter", mode: "lines", stackgroup: "whole", stackgaps: "interpolate", line: { color: tone, width: 1 }, fillcolor: faded(tone, 0.55) }];
   }
   if (line.draw === "points") {
     return [{ ...base, type: "scatter", mode: "markers", marker: { color: colour("--ink"), size: 9, symbol: "line-ew-open", line: { width: 2, color: colour("--ink") } } }];

@@ -19,10 +19,12 @@ export function takeParts(html, root = document) {
   let previous = null;
   for (const section of incoming.querySelectorAll("[data-section]")) {
     const present = root.getElementById(section.id);
-    if (present ? names(present) !== names(section) : previous) {
+    const home = root.getElementById(section.parentElement.id);
+    if (present ? names(present) !== names(section) : home) {
       const drawn = document.importNode(section, true);
       if (present) present.replaceWith(drawn);
-      else previous.after(drawn);
+      else if (previous?.parentElement === home) previous.after(drawn);
+      else home.prepend(drawn);
       changed.push(`${section.id}.data`);
     }
     previous = root.getElementById(section.id) ?? previous;

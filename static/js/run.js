@@ -28,7 +28,7 @@ const secondsQuiet = () => Math.floor((serverAt + performance.now() - Date.parse
 // Of a run that does not speak before its charts are drawn.
 if (quiet(run)) showState();
 
-const { charts, reader } = await chartsInView(page.dataset.lines, ["process"], { zoomed: (range) => pause(Boolean(range)) });
+const { charts, reader } = await chartsInView(page.dataset.lines, ["process", "tab"], { zoomed: (range) => pause(Boolean(range)) });
 const fragments = new Paced(refresh);
 paused = charts.range !== null;
 const stream = new LiveStream(liveAddress(), page.dataset.live.replace(/\/live$/, ""), {
@@ -63,10 +63,10 @@ function liveAddress() {
   return address;
 }
 
-/** A link to another process keeps the view of the charts. */
+/** A link to another process or tab keeps the view of the charts. */
 function choose(event) {
-  const process = event.target.closest('[data-part="processes"] a');
-  if (process) process.href = writeView(process.href, charts.view());
+  const link = event.target.closest('[data-part="processes"] a, [data-part="tabs"] a');
+  if (link) link.href = writeView(link.href, charts.view());
 }
 
 function pause(wanted) {

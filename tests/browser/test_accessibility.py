@@ -136,7 +136,7 @@ def test_the_skip_link_leads_past_the_bar(open_page: Open) -> None:
 
 
 def test_the_pages_can_be_read_without_scripts(two_runs: None, open_page: Open) -> None:
-    page = open_page("/runs/pair-leak", java_script_enabled=False)
+    page = open_page("/runs/pair-leak?tab=phases", java_script_enabled=False)
     expect(page.locator("#verdict-sentence")).to_contain_text("evaluate_population")
     expect(page.locator("#phases table")).to_contain_text("train_population")
     page.locator("#trend summary").click()
@@ -164,22 +164,26 @@ def test_the_system_theme_is_followed(two_runs: None, open_page: Open) -> None:
 
 
 @pytest.mark.long
-def test_the_keyboard_reaches_the_shortcuts_and_the_tiles(two_runs: None, open_page: Open) -> None:
+def test_the_keyboard_reaches_the_shortcuts_and_the_tabs(two_runs: None, open_page: Open) -> None:
     page = open_page("/runs/pair-leak")
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
-    labels = page.locator(".tile .label").all_inner_texts()
-    assert labels == ["WHERE", "WHAT", "HOW MUCH", "WHEN", "FORECAST"]
-    # HOW MUCH leads to the phase accounts once there is a finding, and to the trend before.
-    places = ("#phases", "#types", "#(phases|trend)", "#trend", "#trend")
-    for tile, evidence in zip(page.locator(".tile").all(), places, strict=True):
-        tile.focus()
+    tabs = page.locator("#tabs nav a")
+    titles = tabs.all_inner_texts()
+    assert titles[0] == "Objects" and titles[-1] == "Run info"
+    sections = {"Objects": "types", "Phases and time": "phases", "Run info": "environment"}
+    for title, section in sections.items():
+        tabs.get_by_text(title).focus()
         page.keyboard.press("Enter")
-        expect(page).to_have_url(re.compile(f"{evidence}$"))
-        expect(page.locator(f"#{page.url.rpartition('#')[2]}")).to_be_visible()
+        expect(page.locator("#tabs [aria-current]")).to_have_text(title)
+        expect(page.locator(f"#{section}")).to_be_visible()
+    page.go_back()
+    expect(page.locator("#tabs [aria-current]")).to_have_text("Phases and time")
+    expect(page.locator("#phases")).to_be_visible()
+    expect(page.locator("#environment")).to_have_count(0)
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ from leakline_server.text_cleaning import without_control
 pytestmark = pytest.mark.long
 
 NOW = 1_760_000_000.0
-HTML = ("/runs/{0}", "/runs/{0}/report.html")
+HTML = ("/runs/{0}?tab=all", "/runs/{0}/report.html")
 MARKDOWN = ("/runs/{0}/report.md",)
 TEXT = ("/runs/{0}/report.txt",)
 # Two runs side by side are rendered by the same macros, so every sixth is tried.
@@ -199,7 +199,7 @@ def test_in_every_field_of_a_run_it_is_text(told: str, number: int) -> None:
         page = Browser()
         page.feed(text_of(told + path.format(run)))
         assert page.alive == [], path
-        if path == "/runs/{0}":
+        if path == HTML[0]:
             text = without_blanks("".join(page.said))
             assert text.count(kept(label)) >= ONCE_AT_LEAST
     for path in MARKDOWN + MARKDOWN_OF_TWO * also:
@@ -245,12 +245,17 @@ def must_be_text(page: Page) -> None:
 Open = Callable[..., Page]
 # Which of the labels each page says at least so often.
 EVERYWHERE = {
-    "/runs/all": (LABELS, 3),
+    "/runs/all?tab=all": (LABELS, 3),
     "/compare": (LABELS, 1),
     "/settings": (LABELS[:16], 1),
     "/alerts": (tuple(label for label in LABELS if label.isprintable()), 1),
 }
-LEAKS = ("/runs/leak", "/compare?before=leak&after=all", "/overlay?run=leak&run=all", "/incidents")
+LEAKS = (
+    "/runs/leak?tab=all",
+    "/compare?before=leak&after=all",
+    "/overlay?run=leak&run=all",
+    "/incidents",
+)
 # What a page says, folded or not, without the numbers that its charts are drawn from.
 SAID = """() => {
   const copy = document.querySelector("main").cloneNode(true);

@@ -178,7 +178,7 @@ def test_what_changes_while_a_program_in_node_trains_reaches_the_verdict_and_the
     assert any(
         line.startswith("In a part of this run TensorFlow.js") for line in finding["evidence"]
     )
-    page = text_of(f"{server}/runs/changes")
+    page = text_of(f"{server}/runs/changes?tab=all")
     assert "13 steps above 200 tensors since a band was last reported" in page
 
 
@@ -192,7 +192,7 @@ def test_a_page_of_an_allowed_origin_reports_and_the_leak_is_confirmed(
     verdict = verdict_of(allowing, "leaks")
     assert verdict["status"] == "confirmed"
     assert verdict["summary"].startswith("train keeps 158 Tensor per generation: 6.03 MiB")
-    told = text_of(f"{allowing}/runs/leaks")
+    told = text_of(f"{allowing}/runs/leaks?tab=all")
     # Nobody reads the memory of its process: the trend is that of its tensors.
     assert "Nothing was measured yet" not in told
     assert "tfjs.bytes" in told

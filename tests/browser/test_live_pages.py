@@ -56,7 +56,7 @@ def test_a_new_point_and_a_new_verdict_appear_without_a_reload(
     expect(page.locator("#verdict-sentence")).to_contain_text(
         "TradingEnvironment", timeout=PATIENCE_MS
     )
-    expect(page.locator(".tile").first).to_contain_text("evaluate_population")
+    expect(page.locator("#findings")).to_contain_text("evaluate_population")
     assert never_reloaded(page)
 
 
@@ -66,8 +66,8 @@ def test_a_section_that_the_first_paint_had_not_is_added(train: Train, open_page
     expect(page.locator("#large-objects")).to_have_count(0)
     training.run_generations(3)
     expect(page.locator("#large-objects")).to_be_visible(timeout=PATIENCE_MS)
-    page.locator("#chart-phases").scroll_into_view_if_needed()
-    expect(page.locator("#chart-phases svg").first).to_be_attached(timeout=PATIENCE_MS)
+    page.locator("#chart-types").scroll_into_view_if_needed()
+    expect(page.locator("#chart-types svg").first).to_be_attached(timeout=PATIENCE_MS)
 
 
 @pytest.mark.long
@@ -113,7 +113,7 @@ def test_a_run_that_ends_while_the_page_is_zoomed_is_shown_as_it_ended(
 @pytest.mark.long
 def test_a_zoom_moves_every_chart(train: Train, open_page: Open) -> None:
     train("linked", 8)
-    page = open_page("/runs/linked")
+    page = open_page("/runs/linked?tab=phases")
     wait_for_points(page, 8)
     drag(page, "trend")
     page.locator("#chart-phases").scroll_into_view_if_needed()

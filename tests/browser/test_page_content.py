@@ -57,9 +57,9 @@ def chart(page: Page, name: str) -> dict[str, Any]:
 
 @pytest.mark.long
 def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_page: Open) -> None:
-    address = f"{world.address}/runs/live/fragments"
+    address = f"{world.address}/runs/live/fragments?tab=all"
     eventually(lambda: '"alert"' in text_of(address))
-    page = open_page("/runs/live", address=world.address)
+    page = open_page("/runs/live?tab=all", address=world.address)
     page.locator("details").evaluate_all("all => all.forEach((each) => { each.open = true; })")
     for section, words in ON_THE_PAGE_OF_A_RUN.items():
         for word in words:
@@ -81,18 +81,19 @@ def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_
 def test_the_trend_has_its_plan_its_forecast_and_what_happened(
     world: World, open_page: Open
 ) -> None:
-    page = open_page("/runs/live", address=world.address)
+    page = open_page("/runs/live?tab=phases", address=world.address)
     trend = chart(page, "trend")
     plans = [band for band in trend["bands"] if band["label"] == "plan"]
     assert [band["high"] for band in plans] == [40 * GIB, 45 * GIB]
-    assert [band["label"] for band in trend["bands"] if band["high"] is None] == ["leak starts"]
+    starts = [band["group"] for band in trend["bands"] if band["label"] == "leak starts"]
+    assert starts == ["total", "rss", "private"]
     happened = {mark["kind"] for mark in trend["marks"]}
     assert {"alert", "incident", "fix", "note", "mark", "cleanup"} <= happened
     alert = next(mark for mark in trend["marks"] if mark["kind"] == "alert")
     assert alert["text"].startswith("Much memory fired: process.rss_bytes is ")
     assert trend["cone"]["x"][0] == world.live.generation - 1
-    # The plan speaks of RSS, so that is what is seen first.
-    expect(page.get_by_role("button", name="RSS")).to_have_attribute("aria-pressed", "true")
+    # The sum of all processes is what is seen first.
+    expect(page.get_by_role("button", name="Total")).to_have_attribute("aria-pressed", "true")
     levels = [level["label"] for level in chart(page, "phases")["levels"]]
     assert levels == ["budget", "a leak from here on"]
 
@@ -168,12 +169,12 @@ def test_a_run_that_has_just_begun_says_what_it_waits_for(
 ) -> None:
     begun = {"id": "just-begun", "project": "erl-trading", "name": "just-begun", "unit": "epoch"}
     post(f"{server}/api/v1/runs", {**begun, "started_at": time.time()})
-    page = open_page("/runs/just-begun")
+    page = open_page("/runs/just-begun?tab=phases")
     expect(page.locator("#verdict-sentence")).to_have_text("Nothing to say yet: no epoch has ended")
     expect(page.locator(".verdict")).to_contain_text(
         "A verdict needs 5 whole epochs: 5 more to go."
     )
-    expect(page.locator("#phases")).to_contain_text("Memory by phase needs two whole epochs.")
+    expect(page.locator("#phases")).to_contain_text("Growth by phase needs two whole epochs.")
 
     train("young", 3)
     eventually(lambda: request_json(server, "GET", "/runs/young/verdict")["generations"] == 3)
@@ -218,7 +219,7 @@ def test_a_program_without_generations_is_told_of_in_minutes(server: str, open_p
     page = open_page("/runs/by-minutes")
     expect(page.locator("#verdict-sentence")).to_contain_text("1.00 MiB per minute")
     expect(page.locator(".facts").first).to_contain_text("1 h 30 min")
-    for part in (".verdict", ".tiles", "#trend", "#findings"):
+    for part in (".verdict", ".figures", "#trend", "#findings"):
         expect(page.locator(part).first).not_to_contain_text("generation")
     expect(page.locator("#findings")).to_contain_text("spread over the whole program")
     trend = chart(page, "trend")
@@ -276,10 +277,10 @@ def chart_of(page: Page) -> str:
 def test_the_page_marks_the_rank_that_leaks_and_tells_the_growth_of_both(
     server: str, ranks: str, open_page: Open
 ) -> None:
-    page = open_page(f"/runs/{ranks}")
+    page = open_page(f"/runs/{ranks}?tab=info")
     expect(page.locator("#processes a[href='#findings']")).to_have_count(1, timeout=60_000)
     # The lines are those of the rank that leaks, with where it began.
-    expect(page.locator(".filters [aria-current=true]")).to_have_text("rank 1 main")
+    expect(page.locator('[data-part="processes"] [aria-current]')).to_have_text("rank 1 main")
     assert "leak starts" in chart_of(page)
     expect(page.locator("#trend .note")).to_contain_text("of rank 1 main, which is shown")
     healthy, leaking = rows(page)
@@ -307,16 +308,17 @@ def test_the_page_marks_the_rank_that_leaks_and_tells_the_growth_of_both(
 def test_the_rank_that_does_not_leak_is_shown_without_the_leak_of_the_other(
     ranks: str, open_page: Open
 ) -> None:
-    page = open_page(f"/runs/{ranks}?process=rank 0 main")
+    page = open_page(f"/runs/{ranks}?process=rank 0 main&tab=info")
     expect(page.locator("#processes a[href='#findings']")).to_have_count(1, timeout=60_000)
-    expect(page.locator(".filters [aria-current=true]")).to_have_text("rank 0 main")
-    assert "leak starts" not in chart_of(page)
-    assert '"cone":null' in chart_of(page).replace(" ", "")
+    expect(page.locator('[data-part="processes"] [aria-current]')).to_have_text("rank 0 main")
+    trend = chart(page, "trend")
+    assert {band["group"] for band in trend["bands"] if band["label"] == "leak starts"} == {"total"}
+    assert trend["cone"] and trend["cones"]["private"] is None
 
 
 @pytest.mark.long
 def test_on_a_phone_the_growth_of_each_rank_is_within_reach(ranks: str, open_page: Open) -> None:
-    page = open_page(f"/runs/{ranks}", width=390)
+    page = open_page(f"/runs/{ranks}?tab=info", width=390)
     page.locator("#processes").scroll_into_view_if_needed()
     for row in page.locator("#processes tbody tr").all():
         expect(row.locator("td").nth(2)).to_be_in_viewport(ratio=1)

@@ -76,7 +76,7 @@ def test_a_silent_run_says_since_when_and_is_live_again_when_it_speaks(
     train: Train, open_page: Open
 ) -> None:
     training = train("falls-silent", 3)
-    page = open_page("/runs/falls-silent")
+    page = open_page("/runs/falls-silent?tab=events")
     mark(page, "live")
     expect(page.locator("#end")).to_have_count(0)
     ends(training, "silent")
@@ -92,7 +92,7 @@ def test_a_silent_run_says_since_when_and_is_live_again_when_it_speaks(
 @pytest.mark.long
 def test_a_paused_page_tells_that_its_run_was_killed(train: Train, open_page: Open) -> None:
     training = train("killed-while-paused", 4)
-    page = open_page("/runs/killed-while-paused")
+    page = open_page("/runs/killed-while-paused?tab=events")
     mark(page, "live")
     wait_for_points(page, 4)
     drag(page, "trend")
@@ -184,7 +184,7 @@ def test_a_killed_run_shows_its_last_reading_and_its_last_line(
         "the very last line",
     )
     ends(training, "killed", MEMORY)
-    page = open_page("/runs/last-words", width=390)
+    page = open_page("/runs/last-words?tab=events", width=390)
     expect(page.locator(".facts .state")).to_have_text("killed for memory")
     expect(page.locator("#end")).to_contain_text("191.20 GiB of its limit of 192.00 GiB")
     page.locator("#lines").scroll_into_view_if_needed()

@@ -157,7 +157,7 @@ TILES = {"GROWTH", "AFTER n", "PEAK", "TIME"}
 @pytest.mark.parametrize(
     ("document", "rooms", "template", "tiles"),
     [
-        ("run-page.md", RUN_PAGE, "_run.html", set()),
+        ("run-page.md", RUN_PAGE, "_run.html", {"Cause", "Causes"}),
         ("fixes.md", COMPARISON, "compare.html", TILES),
     ],
 )

@@ -392,7 +392,7 @@ def long_run(shared_api: TestClient, make_run: Any) -> TestClient:
 
 
 def lines_of(api: TestClient, x: str) -> dict[str, Any]:
-    answer = api.get(f"/runs/r1/lines?x={x}")
+    answer = api.get(f"/runs/r1/lines?x={x}&tab=phases")
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()["lines"]
     return found
@@ -400,7 +400,7 @@ def lines_of(api: TestClient, x: str) -> dict[str, Any]:
 
 def ends(lines: dict[str, Any]) -> dict[str, Any]:
     named: list[Any] = [each for each in lines["trend"] if each["name"] == "generation end"]
-    (found,) = [each for each in named if each["group"] != "rss"]
+    (found,) = [each for each in named if each["group"] == "total"]
     return dict(found)
 
 

@@ -78,7 +78,7 @@ def test_the_page_lists_each_band_with_its_deviations_and_each_budget(
 ) -> None:
     send_plan()
     eventually(lambda: verdict_of(api).get("generations") == 12)
-    page = api.get("/runs/r1").text
+    page = api.get("/runs/r1?tab=all").text
     # It is drawn behind the trend, too.
     (chart,) = re.findall(r'data-chart[^>]*>(\{"id":"trend".*?)</script>', page)
     assert '"label":"plan"' in chart
@@ -107,7 +107,7 @@ def test_many_deviations_are_counted_and_not_all_listed(
 ) -> None:
     send_plan(30, [("band", RSS, {"first": 0, "last": None, "low_bytes": None, "high_bytes": 5})])
     eventually(lambda: verdict_of(api).get("generations") == 30)
-    rows = rows_of(api.get("/runs/r1").text)
+    rows = rows_of(api.get("/runs/r1?tab=all").text)
     assert len(rows) == 13
     assert rows[-1][0] == "– 20 more"
 
@@ -125,12 +125,12 @@ def test_the_whole_time_of_the_run_is_told_until_it_has_ended(
     assert duration["seconds"]["estimate"] == pytest.approx(45 * 3600)
     assert 40 * 3600 <= duration["seconds"]["low"] <= duration["seconds"]["high"] <= 50 * 3600
     assert duration["sentence"].startswith("All 25 generations take about 45 h 0 min (")
-    assert duration["sentence"] in api.get("/runs/r1").text
+    assert duration["sentence"] in api.get("/runs/r1?tab=all").text
     assert duration["sentence"] in api.get("/runs/r1/report.md").text
     finished = api.patch("/api/v1/runs/r1", json={"state": "finished"})
     assert finished.status_code == 200
     eventually(lambda: verdict_of(api)["duration"] is None)
-    assert "generations take about" not in api.get("/runs/r1").text
+    assert "generations take about" not in api.get("/runs/r1?tab=all").text
 
 
 def test_a_verdict_from_before_plans_were_checked_has_no_such_section() -> None:
@@ -153,7 +153,7 @@ def test_the_page_tells_how_forecasts_turned_out_by_how_far_ahead_they_looked(
     assert answer["forecast_score"]["forecasts"] >= 3
     leads = answer["forecast_score"]["by_lead"]
     assert [(lead["lead_from"], lead["lead_to"]) for lead in leads] == [(2, 3), (4, 7), (8, 15)]
-    page = api.get("/runs/r1").text
+    page = api.get("/runs/r1?tab=all").text
     assert answer["forecast_score"]["sentence"] in page
     (section,) = re.findall(r'<section class="panel" id="forecasts".*?</section>', page, re.DOTALL)
     for lead in leads:
@@ -169,7 +169,7 @@ def test_a_run_of_which_nothing_was_foretold_has_no_such_part(
 ) -> None:
     make_run(id="r1", leak_bytes=0).begin(api, 3 * 24)
     eventually(lambda: verdict_of(api).get("generations") == 24)
-    assert 'id="forecasts"' not in api.get("/runs/r1").text
+    assert 'id="forecasts"' not in api.get("/runs/r1?tab=all").text
     assert past_forecasts(None, "generation") is None
     older = {"forecasts": 1, "median_error": 0.1, "within": 1, "past": [], "sentence": "One."}
     assert past_forecasts(older, "generation") is None
@@ -248,7 +248,7 @@ def test_one_click_holds_for_every_later_run_until_it_is_taken_back(
     learned: TestClient, make_run: Any, eventually: Any
 ) -> None:
     def page(run: str) -> str:
-        return learned.get(f"/runs/{run}").text
+        return learned.get(f"/runs/{run}?tab=all").text
 
     def click(run: str, label: str) -> None:
         action, fields = Forms(page(run)).found[label]
@@ -397,7 +397,7 @@ def test_past_five_the_rest_is_folded_and_what_changed_comes_first(
         for n in range(1, 9)
     }
     run = make_run(leak_bytes=0, extra=counts).begin(api, LEARNED)
-    page = api.get("/runs/r1").text
+    page = api.get("/runs/r1?tab=all").text
     assert "<summary>3 more</summary>" in page
     assert {f"Expect {n} app.Class{n}" for n in range(1, 9)} <= Forms(page).found.keys()
     for n in (3, 7):
@@ -455,7 +455,7 @@ def test_the_page_of_a_run_tells_promise_by_promise(
     send()
     eventually(lambda: verdict_of(api).get("assertions"))
     described(api, "runs/r1/verdict", Verdict)
-    rows = promises_of(api.get("/runs/r1").text)
+    rows = promises_of(api.get("/runs/r1?tab=all").text)
     state, measured, sentence = rows["growth per generation"]
     assert (state, measured) == ("broken", "10.00 MiB")
     assert "10 times the 1.00 MiB promised" in sentence
@@ -477,7 +477,7 @@ def test_the_page_of_a_run_tells_promise_by_promise(
     api.patch("/api/v1/runs/r1", json={"state": "failed"})
     ended = "The run ended after 12 generations; 25 were promised."
     eventually(lambda: ended in {check["sentence"] for check in verdict_of(api)["assertions"]})
-    rows = promises_of(api.get("/runs/r1").text)
+    rows = promises_of(api.get("/runs/r1?tab=all").text)
     assert rows["generations to complete"][0] == "broken"
     assert "so far" not in rows["peak memory"][2].lower()
 
@@ -499,7 +499,7 @@ def test_a_promise_that_is_none_is_shown_and_breaks_no_page(
     promised = {"grows <b>": 5, "peak_bytes": "a lot", "generations": None}
     send(promised=promised | {"process.rss_bytes": 2**40, "generation.kept_bytes": 1})
     eventually(lambda: verdict_of(api).get("assertions"))
-    page = api.get("/runs/r1").text
+    page = api.get("/runs/r1?tab=all").text
     assert "No promise of this name is known." in page
     rows = promises_of(page)
     assert rows["grows &lt;b&gt;"][0] == "undecided"
@@ -543,7 +543,7 @@ def test_fixes_declared_at_the_start_are_told_against_the_baseline_at_their_mark
     eventually(lambda: verdict_of(api, "r2").get("effects"))
     (own,) = verdict_of(api, "r2")["effects"]
     assert own["outcome"] == "undecided" and "a comparison with a run without it" in own["sentence"]
-    page = api.get("/runs/r2").text
+    page = api.get("/runs/r2?tab=all").text
     (section,) = re.findall(r'<section class="panel" id="effects".*?</section>', page, re.DOTALL)
     assert "no effect" in section and "/compare?before=r1&amp;after=r2" in section
     # At its mark on the trend, which is drawn before.
@@ -568,7 +568,7 @@ def test_the_page_lists_four_questions_with_their_evidence(
 ) -> None:
     begin_with(api, make_run(), 12, [("cleanup", "agent<b>", FREED_NOTHING)])
     eventually(lambda: verdict_of(api)["generations"] == 12)
-    page = api.get("/runs/r1").text
+    page = api.get("/runs/r1?tab=all").text
     found = listed(page)
     assert [(shape, word) for shape, word, _ in found.values()] == [
         ("absent", "not measured"), ("confirmed", "failed"), ("learning", "not yet"), ("confirmed", "failed"),
@@ -579,9 +579,10 @@ def test_the_page_lists_four_questions_with_their_evidence(
     )
     assert "12 generations complete, held against the 25" in planned[2]
     assert "agent&lt;b&gt; ran once and freed nothing." in cleanups[2]
-    # After what was found, and named in the contents.
-    assert page.index('id="findings"') < page.index('id="checklist"') < page.index('id="phases"')
-    assert 'href="#checklist"' in page
+    # After what was found, in the tab of events.
+    assert (
+        page.index('id="findings"') < page.index('id="tab-events"') < page.index('id="checklist"')
+    )
 
 
 def test_a_healthy_run_shows_four_ticks_on_its_page(
@@ -596,7 +597,7 @@ def test_a_healthy_run_shows_four_ticks_on_its_page(
     ]
     begin_with(api, make_run(leak_bytes=0, extra=device), 20, events, without="expect")
     eventually(lambda: verdict_of(api)["generations"] == 20)
-    found = listed(api.get("/runs/r1").text)
+    found = listed(api.get("/runs/r1?tab=all").text)
     assert [(shape, word) for shape, word, _ in found.values()] == [("ok", "done")] * 4, found
     evidence = [said for _, _, said in found.values()]
     assert "the most on one device was 2.00 GiB" in evidence[0]

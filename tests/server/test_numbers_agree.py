@@ -179,16 +179,12 @@ def renderings(
     examined = ExaminedRun(run, "p", run, verdict, 1e9)
     facts = incident_facts(CONFIRMED, "i1", finding, examined)
     slack = FORMATS["slack"](Message(CONFIRMED, 1e9, facts, "http://localhost")).decode()
-    tiles = part(page, 'class="tiles"', 'class="contents"')
-    what, how_much = (
-        plain(part(tiles, f'<div class="label">{label}</div>', "</a>"))
-        for label in ("WHAT", "HOW MUCH")
-    )
+    growth = plain(part(page, "<dt>GROWTH</dt>", "</dd>"))
     recording = Recording(case.header, case.history, tuple(b.process for b in case.batches), (), {})
     return {
         "list": plain(part(listed, f'href="/runs/{run}"', "</tr>")),
         "sentence of the page": plain(part(page, 'id="verdict-sentence"', "</h2>")),
-        "tile WHAT": what, "tile HOW MUCH": how_much,
+        "growth of the verdict": growth,
         "finding of the page": plain(part(page, '<article class="finding"', "</article>")),
         "Markdown": markdown.partition("### 2.")[0].replace("`", "").replace("\\", ""),
         "leakline verdict": call("verdict", run).partition("\n2. ")[0],
@@ -199,7 +195,7 @@ def renderings(
 
 
 # Where nothing but the finding is told, so that no other size may stand there.
-_ALONE = ("list", "sentence of the page", "tile HOW MUCH")
+_ALONE = ("list", "sentence of the page", "growth of the verdict")
 
 
 @pytest.mark.long
@@ -245,14 +241,9 @@ def test_each_place_tells_the_same_numbers_of_a_finding(
             counts = [
                 abs(found - (count or 0)) <= off for found, off in counts_in(text, name, unit)
             ]
-            is_right = all(sizes) if where in _ALONE else any(sizes) or where == "tile WHAT"
-            needs_count = count is not None and where != "tile HOW MUCH"
-            if (
-                not (sizes or where == "tile WHAT")
-                or not is_right
-                or not all(counts)
-                or (needs_count and not counts)
-            ):
+            is_right = all(sizes) if where in _ALONE else any(sizes)
+            needs_count = count is not None and where != "growth of the verdict"
+            if not sizes or not is_right or not all(counts) or (needs_count and not counts):
                 differing.append(
                     f"{case.header.id}, {where}: {rate / MIB:.4f} MiB, {count}: {text[:600]}"
                 )

@@ -218,11 +218,11 @@ def test_a_cursor_from_nowhere_leads_back_to_the_list(api: TestClient) -> None:
 
 def test_a_run_without_snapshots_shows_no_numbers(api: TestClient, make_run: Any) -> None:
     make_run().create(api)
-    text = page_of(api, "/runs/r1")
+    text = page_of(api, "/runs/r1?tab=all")
     assert "Not known yet" in text and "0.00 GiB" not in text and "nan" not in text.lower()
     # What has ended is not being measured any more.
     assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
-    text = page_of(api, "/runs/r1")
+    text = page_of(api, "/runs/r1?tab=all")
     assert re.search(r"needs \d+ whole (generations|minutes)", text)
     assert "being measured" not in text and "Not known yet" not in text
 
@@ -232,7 +232,7 @@ def test_the_highest_peak_inside_a_phase_is_shown(api: TestClient, make_run: Any
         "process.phase_peak_bytes": lambda n: {0: 3 * 2**30, 1: 4 * 2**30}.get(n % 3)
     }
     make_run(extra=peaks).begin(api, 36)
-    text = page_of(api, "/runs/r1")
+    text = page_of(api, "/runs/r1?tab=all")
     assert "Highest inside a phase: 4.00 GiB in train (as seen by background readings" in text
 
 
@@ -247,7 +247,7 @@ def test_memory_of_other_threads_is_listed_after_the_phases(api: TestClient, mak
             "phase.leakline.bytes": at_ends(4096),
         }
     ).begin(api, 36)
-    text = page_of(api, "/runs/r1").replace("<wbr>", "")
+    text = page_of(api, "/runs/r1?tab=all").replace("<wbr>", "")
     phase_accounts = text[text.index('id="phases"') :]
     rows = re.findall(r"<code>([\w/]+)</code>", phase_accounts[: phase_accounts.index("</table>")])
     assert rows[-3:] == ["other_threads", "between", "leakline"]
@@ -279,7 +279,7 @@ def test_fragments_are_the_page_without_its_frame(
     make_run().begin(api, 36)
     # What has been found has sections of its own.
     eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"] == 12)
-    whole, fragments = page_of(api, "/runs/r1"), page_of(api, "/runs/r1/fragments")
+    whole, fragments = page_of(api, "/runs/r1?tab=all"), page_of(api, "/runs/r1/fragments?tab=all")
     parts = re.compile(r'data-part="([^"]+)"')
     assert "<html" not in fragments
     assert parts.findall(fragments) == parts.findall(whole)
@@ -307,9 +307,16 @@ def test_ranks_have_a_view_each_and_attempts_share_one(api: TestClient, make_run
     make_run(instance="p2", rank=1).send(api, 0, 9)
     make_run(instance="p3", attempt=2).send(api, 0, 9)
     text = page_of(api, "/runs/r1?process=rank+1+main")
-    assert text.count('class="tag" href="?process=rank') == 2
+    assert text.count('<a href="?process=rank') == 2
     chart = json.loads(re.search(r"data-chart>(.*?)</script>", text)[1])  # type: ignore[index]
-    assert {line["source"]["process"] for line in chart["lines"]} == {"p2"}
+    layers = [
+        (line["name"], line["source"]["process"])
+        for line in chart["lines"]
+        if line["group"] == "total"
+    ]
+    assert layers == [("rank 0 main", "p3"), ("rank 1 main", "p2")]
+    own = {line["source"]["process"] for line in chart["lines"] if line["group"] != "total"}
+    assert own == {"p2"}
 
 
 def test_a_run_without_generations_is_drawn_over_time(
@@ -326,7 +333,7 @@ def test_a_run_without_generations_is_drawn_over_time(
     assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
     # Examined or not: minutes are no generations.
     eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"])
-    chart = json.loads(re.search(r"data-chart>(.*?)</script>", page_of(api, "/runs/r1"))[1])  # type: ignore[index]
+    chart = json.loads(re.search(r"data-chart>(.*?)</script>", page_of(api, "/runs/r1?tab=all"))[1])  # type: ignore[index]
     assert chart["x_unit"] == "time" and len(chart["lines"][0]["x"]) == 9
 
 
@@ -399,7 +406,7 @@ def test_a_page_of_lists_loads_no_charts(scripted_api: TestClient) -> None:
 def test_memory_of_each_device_is_shown(api: TestClient, make_run: Any) -> None:
     told = json.loads((DATA / "gpu_two_h200.json").read_text(encoding="utf-8"))["expected"]
     make_run(extra={name: lambda _, value=told[name]: value for name in told}).begin(api, 12)
-    page = page_of(api, "/runs/r1")
+    page = page_of(api, "/runs/r1?tab=all")
     for device in (0, 1):
         for what in ("allocated", "reserved", "active", "outside torch", "this process, driver"):
             assert f"GPU {device} {what}" in DEVICE_LINE.findall(page)
@@ -468,7 +475,7 @@ def test_the_head_of_a_run_links_to_its_commit(api: TestClient, make_run: Any) -
     for name, told in (("r1", environment), ("r2", {"commit": COMMIT})):
         header = {**run.header, "id": name, "environment": told}
         assert api.post("/api/v1/runs", json=header).status_code == 201
-    linked, plain = api.get("/runs/r1").text, api.get("/runs/r2").text
+    linked, plain = api.get("/runs/r1?tab=all").text, api.get("/runs/r2?tab=all").text
     link = f'<a href="https://codeberg.org/erl/trading/commit/{COMMIT}" rel="noopener noreferrer">'
     assert link in linked
     assert "codeberg" not in plain and COMMIT[:10] in plain
@@ -487,7 +494,7 @@ def test_notes_are_listed_newest_first_with_their_links(api: TestClient, make_ru
     assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
     said = {"notes": [{"text": "checked by hand", "link": "http://wiki.example/x"}]}
     assert api.patch("/api/v1/runs/r1", json=said).status_code == 200
-    page = api.get("/runs/r1").text
+    page = api.get("/runs/r1?tab=all").text
     notes = page[page.index('id="notes"') :]
     notes = notes[: notes.index("</section>")]
     assert notes.index("checked by hand") < notes.index("later") < notes.index("see &lt;b&gt;this")

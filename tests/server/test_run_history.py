@@ -28,7 +28,7 @@ from leakline_server.store.engine import Engine
 from leakline_server.store.runs import run_history
 from leakline_server.web import derived_analysis
 from leakline_server.web.compare import _changes
-from leakline_server.web.run_page.verdict_view import forecast_text, status_of, tiles, verdict_view
+from leakline_server.web.run_page.verdict_view import facts, forecast_text, status_of, verdict_view
 
 GENERATIONS = 1_400
 SPIKE_AT, SPIKE = 3 * 777 + 1, 50 * 2**30
@@ -386,7 +386,7 @@ JSON: dict[str, Any] = to_json(VERDICT)
 
 def test_the_forecast_reads_the_same_everywhere() -> None:
     """On the page, in the list, in the terminal, in reports and in alerts."""
-    tile = tiles(JSON, "generation")[-1]
+    (tile,) = (each for each in facts(JSON, "generation") if each.label == "OOM")
     assert f"{tile.value} {tile.detail}".startswith(SAID)
     assert "limit 16.00 GiB (machine)" in tile.detail
     assert forecast_text(JSON["oom"], "generation") == SAID

@@ -237,7 +237,7 @@ def test_hostile_lines_are_text(api: TestClient, make_run: Any) -> None:
     event = {"sequence": 0, "time": run.started, "kind": "log", "name": "log"}
     body["events"].append(event | {"data": {"lines": list(HOSTILE)}})
     assert api.post("/api/v1/runs/r1/batches", json=body).status_code == 200
-    page = api.get("/runs/r1").text
+    page = api.get("/runs/r1?tab=all").text
     section = page[page.index('id="lines"') :]
     section = section[: section.index("</section>")]
     assert "<img" not in section
@@ -254,7 +254,7 @@ def test_a_state_is_shown_with_its_reason(api: TestClient, make_run: Any) -> Non
     run.send(api, 1, 6)
     told = {"instance": "p1", "state": "failed", "reason": "ValueError", "ended_at": 1.77e9}
     assert api.patch("/api/v1/runs/r1", json=told).status_code == 200
-    page = api.get("/runs/r1").text
+    page = api.get("/runs/r1?tab=all").text
     assert '<span class="state" data-state="failed"><b>failed: ValueError</b></span>' in page
     assert 'id="end"' in page
     assert "Failed: ValueError. Last reading of rank 0: RSS 1.0" in page
@@ -395,7 +395,7 @@ def test_the_api_has_growth_of_each_process(api: Any, make_run: Any, eventually:
     # The curve of the list is of both, as the number beside it.
     (row,) = api.get("/api/v1/runs").json()["items"]
     assert row["sparkline"][-1] == row["rss_bytes"]
-    page = api.get("/runs/two").text
+    page = api.get("/runs/two?tab=info").text
     assert "+10.00 MiB" in page[page.index('id="processes-title"') :]
 
 
@@ -410,7 +410,7 @@ def test_a_verdict_of_before_tells_of_no_process(api: Any, make_run: Any) -> Non
         connection.execute(changed.values(verdict=msgspec.json.encode(older).decode()))
     (one,) = api.get("/api/v1/runs/old").json()["processes"]
     assert (one["growth_bytes_per_generation"], one["findings"]) == (None, [])
-    page = api.get("/runs/old").text
+    page = api.get("/runs/old?tab=info").text
     assert "unknown" in page[page.index('id="processes-title"') :]
 
 
@@ -586,7 +586,7 @@ def post(api: TestClient, eventually: Any, sent: Batch) -> None:
 
 def of_page(api: TestClient) -> dict[str, list[str]]:
     """type -> its cells, without marks."""
-    page = api.get("/runs/r1").text.replace("<wbr>", "")
+    page = api.get("/runs/r1?tab=all").text.replace("<wbr>", "")
     table = page[page.index('id="types"') :].partition("<tbody>")[2].partition("</tbody>")[0]
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in table.split("</tr>")]
     plain = [[re.sub(r"<[^>]+>", "", cell).strip() for cell in row] for row in rows if row]
@@ -663,7 +663,7 @@ def send(
 
 def table_of(api: TestClient, section: str) -> list[dict[str, str]]:
     """Rows of its table by the heads of the columns."""
-    page = api.get("/runs/r1").text.replace("<wbr>", "")
+    page = api.get("/runs/r1?tab=all").text.replace("<wbr>", "")
     table = page[page.index(f'id="{section}"') :].partition("<table>")[2].partition("</table>")[0]
     cells = [
         [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
@@ -755,6 +755,6 @@ def test_columns_without_anything_to_say_are_left_out(api: TestClient, eventuall
 @pytest.mark.parametrize(("at", "older"), [(4, True), (GENERATIONS - 1, False)])
 def test_an_older_census_is_dated(at: int, older: bool, api: TestClient, eventually: Any) -> None:
     send(api, eventually, {"tensors.bytes": lambda n: MIB}, census_at=at)
-    page = api.get("/runs/r1").text.replace("\u00a0", " ")
+    page = api.get("/runs/r1?tab=all").text.replace("\u00a0", " ")
     assert "other objects 3.00 MiB" in page
     assert (f"Other objects are those of the census at generation {at}." in page) is older

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from leakline.analysis.results import PhaseAccount, PhaseAccounts
@@ -19,6 +20,7 @@ from .chart_parts import (
     SYMBOLS,
     Axis,
     Chart,
+    Cone,
     Draw,
     Group,
     Level,
@@ -28,6 +30,7 @@ from .chart_parts import (
     Points,
     Source,
     Unit,
+    add_up,
     forecast,
     plan_bands,
     start_bands,
@@ -35,6 +38,8 @@ from .chart_parts import (
 
 _Value = TypeVar("_Value")
 
+# Kinds of memory besides private memory of which the total is made.
+_IN_TOTAL: Final = ("children",)
 # Above this many generations neighbouring bars are drawn as one: their mean.
 MAX_BARS: Final = 160
 
@@ -47,14 +52,18 @@ def trend_chart(
     verdict: Mapping[str, Any] | None,
     marks: Sequence[Mark] = (),
     named: tuple[Group, Sequence[Points]] | None = None,
+    total: Mapping[str, Points] = MappingProxyType({}),
+    whole: Mapping[str, Any] | None = None,
 ) -> Chart:
-    """Memory after each phase, one line per phase end; the last of the chart is the end of the generation.
+    """Memory of the run in layers that add up (``total``, by process), and that of one process after each phase, one
+    line per phase end; the last of the chart is the end of the generation.
 
-    ``named``: the memory outside the process's own in which the leading finding grows. It is shown first, because the
+    ``verdict`` is as far as it speaks of the process, ``whole`` of the run. ``named``: the memory outside the
+    process's own in which the leading finding grows. It is shown first where it is no part of the total, because the
     start of the growth is marked and must stand on a line that rises.
     """
     # Lines of a group are hidden until it is chosen: where there is nothing to choose, they have none.
-    names = ("private", "rss") if (private and rss) or named else (None, None)
+    names = ("private", "rss") if (private and rss) or named or total else (None, None)
     # The end of the generation first: what is drawn later lies on top, and the phases are what matters.
     lines = sorted(
         [
@@ -93,6 +102,27 @@ def trend_chart(
         own = (("private", title, private), ("rss", "RSS", rss))
         groups = (named[0], *(Group(each, word) for each, word, read in own if read))
         starts = tuple(replace(band, group=named[0].id) for band in starts)
+    cones: dict[str, Cone | None] = {} if of_rss is None else {"rss": of_rss}
+    if total:
+        lines += _layers(axis, total)
+        own_groups = groups or (Group("private", title) if private else Group("rss", "RSS"),)
+        first = Group("total", "Total")
+        groups = (first, *own_groups)
+        if named and named[0].id not in _IN_TOTAL:
+            groups = (own_groups[0], first, *own_groups[1:])
+        cones = {each.id: cone if each.id == "private" else of_rss for each in own_groups}
+        ends = add_up(tuple(total.values()))
+        cone, levels = forecast(whole, _last_point([ends]), axis, _first_x([ends]))
+        if whole != verdict or named:
+            starts = (
+                *(replace(band, group="total") for band in start_bands(whole, axis)),
+                *(
+                    replace(band, group=each.id)
+                    for each in own_groups
+                    for band in starts
+                    if band.group in (None, each.id)
+                ),
+            )
     return Chart(
         id="trend",
         unit="bytes",
@@ -104,15 +134,32 @@ def trend_chart(
         bands=(*starts, *bands),
         levels=levels,
         cone=cone,
-        cones={} if of_rss is None else {"rss": of_rss},
+        cones=cones,
         marks=tuple(marks),
         groups=groups,
     )
 
 
+def _layers(axis: Axis, total: Mapping[str, Points]) -> list[Line]:
+    """One line where there is one process; of several each lies on those before it."""
+    if len(total) == 1:
+        (points,) = total.values()
+        line = _phase_line(axis, points, Palette(), "total", _private(points))
+        return [replace(line, colour=1)]
+    kind = None if axis.unit == "time" else "generation_end"
+    return [
+        replace(
+            _named_line(points, name, 1 + place % COLOURS, kind, draw="area"),
+            group="total",
+            source=Source(_private(points), points.process, None, kind),
+        )
+        for place, (name, points) in enumerate(total.items())
+    ]
+
+
 def _private(points: Points) -> tuple[str, ...]:
     """The series that a line of private memory is the sum of."""
-    return JS_PRIVATE if points.name in JS_PRIVATE else PRIVATE
+    return PRIVATE if points.name in PRIVATE else (points.name,)
 
 
 def _phase_line(

@@ -127,7 +127,7 @@ class Chart:
     levels: tuple[Level, ...] = ()
     cone: Cone | None = None
     # By group, where the lines of one end elsewhere than those that ``cone`` goes on from.
-    cones: Mapping[str, Cone] = field(default_factory=dict)
+    cones: Mapping[str, Cone | None] = field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
     groups: tuple[Group, ...] = ()
     # Where two charts are read side by side and must share a scale.

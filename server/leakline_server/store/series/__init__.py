@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ..columns import Array, Column, CorruptChunk, Numbers, Texts, take
 from ..schema import BLOCK, Key
-from .chart_points import Axis, SeriesQuery, first_generations, matching, summarise
+from .chart_points import Axis, SeriesQuery, first_generations, has_series, matching, summarise
 from .column_reader import (
     Block,
     Stored,
@@ -30,6 +30,6 @@ from .sealing import due as due_to_seal
 __all__ = [
     "BLOCK", "MIN_SNAPSHOTS", "MIN_SNAPSHOTS_IDLE", "Array", "Axis", "Block", "Column", "CorruptChunk", "Key",
     "Numbers", "SeriesQuery", "Stored", "Texts", "append", "compact", "drop", "due_to_compact", "due_to_seal",
-    "enough", "first_generations", "matching", "read", "read_between", "read_newer", "seal", "series_ids",
+    "enough", "first_generations", "has_series", "matching", "read", "read_between", "read_newer", "seal", "series_ids",
     "stored_numbers", "summarise", "take", "undropped",
 ]  # fmt: skip

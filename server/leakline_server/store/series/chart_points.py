@@ -156,6 +156,12 @@ class _Found:
         ]  # fmt: skip
 
 
+def has_series(engine: Engine, run_id: str, names: Sequence[str]) -> bool:
+    """Whether anything was ever stored of a run under one of these names; a name may hold ``*``."""
+    with engine.connect() as connection:
+        return bool(matching(series_ids(connection, run_id), names))
+
+
 def _read_run(connection: Connection, run_id: str, query: SeriesQuery, found: _Found) -> None:
     run = None
     if "\x00" not in run_id:

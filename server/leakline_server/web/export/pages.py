@@ -31,6 +31,7 @@ from ..rendering.page_contexts import file_name
 from ..rendering.templating import HEADERS
 from ..run_page.pages import known_run, read_compare_page, read_run_page
 from ..run_page.run_charts import in_phase_order
+from ..run_page.run_data import ALL_TABS
 from ..run_page.view import progress
 from ..services import Services, Use, address_of
 from .html_bundle import Made, stand_alone
@@ -79,7 +80,7 @@ PLAIN: Final = "text/plain; charset=utf-8"
 
 @router.get("/runs/{run}/report.html")
 def run_as_file(run: str, request: Request, use: Use, process: str = "") -> Response:
-    page = read_run_page(use, run, process)
+    page = read_run_page(use, run, process, ALL_TABS)
     made = _made(request, use, _run_path(run), {"process": process} if process else {})
     name = file_name((page.run.project, page.run.name), "html")
     return _answer(stand_alone("run.html", page, made), HTML, name)

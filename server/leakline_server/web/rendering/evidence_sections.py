@@ -7,18 +7,21 @@ lies in inventory_tables.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from leakline.analysis.results import ContainerFill, PhaseAccount, PhaseAccounts
 from leakline.text_format import format_times, join_words
 
 from ...charts.chart_parts import Chart
 from . import number_formats
-from .page_contexts import Choice, Figure, Section, Sign, Table
+from .page_contexts import Bar, Choice, Figure, Section, Sign, Table
 from .table_cells import Field, code, rated, shown, table
 
 # Rows of a table in the page; the API has them all.
 MAX_ROWS: Final = 100
+# Phases on the first screen.
+PHASE_BARS: Final = 6
+_OUTSIDE_NAMES: Final = {"between": "outside phases", "other_threads": "other threads"}
 # Of a run so long the share that measuring takes is one to go by: the first looks are the most expensive.
 SHARE_KNOWN_SECONDS: Final = 60.0
 # Kind of a mark -> what it is called, as in static/js/marks.js: the first of those at one place gives the sign.
@@ -37,26 +40,15 @@ _WRITE: Final[Mapping[str, Callable[[float | None], str]]] = {
 def trend(chart: Chart, unit: str, note: str) -> Section:
     if not chart.lines:
         how = "Memory after each phase, as soon as there is a reading."
-        return Section(
-            "trend", "Memory trend", how, empty="Nothing was measured yet.", short="Trend"
-        )
-    how = (
-        f"Each line is the memory right after one phase, {unit} by {unit}. Level lines mean that everything taken "
-        "is given back; lines that climb together mean that something is kept. Judge by the lowest, not by peaks."
-    )
-    what = f"Memory after each phase of every {unit}."
+        return Section("trend", "Memory", how, empty="Nothing was measured yet.")
+    how = "Look at the floor, not the peaks."
+    what = f"Memory at the end of every {unit}."
     if chart.x_unit == "time":
-        how = (
-            "Memory at each reading. Where it is level, everything taken is given back; where it climbs for as long as "
-            "the program runs, something is kept. Judge by its lowest points, not by peaks."
-        )
         what = "Memory over time."
     choices = tuple(Choice(each.id, each.label, i == 0) for i, each in enumerate(chart.groups))
     figure = Figure(chart, f"{what} {note}".strip(), choices)
-    return Section(
-        "trend", "Memory trend", how, figure, line_table(chart, unit), True, note, short="Trend",
-        signs=_signs(chart),
-    )  # fmt: skip
+    table = line_table(chart, unit)
+    return Section("trend", "Memory", how, figure, table, True, note, signs=_signs(chart))
 
 
 def _signs(chart: Chart) -> tuple[Sign, ...]:
@@ -79,6 +71,30 @@ def line_table(chart: Chart, unit: str) -> Table | None:
     return table(heads, rows, caption=shown(len(rows), len(xs), what))
 
 
+def phase_bars(found: PhaseAccounts, findings: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
+    """What each phase keeps on average, the most first; the phase of the leading finding is marked."""
+    generations = found.count()
+    means = [(sum(line.bytes) / generations, line.name) for line in found.lines if any(line.bytes)]
+    means = sorted(means, reverse=True)[:PHASE_BARS]
+    most = max((abs(mean) for mean, _ in means), default=0)
+    cause = findings[0].get("phase_path") or findings[0]["phase"] if findings else None
+    return tuple(
+        Bar(
+            _OUTSIDE_NAMES.get(name, name),
+            number_formats.change(mean),
+            100 * max(mean, 0) / most,
+            "cause" if name == cause else "",
+        )
+        for mean, name in means
+    )
+
+
+def why_phases_differ(findings: Sequence[Mapping[str, Any]]) -> str:
+    """Return the evidence of the leading finding that names another phase than the one that memory is charged to."""
+    said = findings[0]["evidence"] if findings else ()
+    return next((each for each in said if each.startswith("Created in ")), "")
+
+
 def phase_accounts(chart: Chart | None, found: PhaseAccounts, unit: str) -> Section:
     how = (
         f"Every byte by which private memory changed between two {unit} ends is booked to the phase that was open; "
@@ -86,23 +102,11 @@ def phase_accounts(chart: Chart | None, found: PhaseAccounts, unit: str) -> Sect
         "were kept, bars below were given back; the tick is the sum."
     )
     if chart is None or not found.generations:
-        return Section(
-            "phases",
-            "Memory by phase",
-            how,
-            empty=f"Memory by phase needs two whole {unit}s.",
-            short="Phases",
-        )
+        empty = f"Growth by phase needs two whole {unit}s."
+        return Section("phases", f"Growth of each {unit}", how, empty=empty)
     figure = Figure(chart, f"Growth per {unit}, stacked by phase.")
-    return Section(
-        "phases",
-        "Memory by phase",
-        how,
-        figure,
-        _phases_table(found, unit),
-        note=_outside(found, unit),
-        short="Phases",
-    )
+    table, note = _phases_table(found, unit), _outside(found, unit)
+    return Section("phases", f"Growth of each {unit}", how, figure, table, note=note)
 
 
 def _phases_table(found: PhaseAccounts, unit: str) -> Table:
@@ -176,7 +180,7 @@ def memory(
             f"Highest inside a phase: {number_formats.size(peaks[phase])} in {phase} ({who})."
         )
     note = " ".join([*notes, *([accounted] if accounted else [])])
-    return _plain("memory", "What the memory is", how, chart, unit, note=note, short="RAM")
+    return _plain("memory", "Memory breakdown", how, chart, unit, note=note)
 
 
 def gpu(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> Section | None:
@@ -187,7 +191,7 @@ def gpu(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> Sec
         "contexts, NCCL and other libraries; in use counts other processes too. Reserved far above allocated: "
         "fragmentation. A line that is missing is not known, as process memory in most containers."
     )
-    return _plain("gpu", "GPU memory", how, chart, unit, note=_failures(last), short="GPU")
+    return _plain("gpu", "GPU memory", how, chart, unit, note=_failures(last))
 
 
 def _failures(last: Mapping[str, float | None]) -> str:
@@ -210,7 +214,7 @@ def tensors(chart: Chart | None, unit: str) -> Section | None:
         "autograd graph keep everything their graph saved: outside of a training step their number should return to "
         "where it was."
     )
-    return _plain("tensors", "Tensors and arrays", how, chart, unit, short="Tensors")
+    return _plain("tensors", "Tensors and arrays", how, chart, unit)
 
 
 def containers(chart: Chart | None, stores: Sequence[ContainerFill], unit: str) -> Section | None:
@@ -245,7 +249,7 @@ def containers(chart: Chart | None, stores: Sequence[ContainerFill], unit: str) 
         else None
     )
     found = table(heads, rows, tall=False)
-    return Section("containers", "Tracked containers", how, figure, found, short="Containers")
+    return Section("containers", "Tracked containers", how, figure, found)
 
 
 def _container_row(each: ContainerFill) -> list[Field]:
@@ -270,7 +274,7 @@ def seconds(chart: Chart | None, unit: str) -> Section | None:
         f"Where the time of each {unit} went, booked to phases like the memory. Time that rises with the memory "
         "means swapping, or a scan over something that grows."
     )
-    return _plain("seconds", f"Time per {unit}", how, chart, unit, short="Time")
+    return _plain("seconds", "Time per phase", how, chart, unit)
 
 
 def _share(spent: float, wall_seconds: float | None) -> str:
@@ -306,10 +310,9 @@ def cost(
         how += f" It looks at the heap in pure Python, so less often: {native}."
     return Section(
         "cost",
-        "What Leakline costs",
+        "Overhead",
         how,
         table=table(("what", "#cost"), rows, tall=False),
-        short="Own cost",
     )
 
 
@@ -321,10 +324,9 @@ def _plain(
     unit: str,
     *,
     note: str = "",
-    short: str = "",
 ) -> Section | None:
     """One chart with its numbers behind it."""
     if chart is None:
         return None
     figure = Figure(chart, f"{title}, {unit} by {unit}.", low=True)
-    return Section(section_id, title, how, figure, line_table(chart, unit), True, note, short=short)
+    return Section(section_id, title, how, figure, line_table(chart, unit), True, note)

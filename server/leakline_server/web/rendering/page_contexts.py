@@ -130,10 +130,15 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessChoice:
+class Bar:
+    """One of several amounts that are compared; ``share`` of the largest in percent, at least 0."""
+
     label: str
-    href: str
-    chosen: bool
+    text: str
+    share: float
+    note: str = ""
+    href: str = ""
+    chosen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +192,6 @@ class Section:
     fold: bool = False
     note: str = ""
     empty: str = ""
-    short: str = ""  # its name in the list of contents
     signs: tuple[Sign, ...] | None = None  # of its chart, of what may have some
     counts: CountForms | None = None
 
@@ -197,7 +201,7 @@ class Tile:
     label: str
     value: str
     detail: str
-    href: str
+    href: str = ""
     status: str | None = None
 
 
@@ -396,17 +400,33 @@ class RunHead:
 
 
 @dataclass(frozen=True, slots=True)
+class Tab:
+    """Without sections it is not open; ``note`` says why to look into it."""
+
+    id: str
+    title: str
+    href: str
+    chosen: bool
+    note: str
+    sections: tuple[Section, ...]
+    ticks: tuple[Tick, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunPage:
     """``/runs/{run}``, and its fragments for the live page."""
 
     title: str
     run: RunHead
     verdict: VerdictView
-    tiles: tuple[Tile, ...]
+    facts: tuple[Tile, ...]
     findings: tuple[FindingView, ...]
-    processes: tuple[ProcessChoice, ...]
-    ticks: tuple[Tick, ...]
-    sections: tuple[Section, ...]
+    memory: Section
+    phases: tuple[Bar, ...]
+    phases_note: str
+    processes: tuple[Bar, ...]
+    more_processes: int
+    tabs: tuple[Tab, ...]
 
 
 @dataclass(frozen=True, slots=True)

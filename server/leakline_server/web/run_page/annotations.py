@@ -103,7 +103,7 @@ class Clock:
     generations: Sequence[float]
 
 
-NO_CLOCK: Final = Clock((), ())
+NO_CLOCK: Final[Clock] = Clock((), ())
 
 
 def clock_of(past: RunHistory) -> Clock:

@@ -137,7 +137,6 @@ def types(
         figure,
         found,
         empty="No type has been counted yet.",
-        short="Objects",
     )
 
 

@@ -66,7 +66,6 @@ def effects(found: Sequence[Json], unit: str, environment: Json) -> Section | No
         rows = [[*row, each["rejected"] or "–"] for row, each in zip(rows, found, strict=False)]
     return Section(
         "effects", "What each fix has done", how, table=table(heads, rows, tall=False),
-        short="Effects",
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def holders(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
     )
     heads = ("type", "kept alive by", "#instances", "#one more costs")
     made = _by_process(heads, found, _holder, whose)
-    return Section("holders", "Who keeps it alive", how, table=made, short="Holders")
+    return Section("holders", "Held by", how, table=made)
 
 
 def _holder(each: Json) -> list[Field]:
@@ -97,9 +97,7 @@ def events(
     )
     how = "A cleanup that frees nothing is marked: it costs time and hides nothing."
     caption = shown(len(newest), len(listed), "event")
-    return Section(
-        "events", "Events and cleanups", how, table=replace(made, caption=caption), short="Events"
-    )
+    return Section("events", "Events and cleanups", how, table=replace(made, caption=caption))
 
 
 def _event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
@@ -278,7 +276,7 @@ def processes(
     return Section(
         "processes", "Processes and ranks", how, table=table(heads, rows, tall=False) if rows else None,
         note=" ".join(filter(None, (_left_out_words(len(found), left_out), _clock_words(found)))),
-        empty="No process has reported yet.", short="Processes",
+        empty="No process has reported yet.",
     )  # fmt: skip
 
 
@@ -353,8 +351,7 @@ def environment(found: Json, config: Json) -> Section | None:
         return None
     rows = [(key, code(str(value))) for key, value in flat.items()]
     how = "As the process stated it when it joined."
-    return Section("environment", "Environment and configuration", how, table=table(("what", "value"), rows), fold=True,
-                   short="Environment")  # fmt: skip
+    return Section("environment", "Environment", how, table=table(("what", "value"), rows), fold=True)  # fmt: skip
 
 
 def _flat(found: Json) -> dict[str, Any]:

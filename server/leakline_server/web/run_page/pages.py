@@ -15,6 +15,7 @@ from leakline.analysis.findings.growth_tables import with_verdict
 from leakline.analysis.results import to_json
 from leakline.report.verdict_facts import leading_finding
 
+from ...charts.chart_builder import GPU_SERIES
 from ...charts.chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
 from ...errors import run_not_found
 from ...limits import MAX_PAGE, MAX_RUNS_PICKED
@@ -22,7 +23,7 @@ from ...store import details, findings, incident_groups, snapshot_rows
 from ...store.alerts import alert_rows, assertions, webhooks
 from ...store.runs import process_list, runs
 from ...store.runs.run_history import NoSuchRun
-from ...store.series import CorruptChunk, SeriesQuery, summarise
+from ...store.series import CorruptChunk, SeriesQuery, has_series, summarise
 from ..auth.permissions import READ
 from ..axis_zoom import Stretch, read_stretch, wanted
 from ..compare import ComparePage, axis_of, compare_page, compared_lines
@@ -35,7 +36,16 @@ from .annotations import MAX_MARKS
 from .counted_objects import suspects_first
 from .fix_effects import effects_shown
 from .run_charts import zoomed_lines
-from .run_data import ReadSeries, RunData, first_shown, has_several, process_label, summed
+from .run_data import (
+    ALL_TABS,
+    TABS,
+    ReadSeries,
+    RunData,
+    first_shown,
+    has_several,
+    process_label,
+    summed,
+)
 from .view import run_page
 
 router = APIRouter(
@@ -59,53 +69,59 @@ _TITLES: Final = {
 
 @router.head("/runs/{run}")
 @router.get("/runs/{run}")
-def show_run(run: str, use: Use, process: str = "") -> Response:
-    return deleted_run(use, run) or render("run.html", read_run_page(use, run, process))
+def show_run(run: str, use: Use, process: str = "", tab: str = "") -> Response:
+    return deleted_run(use, run) or render("run.html", read_run_page(use, run, process, tab))
 
 
 @router.get("/runs/{run}/fragments")
-def show_fragments(run: str, use: Use, process: str = "") -> Response:
+def show_fragments(run: str, use: Use, process: str = "", tab: str = "") -> Response:
     """What changes on the page of a run, for the live update."""
-    return render("_run.html", read_run_page(use, run, process))
+    return render("_run.html", read_run_page(use, run, process, tab))
 
 
 @router.get("/runs/{run}/lines")
-def show_lines(run: str, use: Use, x: str, process: str = "") -> Response:
+def show_lines(run: str, use: Use, x: str, process: str = "", tab: str = "") -> Response:
     """{"lines": {chart: its lines}, "x_seconds"} of a stretch of the axis, with as many points as the page has of all.
 
     ``x_seconds``: what one of x is worth where x is time, which is more than on a page that was opened earlier.
     """
     stretch = read_stretch(x)
-    data = _chart_data(use, run, process, stretch)
+    data = _chart_data(use, run, process, tab, stretch)
     lines = zoomed_lines(data, stretch)
     return json_response({"lines": lines, "x_seconds": data.axis.seconds})
 
 
-def read_run_page(use: Services, run_id: str, process: str) -> RunPage:
-    return run_page(_run_data(use, run_id, process))
+def read_run_page(use: Services, run_id: str, process: str, tab: str = "") -> RunPage:
+    """Read what the first screen and the open tab show; of `ALL_TABS` everything."""
+    return run_page(_run_data(use, run_id, process, tab))
 
 
-def _run_data(use: Services, run_id: str, process: str) -> RunData:
-    data = _chart_data(use, run_id, process)
-    processes = processes_of(use, data.run)
+def _run_data(use: Services, run_id: str, process: str, tab: str) -> RunData:
+    data = replace(_chart_data(use, run_id, process, tab), read_at=time.time())
     leaks = [finding["fingerprint"] for finding in (data.verdict or {}).get("findings", ())]
-    return replace(
+    data = replace(
         data,
-        read_at=time.time(),
         events=details.list_events(use.engine, run_id),
         effects=_effects(use, data.run, data.verdict),
-        large_objects=details.newest_large_objects(use.engine, run_id),
-        holders=details.newest_holders(use.engine, run_id),
         snapshots=snapshot_rows.list_snapshots(use.engine, run_id, snapshot_rows.HEADLINE, SNAPSHOT_ROWS,
         None)["items"],
-        accepted=assertions.accepted_in(use.engine, data.run["project"]),
         incidents=findings.list_incidents(use.engine, run_id),
         said=incident_groups.holding(use.engine, data.run["project"], leaks, time.time()),
         alerts=alert_rows.list_alerts(use.engine, run_id, MAX_MARKS),
         any_webhook=bool(webhooks.list_webhooks(use.engine)),
-        # Another rank holds other objects.
-        census=details.newest_census(use.engine, run_id, instances=_instances(processes, data.process)),
     )  # fmt: skip
+    if "objects" not in data.tabs:
+        return data
+    return replace(
+        data,
+        large_objects=details.newest_large_objects(use.engine, run_id),
+        holders=details.newest_holders(use.engine, run_id),
+        accepted=assertions.accepted_in(use.engine, data.run["project"]),
+        # Another rank holds other objects.
+        census=details.newest_census(
+            use.engine, run_id, instances=_instances(processes_of(use, data.run), data.process)
+        ),
+    )
 
 
 def _effects(
@@ -128,7 +144,7 @@ def _effects(
 
 
 def _chart_data(
-    use: Services, run_id: str, process: str, stretch: Stretch | None = None
+    use: Services, run_id: str, process: str, tab: str, stretch: Stretch | None = None
 ) -> RunData:
     """What lines are drawn from; tables, marks and texts need more."""
     # The revision is read first: what arrives while the rest is read, the stream sends again.
@@ -142,14 +158,24 @@ def _chart_data(
     chosen = process if process in labels else ""
     shown = chosen or first_shown(run, leading)
     axis = _axis(use, run)
+    processes = processes_of(use, run)
+
+    def read_of(label: str | None) -> ReadSeries:
+        return _reader(use, run, _instances(processes, label), axis, stretch)
+
+    has_gpu = has_series(use.engine, run_id, GPU_SERIES)
+    tabs = [name for name in TABS if name != "gpu" or has_gpu]
     return RunData(
         run=run,
         verdict=verdict,
         axis=axis,
-        read=_reader(use, run, _instances(processes_of(use, run), shown), axis, stretch),
+        read=read_of(shown),
+        read_of=read_of,
         phase_accounts=derived.phase_accounts,
         types=suspects_first(with_verdict(derived.types, verdict), verdict),
         containers=derived.containers,
+        tabs=tabs if tab == ALL_TABS else [tab if tab in tabs else tabs[0]],
+        has_gpu=has_gpu,
         counts=derived.counts,
         stable=derived.stable,
         process=shown,

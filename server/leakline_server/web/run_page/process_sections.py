@@ -14,7 +14,7 @@ from leakline.text_format import count_of, format_span
 from leakline.transport.oom_inference import ended_as
 from leakline.transport.spool_format import DROPPED, THINNED
 
-from ...charts.chart_parts import Chart, Line
+from ...charts.chart_parts import Chart, Line, Points
 from ...store.runs import lifecycle
 from ...store.runs.runs import unix
 from ..rendering import number_formats
@@ -36,7 +36,7 @@ def children(chart: Chart | None, unit: str, process: str | None = None) -> Sect
         "largest are listed one by one, the rest together as “other”."
     )
     by_generation = chart.x_unit == "generation"
-    ranked = sorted(chart.lines, key=lambda line: (-(_rate(line) or 0.0), line.name))
+    ranked = sorted(chart.lines, key=lambda line: (-(growth_of(line) or 0.0), line.name))
     shown = {line.name for line in ranked[:_SHOWN]}
     chart = replace(
         chart, lines=tuple(replace(line, hidden=line.name not in shown) for line in chart.lines)
@@ -44,7 +44,7 @@ def children(chart: Chart | None, unit: str, process: str | None = None) -> Sect
     heads = ["child", "#first", "#last", *([f"#growth per {unit}"] if by_generation else [])]
     found = table(heads, [_row(line, by_generation) for line in ranked], tall=False)
     figure = Figure(chart, f"Memory of each child process, {unit} by {unit}.", low=True)
-    return Section("children", "Child processes", how, figure, found, short="Children")
+    return Section("children", "Child processes", how, figure, found)
 
 
 def _row(line: Line, by_generation: bool) -> list[Field]:
@@ -55,12 +55,12 @@ def _row(line: Line, by_generation: bool) -> list[Field]:
         number_formats.size(known[-1]),
     ]
     if by_generation:
-        rate = _rate(line)
+        rate = growth_of(line)
         row.append(Cell("unknown", absent=True) if rate is None else number_formats.change(rate))
     return row
 
 
-def _rate(line: Line) -> float | None:
+def growth_of(line: Line | Points) -> float | None:
     """Bytes for each step of the axis; None of one that was read too rarely to say."""
     points = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y is not None]
     if len(points) < _FEW:
@@ -129,7 +129,7 @@ def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
     rows = [_last_row(process, row) for process, row in read]
     return Section(
         "end", "How it ended", _how_known(run), note=_ending_sentence(run, read),
-        table=table(heads, rows, tall=False) if rows else None, empty="No process has reported.", short="End",
+        table=table(heads, rows, tall=False) if rows else None, empty="No process has reported.",
     )  # fmt: skip
 
 
@@ -229,7 +229,20 @@ def delivery(found: Sequence[Json]) -> Section | None:
     seen = dict.fromkeys(r for each in found for r, number in each["lost"].items() if number)
     note = " ".join(f"{_word(r).capitalize()}: {_REASONS[r]}" for r in seen if r in _REASONS)
     rows = [_delivery_row(each) for each in found]
-    return Section("delivery", "Delivery", how, table=table(heads, rows, tall=False), note=note)
+    return Section(
+        "delivery", "Data completeness", how, table=table(heads, rows, tall=False), note=note
+    )
+
+
+def lost_words(run: Json) -> str:
+    """Return nothing where every snapshot that was taken is here or on its way."""
+    lost = sum(
+        number
+        for each in run["processes"]
+        for reason, number in each["lost"].items()
+        if reason in DROPPED
+    )
+    return f"{count_of(lost, 'snapshot')} lost" if lost else ""
 
 
 def _delivery_row(process: Json) -> list[Field]:
@@ -271,7 +284,7 @@ def attempts(run: Json, verdict: Json | None = None) -> Section | None:
     if grown:
         how += f" Growth is of private memory within it. Of a {run['unit']} done again the later one counts."
     return Section(
-        "attempts", "Attempts", how, table=table(heads, rows[::-1], tall=False),
+        "attempts", "Restarts", how, table=table(heads, rows[::-1], tall=False),
         note=_lives(len(found), run["attempts_left_out"]),
     )  # fmt: skip
 
@@ -384,4 +397,4 @@ def lines(run: Json) -> Section | None:
     note = (
         f"{left_out:,} more are not shown here: lines of others fill the page." if left_out else ""
     )
-    return Section("lines", "Last lines", how, table=found, fold=fold, note=note, short="Lines")
+    return Section("lines", "Last lines", how, table=found, fold=fold, note=note)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any, Final
 
 from leakline.analysis.memory.memory_by_phase import NO_PHASE
@@ -22,13 +23,14 @@ from ...charts.chart_parts import (
     Line,
     Palette,
     Points,
+    add_up,
     budget_levels,
 )
 from ..axis_zoom import Stretch
 from .annotations import fix_effects, marks, notes_of
 from .counted_objects import SOURCES, type_lines
 from .inventory_tables import Effects
-from .run_data import RunData, own_verdict, summed
+from .run_data import RunData, own_verdict, process_label, summed
 from .verdict_view import leading_finding
 
 Json = Mapping[str, Any]
@@ -57,40 +59,27 @@ _OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
         (("cuda.*.reserved_bytes",),),
     ),
 }
+# Of the first that is known. More processes than that are not stacked.
+_CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
+MAX_LAYERS: Final = 32
 _FRAMES: Final = "js.frames_per_second"
 RSS: Final = ("process.rss_bytes",)
 PHASE_PEAK: Final = "process.phase_peak_bytes"
 _TREND: Final = (*PRIVATE, *JS_PRIVATE, *RSS)
-_AT_ENDS: Final = (
-    *_TREND, *chart_builder.MEMORY_SERIES, *chart_builder.GPU_SERIES, *_TENSORS, *SOURCES, "children.uss_bytes",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class RunCharts:
-    """Those that share the axis of the page; None where there is nothing to draw."""
-
-    trend: Chart
-    phase_accounts: Chart | None
-    memory: Chart | None
-    gpu: Chart | None
-    types: Chart | None
-    tensors: Chart | None
-    fill: Chart | None
-    gauges: Chart | None
-    children: Chart | None
-    seconds: Chart | None
-
-    def __iter__(self) -> Iterator[Chart]:
-        found = (getattr(self, field.name) for field in fields(self))
-        return (chart for chart in found if chart is not None)
+# Tab of the page -> the series of its charts, at generation ends; of types and containers their names are added.
+_OF_TAB: Final = {
+    "objects": (*chart_builder.MEMORY_SERIES, *_TENSORS, *SOURCES),
+    "phases": ("gauge.*", _FRAMES),
+    "gpu": chart_builder.GPU_SERIES,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The charts, and what was read or worked out for them that is reported next to them as well."""
+    """The charts that share the axis of the page, by their ids: the first, and those of the open tabs that have
+    something to draw; and what was read or worked out for them that is reported next to them as well."""
 
-    charts: RunCharts
+    charts: Mapping[str, Chart]
     effects: Effects
     # At generation ends, or all snapshots where there are no generations; and at phase ends.
     ends: Sequence[Points]
@@ -99,35 +88,46 @@ class Drawn:
 
 def draw(data: RunData, palette: Palette) -> Drawn:
     axis, kind, by_phase = data.axis, data.kind, data.axis.unit == "generation"
-    titles = type_lines(data.types)
-    capacities = {
-        f"tracked.{store.name}.length": store.capacity
-        for store in data.containers
-        if store.capacity
-    }
+    finding = leading_finding(data.verdict) or {"kind": ""}
+    wanted = [
+        *_TREND,
+        f"{CHILD_PREFIX}*",
+        *chain.from_iterable(_OUTSIDE.get(finding["kind"], (None, ()))[1]),
+    ]
+    titles, capacities = {}, {}
+    for tab in data.tabs:
+        wanted += _OF_TAB.get(tab, ())
+    if "objects" in data.tabs:
+        titles = type_lines(data.types)
+        capacities = {
+            f"tracked.{store.name}.length": store.capacity
+            for store in data.containers
+            if store.capacity
+        }
     # The store decodes phases, kinds and generations once for each read, whatever the number of series.
-    ends = data.read(
-        (*_AT_ENDS, *titles, *capacities, f"{CHILD_PREFIX}*", "gauge.*", _FRAMES), None, kind
-    )
+    ends = data.read(tuple(dict.fromkeys((*wanted, *titles, *capacities))), None, kind)
     phases = data.read((*(_TREND if by_phase else ()), PHASE_PEAK), "*", "phase_end")
     lines = [*phases, *ends]
     private = summed(lines, PRIVATE) or summed(lines, JS_PRIVATE)
     effects = fix_effects(data.events, data.verdict, data.effects, data.run["unit"])
-    found = RunCharts(
-        trend=_trend(data, palette, private, summed(lines, RSS), ends, effects),
-        phase_accounts=_phase_accounts(data, palette) if by_phase else None,
-        memory=chart_builder.memory_chart(axis, ends, kind),
-        gpu=chart_builder.gpu_chart(axis, ends, kind),
-        types=chart_builder.counts_chart("types", axis, ends, titles, kind),
-        tensors=chart_builder.counts_chart("tensors", axis, ends, _TENSORS, kind),
-        fill=chart_builder.fill_chart(axis, ends, capacities),
-        gauges=_gauges(data, ends),
-        children=_children(data, ends),
-        seconds=chart_builder.seconds_chart(axis, palette, data.phase_accounts)
-        if by_phase
-        else None,
-    )
-    return Drawn(found, effects, ends, phases)
+    found: list[Chart | None] = [_trend(data, palette, private, summed(lines, RSS), ends, effects)]
+    if "objects" in data.tabs:
+        found += [
+            chart_builder.memory_chart(axis, ends, kind),
+            chart_builder.counts_chart("types", axis, ends, titles, kind),
+            chart_builder.counts_chart("tensors", axis, ends, _TENSORS, kind),
+            chart_builder.fill_chart(axis, ends, capacities),
+        ]
+    if "phases" in data.tabs:
+        found += [_gauges(data, ends), _children(data, ends)]
+        if by_phase:
+            found += [
+                _phase_accounts(data, palette),
+                chart_builder.seconds_chart(axis, palette, data.phase_accounts),
+            ]
+    if "gpu" in data.tabs:
+        found.append(chart_builder.gpu_chart(axis, ends, kind))
+    return Drawn({each.id: each for each in found if each is not None}, effects, ends, phases)
 
 
 def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]:
@@ -135,10 +135,8 @@ def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]
     phase_accounts = in_phase_order(data.run, data.phase_accounts)
     first, last = math.floor(stretch.first), math.ceil(stretch.last)
     data = replace(data, phase_accounts=chart_builder.accounts_within(phase_accounts, first, last))
-    return {
-        chart.id: chart.lines
-        for chart in draw(data, palette_of(data.run, data.phase_accounts)).charts
-    }
+    charts = draw(data, palette_of(data.run, data.phase_accounts)).charts
+    return {name: chart.lines for name, chart in charts.items()}
 
 
 def in_phase_order(run: Json, phase_accounts: PhaseAccounts) -> PhaseAccounts:
@@ -174,8 +172,28 @@ def _trend(
     )  # fmt: skip
     verdict = own_verdict(data.run, data.verdict, data.process)
     return chart_builder.trend_chart(
-        data.axis, palette, private, rss, verdict, happened, _named(ends, verdict)
-    )
+        data.axis, palette, private, rss, verdict, happened, _named(ends, verdict), _total(data), data.verdict,
+    )  # fmt: skip
+
+
+def _total(data: RunData) -> dict[str, Points]:
+    """Process -> its private memory at generation ends, RSS where that is not known; and that of all child processes
+    together. Nothing of a run of very many processes, whose curves nobody could tell apart."""
+    labels = list(dict.fromkeys(process_label(each) for each in data.run["processes"]))
+    if len(labels) > MAX_LAYERS or data.run["processes_left_out"]:
+        return {}
+    layers: dict[str, Points] = {}
+    children: list[Points] = []
+    for label in labels:
+        read = data.read_of(label)((*_TREND, *_CHILDREN), None, data.kind)
+        found = next(filter(None, (summed(read, each) for each in (PRIVATE, JS_PRIVATE, RSS))), [])
+        if found:
+            layers[label] = found[0]
+        by_name = {each.name: each for each in read}
+        children += [by_name[name] for name in _CHILDREN if name in by_name][:1]
+    if children and layers:
+        layers["child processes"] = add_up(children)
+    return layers
 
 
 def _named(ends: Sequence[Points], verdict: Json | None) -> tuple[Group, Sequence[Points]] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from leakline.analysis.results import (
     AssertionCheck,
@@ -21,6 +21,12 @@ from .annotations import NO_CLOCK, Clock
 
 Json = Mapping[str, Any]
 
+# Id -> title of what lies below the first screen; one is open, and all of them in a saved report. GPU only with one.
+TABS: Final = {
+    "objects": "Objects", "phases": "Phases and time", "gpu": "GPU", "events": "Events and log", "info": "Run info",
+}  # fmt: skip
+ALL_TABS: Final = "all"
+
 # (names, phase or "*", kind or None) -> one Points for each name and phase; a name may end in "*".
 ReadSeries = Callable[[Sequence[str], str | None, str | None], Sequence[Points]]
 
@@ -33,9 +39,13 @@ class RunData:
     verdict: Json | None
     axis: Axis
     read: ReadSeries
+    read_of: Callable[[str], ReadSeries]  # of another process, by its label
     phase_accounts: PhaseAccounts
     types: Sequence[TypeGrowth]
     containers: Sequence[ContainerFill]
+    # Those that are open: what the others need is not read.
+    tabs: Sequence[str] = tuple(TABS)
+    has_gpu: bool = True
     counts: Sequence[AssertionCheck] = ()
     stable: Sequence[StableCount] = ()
     # What stands in the project of the run.

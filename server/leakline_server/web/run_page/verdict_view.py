@@ -90,8 +90,6 @@ _OUTSIDE: Final = (
     "Memory grows as a leak does. No object was counted: from outside nobody can tell what it is."
 )
 _ROLES: Final = {"allocation_site": "allocated at", "process": "child process"}
-# Role of the first suspect -> the section that shows it; all others are types.
-_EVIDENCE: Final = {"container": "#containers", "process": "#children"}
 _NO_FORECAST: Final[Json] = {
     "risk": "none", "limit_bytes": None, "limit_source": None, "sentence": "not known yet",
 }  # fmt: skip
@@ -139,10 +137,6 @@ def _support(verdict: Json, status: Status, over: bool) -> str:
     if status.status == "learning":
         return _waited_for(verdict["unit"], MIN_GENERATIONS - generations, over)
     parts.append(f"Based on {seen(verdict)}.")
-    if verdict["explained_share"] is not None:
-        parts.append(
-            f"{number_formats.percent(verdict['explained_share'])} of the growth is explained by what was found."
-        )
     return " ".join(parts)
 
 
@@ -159,93 +153,32 @@ def _waited_for(unit: str, missing: int, over: bool) -> str:
     return f"{least}: {more}. What was measured so far is below."
 
 
-def tiles(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile, ...]:
-    """WHERE, WHAT, HOW MUCH, WHEN and the forecast; each points to its evidence. ``over``: nothing more is to come."""
+def facts(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile, ...]:
+    """Growth, the forecast, since when, and how much is explained. ``over``: nothing more is to come."""
     finding = leading_finding(verdict)
+    forecast = _forecast_tile(verdict, unit, over)
     if verdict is None or finding is None:
-        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict, unit, over))
+        learning = verdict is None or verdict["status"] == "learning"
+        since = ("Not known" if over else "Not known yet") if learning else "Never"
+        rate = _rate_text((verdict or {}).get("growth_bytes_per_generation"))
+        none = Tile("SINCE", since, "no start of growth found")
+        return Tile("GROWTH", rate, f"per {unit}"), forecast, none
     return (
-        _where(finding, unit),
-        _what(finding, unit),
         _how_much(finding, verdict, unit),
+        forecast,
         _when(finding, unit),
-        _forecast_tile(verdict, unit, over),
+        *_explained(verdict),
     )
 
 
-def _quiet_tiles(verdict: Json | None, unit: str, over: bool) -> tuple[Tile, ...]:
-    rate = _rate_text((verdict or {}).get("growth_bytes_per_generation"))
-    where, what, when = (
-        ("Nowhere", "no phase keeps memory"),
-        ("Nothing", "no type grows with the memory"),
-        "Never",
-    )
-    if _is_learning(verdict):
-        when = _not_known(over)
-        short = f"needs {count_of(MIN_GENERATIONS, f'whole {unit}')}"
-        where = (when, short if over else "phases are being measured")
-        what = (when, short if over else "types are being counted")
-    return (
-        Tile("WHERE", *where, "#phases"),
-        Tile("WHAT", *what, "#types"),
-        Tile("HOW MUCH", rate, f"per {unit}", "#trend"),
-        Tile("WHEN", when, "no start of growth found", "#trend"),
-    )
-
-
-def _is_learning(verdict: Json | None) -> bool:
-    return verdict is None or verdict["status"] == "learning"
-
-
-def _not_known(over: bool) -> str:
-    return "Not known" if over else "Not known yet"
-
-
-def _where(finding: Json, unit: str) -> Tile:
-    phase = finding.get("phase_path") or finding["phase"]
-    share = finding["phase_share"]
-    if phase is None:
-        value, detail = "No single phase", f"the growth is {_spread(unit)}"
-    else:
-        value = phase
-        detail = (
-            f"keeps {number_formats.percent(share)} of this growth" if share is not None else ""
-        )
-    if finding.get("process"):
-        detail = f"{detail} · {join_processes(finding['process'])}".lstrip(" ·")
-    return Tile("WHERE", value, detail, "#phases", finding["status"])
+def _explained(verdict: Json) -> Iterator[Tile]:
+    share = verdict["explained_share"]
+    if share is not None:
+        yield Tile("EXPLAINED", number_formats.percent(share), "of the growth")
 
 
 def _spread(unit: str) -> str:
     return f"spread over the {'whole program' if unit in UNITS_OF_TIME else unit}"
-
-
-def _what(finding: Json, unit: str) -> Tile:
-    suspects: Sequence[Json] = finding["suspects"]
-    kind = KINDS[finding["kind"]]
-    if _is_from_outside(finding):
-        return Tile("WHAT", "Unknown", "seen from outside alone", "#types", finding["status"])
-    if finding.get("unknown") == "rarely_counted":
-        short = "objects were counted too rarely"
-        return Tile("WHAT", _not_known(False), short, "#types", finding["status"])
-    if not suspects:
-        return Tile(
-            "WHAT", kind.capitalize(), "no type or holder named yet", "#types", finding["status"]
-        )
-    first = suspects[0]
-    details = [rate] if (rate := _suspect_rate(first, unit)) else []
-    holder = next((s for s in suspects[1:] if s["role"] in ("holder", "container")), None)
-    if holder:
-        details.append(f"held by {holder['name']}")
-    href = _EVIDENCE.get(first["role"], "#types")
-    graph = " with a graph" if role_words(finding, 0) != first["role"] else ""
-    return Tile(
-        "WHAT",
-        f"{short_name(first['name'])}{graph}",
-        " · ".join(details) or kind,
-        href,
-        finding["status"],
-    )
 
 
 def _suspect_rate(suspect: Json, unit: str) -> str:
@@ -266,26 +199,17 @@ def _how_much(finding: Json, verdict: Json, unit: str) -> Tile:
     others = sum(each["status"] in GROWING for each in verdict["findings"]) - 1
     if others > 0 and verdict["growth_bytes_per_generation"]:
         detail += f" · all findings {number_formats.change(verdict['growth_bytes_per_generation']['estimate'])}"
-    return Tile(
-        "HOW MUCH", number_formats.change(growth["estimate"]), detail, "#phases", finding["status"]
-    )
+    value = number_formats.change(growth["estimate"])
+    return Tile("GROWTH", value, detail, status=finding["status"])
 
 
 def _when(finding: Json, unit: str) -> Tile:
     start = finding["started_at_generation"]
     if start is None:
-        return Tile(
-            "WHEN",
-            "Start unclear",
-            "it grew from the first reading on",
-            "#trend",
-            finding["status"],
-        )
+        return Tile("SINCE", "Start unclear", "it grew from the first reading on")
     low, high = _whole(start["low"]), _whole(start["high"])
     detail = f"exact to the {unit}" if low == high else f"between {unit} {low} and {high}"
-    return Tile(
-        "WHEN", f"Since {unit} {_whole(start['estimate'])}", detail, "#trend", finding["status"]
-    )
+    return Tile("SINCE", f"{capital(unit)} {_whole(start['estimate'])}", detail)
 
 
 def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
@@ -301,11 +225,10 @@ def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
         f"limit {number_formats.size(limit)} ({limit_word(oom['limit_source'])})" if limit else ""
     )
     return Tile(
-        "FORECAST",
+        "OOM",
         capital(value),
         " · ".join(filter(None, (detail, against))),
-        "#trend",
-        _RISK_STATUS.get(oom["risk"]),
+        status=_RISK_STATUS.get(oom["risk"]),
     )
 
 
@@ -409,8 +332,8 @@ def past_forecasts(score: Json | None, unit: str) -> Section | None:
     heads = [f"{unit}s ahead", "#off by", "came within its interval", "#foretold", "#came"]
     rows = [row for lead in leads for row in _rows(lead, unit)]
     return Section(
-        "forecasts", "How forecasts turned out", how, table=table(heads, rows, tall=False),
-        note=score["sentence"], short="Forecasts",
+        "forecasts", "Forecast accuracy", how, table=table(heads, rows, tall=False),
+        note=score["sentence"],
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from leakline.analysis.assertions.declared_limits import GENERATIONS
 from leakline.analysis.findings.verdict_summary import course_lines
 from leakline.analysis.generation_axis import UNITS_OF_TIME
+from leakline.analysis.memory.memory_kinds import sizes_of_children
 from leakline.analysis.results import to_json
 from leakline.report.verdict_facts import NOT_PRIVATE, graph_rates, leading_finding
 from leakline.text_format import count_of, plural
@@ -19,16 +20,17 @@ from ...charts.chart_parts import PRIVATE, Points
 from ...store.runs.runs import LISTENING, unix
 from ..expectations.view import count_forms, expectations
 from ..rendering import evidence_sections, number_formats
-from ..rendering.page_contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section, share_run
+from ..rendering.page_contexts import Bar, HeadFact, RunHead, RunPage, Section, Tab, share_run
 from ..rendering.table_cells import commit_link
 from ..search_query import search_for
 from . import counted_objects, inventory_tables, process_sections
 from .annotations import notes, notes_of
 from .counted_objects import accounted
 from .fix_effects import effects, ticks
-from .process_sections import children
-from .run_charts import PHASE_PEAK, draw, in_phase_order, palette_of
+from .process_sections import children, growth_of
+from .run_charts import PHASE_PEAK, Drawn, draw, in_phase_order, palette_of
 from .run_data import (
+    TABS,
     Json,
     RunData,
     has_several,
@@ -37,8 +39,10 @@ from .run_data import (
     process_label,
     summed,
 )
-from .verdict_view import findings_view, past_forecasts, tiles, verdict_view
+from .verdict_view import facts, findings_view, past_forecasts, verdict_view
 
+# Processes on the first screen.
+BARS_SHOWN: Final = 6
 _CLIENT: Final = (
     "client.seconds", "client.background_seconds", "client.pause_seconds", "client.bytes",
 )  # fmt: skip
@@ -47,6 +51,9 @@ _CLIENT: Final = (
 def run_page(data: RunData) -> RunPage:
     data = replace(data, phase_accounts=in_phase_order(data.run, data.phase_accounts))
     run, unit = data.run, data.run["unit"]
+    drawn = draw(data, palette_of(run, data.phase_accounts))
+    findings = (data.verdict or {}).get("findings", ())
+    processes = _process_bars(run, data.process, drawn.ends)
     return RunPage(
         title=run["name"],
         run=_head(data),
@@ -54,12 +61,33 @@ def run_page(data: RunData) -> RunPage:
             verdict_view(data.verdict, over=process_sections.is_over(run)),
             ending=process_sections.ended_badly(run, data.snapshots),
         ),
-        tiles=tiles(data.verdict, unit, over=process_sections.is_over(run)),
-        findings=findings_view((data.verdict or {}).get("findings", ()), unit, data.said),
-        processes=_process_choices(data),
-        ticks=ticks(data.verdict),
-        sections=tuple(section for section in _sections(data) if section is not None),
+        facts=facts(data.verdict, unit, over=process_sections.is_over(run)),
+        findings=findings_view(findings, unit, data.said),
+        memory=evidence_sections.trend(drawn.charts["trend"], unit, _trend_note(data)),
+        phases=evidence_sections.phase_bars(data.phase_accounts, findings),
+        phases_note=evidence_sections.why_phases_differ(findings),
+        processes=processes[:BARS_SHOWN] if len(processes) > 1 else (),
+        more_processes=max(0, len(processes) - BARS_SHOWN),
+        tabs=tuple(_tabs(data, drawn)),
     )
+
+
+def _tabs(data: RunData, drawn: Drawn) -> Iterator[Tab]:
+    whole = len(data.tabs) > 1
+    for name, title in TABS.items():
+        if name == "gpu" and not data.has_gpu:
+            continue
+        asked = {"tab": name} | ({"process": data.chosen_process} if data.chosen_process else {})
+        shown = name in data.tabs
+        yield Tab(
+            name,
+            title,
+            f"#tab-{name}" if whole else f"?{urlencode(asked)}#tabs",
+            shown and not whole,
+            process_sections.lost_words(data.run) if name == "info" else "",
+            tuple(each for each in _SECTIONS[name](data, drawn) if each) if shown else (),
+            ticks(data.verdict) if shown and name == "events" else (),
+        )
 
 
 def progress(run: Json, verdict: Json | None = None) -> str:
@@ -144,74 +172,118 @@ def _offers_cleanup(events: Sequence[Json]) -> bool:
     return any(word.get("on_request") is True for word in words.values())
 
 
-def _process_choices(data: RunData) -> tuple[ProcessChoice, ...]:
-    labels = list(dict.fromkeys(process_label(each) for each in data.run["processes"]))
-    return tuple(
-        ProcessChoice(label, "?" + urlencode({"process": label}), label == data.process)
-        for label in labels
-    )
+_Sections = list[Section | None]
 
 
-def _sections(data: RunData) -> list[Section | None]:
-    run, unit = data.run, data.run["unit"]
-    palette = palette_of(run, data.phase_accounts)
-    by_phase = data.axis.unit == "generation"
-    drawn = draw(data, palette)
-    found = drawn.charts
+def _objects(data: RunData, drawn: Drawn) -> _Sections:
+    run, unit, charts = data.run, data.run["unit"], drawn.charts
     last = {p.name: last_of(p) for p in drawn.ends}
-    # A run that was uploaded later was last seen long after its end.
-    wall = unix(run["ended_at"] or run["last_seen_at"]) - unix(run["started_at"])
-    client = {p.name: last_of(p) for p in data.read(_CLIENT, None, None)}
-    whose = {each["instance"]: process_label(each) for each in run["processes"]}
+    whose = _whose(run)
+    process = data.process if has_several(run) else None
+    newest = next(iter(data.phase_accounts.generations[-1:]), None)
     return [
-        evidence_sections.trend(found.trend, unit, _trend_note(data)),
-        process_sections.end(run, data.snapshots),
-        effects(data.effects, unit, run["environment"]),
+        counted_objects.types(
+            charts.get("types"), data.types, unit, process, newest, graph_rates(data.verdict)
+        ),
+        inventory_tables.holders(data.holders, whose),
         expectations(_checks(data), unit, count_forms(run, data.stable, data.accepted)),
-        past_forecasts((data.verdict or {}).get("forecast_score"), unit),
-        evidence_sections.phase_accounts(found.phase_accounts, data.phase_accounts, unit)
-        if by_phase
-        else None,
+        evidence_sections.tensors(charts.get("tensors"), unit),
+        evidence_sections.containers(charts.get("fill"), data.containers, unit),
+        inventory_tables.large_objects(data.large_objects, whose),
         evidence_sections.memory(
-            found.memory,
+            charts.get("memory"),
             unit,
             last,
             _phase_peaks(drawn.phases),
             exact_peaks=run["environment"].get("exact_peaks") is True,
             accounted=_accounted(data, drawn.ends, last),
         ),
-        evidence_sections.gpu(found.gpu, unit, last),
-        counted_objects.types(
-            found.types,
-            data.types,
-            unit,
-            data.process if len(set(whose.values())) > 1 else None,
-            next(iter(data.phase_accounts.generations[-1:]), None),
-            graph_rates(data.verdict),
-        ),
-        inventory_tables.holders(data.holders, whose),
-        evidence_sections.tensors(found.tensors, unit),
-        evidence_sections.containers(found.fill, data.containers, unit),
-        inventory_tables.large_objects(data.large_objects, whose),
-        evidence_sections.gauges(found.gauges, unit),
-        notes(notes_of(run, data.events), unit),
-        inventory_tables.events(data.events, unit, run["environment"], drawn.effects, whose),
+    ]
+
+
+def _phases(data: RunData, drawn: Drawn) -> _Sections:
+    unit, charts = data.run["unit"], drawn.charts
+    by_phase = data.axis.unit == "generation"
+    return [
+        evidence_sections.phase_accounts(charts.get("phases"), data.phase_accounts, unit)
+        if by_phase
+        else None,
+        evidence_sections.seconds(charts.get("seconds"), unit),
+        children(charts.get("children"), unit, data.process if has_several(data.run) else None),
+        evidence_sections.gauges(charts.get("gauges"), unit),
+    ]
+
+
+def _gpu(data: RunData, drawn: Drawn) -> _Sections:
+    last = {p.name: last_of(p) for p in drawn.ends}
+    return [evidence_sections.gpu(drawn.charts.get("gpu"), data.run["unit"], last)]
+
+
+def _events(data: RunData, drawn: Drawn) -> _Sections:
+    run, unit = data.run, data.run["unit"]
+    return [
+        process_sections.end(run, data.snapshots),
+        effects(data.effects, unit, run["environment"]),
+        process_sections.lines(run),
+        inventory_tables.events(data.events, unit, run["environment"], drawn.effects, _whose(run)),
         inventory_tables.alerts(data.alerts, unit, data.any_webhook),
-        evidence_sections.seconds(found.seconds, unit) if by_phase else None,
+        notes(notes_of(run, data.events), unit),
+    ]
+
+
+def _info(data: RunData, drawn: Drawn) -> _Sections:
+    run, verdict = data.run, data.verdict or {}
+    # A run that was uploaded later was last seen long after its end.
+    wall = unix(run["ended_at"] or run["last_seen_at"]) - unix(run["started_at"])
+    client = {p.name: last_of(p) for p in data.read(_CLIENT, None, None)}
+    return [
         inventory_tables.processes(
             run["processes"],
             data.snapshots,
-            (data.verdict or {}).get("findings", ()),
-            unit,
+            verdict.get("findings", ()),
+            run["unit"],
             run["processes_left_out"],
         ),
-        children(found.children, unit, data.process if len(set(whose.values())) > 1 else None),
         process_sections.delivery(run["processes"]),
         process_sections.attempts(run, data.verdict),
-        process_sections.lines(run),
+        past_forecasts(verdict.get("forecast_score"), run["unit"]),
         evidence_sections.cost(client, wall, run["environment"].get("native")),
         inventory_tables.environment(run["environment"], run["config"]),
     ]
+
+
+_SECTIONS: Final[Mapping[str, Callable[[RunData, Drawn], _Sections]]] = {
+    "objects": _objects, "phases": _phases, "gpu": _gpu, "events": _events, "info": _info,
+}  # fmt: skip
+
+
+def _whose(run: Json) -> dict[str, str]:
+    return {each["instance"]: process_label(each) for each in run["processes"]}
+
+
+def _process_bars(run: Json, shown: str | None, ends: Sequence[Points]) -> tuple[Bar, ...]:
+    """Ranks, and children of the one that is ``shown``, by their growth; what did not grow or is not known is last.
+
+    A link opens the page on the lines of a rank.
+    """
+    grown: dict[str, float | None] = {}
+    for each in run["processes"]:
+        growth = each["growth_bytes_per_generation"]
+        grown[process_label(each)] = None if growth is None else float(growth["estimate"])
+    ranks = set(grown)
+    children = sizes_of_children(each.name for each in ends)
+    grown |= {children[each.name]: growth_of(each) for each in ends if each.name in children}
+    most = max((value for value in grown.values() if value), default=0)
+    return tuple(
+        Bar(
+            name,
+            "unknown" if value is None else number_formats.change(value),
+            100 * max(value or 0, 0) / most if most > 0 else 0,
+            href=f"?{urlencode({'process': name})}" if len(ranks) > 1 and name in ranks else "",
+            chosen=name == shown,
+        )
+        for name, value in sorted(grown.items(), key=lambda item: -(item[1] or 0))
+    )
 
 
 def _checks(data: RunData) -> list[Json]:
