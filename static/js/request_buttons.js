@@ -1,7 +1,7 @@
 // Buttons that ask the training to look or to clean up: `data-ask` is the kind, `data-type` the class. What came of it is an event.
 // The words about it are next to the button and are read out; the button is drawn again whenever its part is.
 
-const DRAWN_ANEW = '[data-part="head"], [data-part="findings"]';
+const DRAWN_ANEW = '[data-part="state"], [data-part="tools"], [data-part="findings"]';
 
 const keyOf = (button) => `${button.dataset.ask} ${button.dataset.type ?? ""}`;
 

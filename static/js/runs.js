@@ -62,6 +62,12 @@ let refreshing = false;
 // The newest list, while the pointer is on a row that would move away.
 let held = null;
 const updates = document.getElementById("updates");
+// The page says how long ago a time is, which is no news.
+const said = (row) => {
+  const copy = row.cloneNode(true);
+  copy.querySelectorAll("time").forEach((each) => each.remove());
+  return copy.textContent;
+};
 const order = (root) => [...root.querySelectorAll("[data-part=runs] [data-run]")].map((row) => row.dataset.run).join();
 
 /** A row does not move while the pointer is on it: it would be another that is clicked. */
@@ -69,9 +75,9 @@ function hold(html) {
   const here = document.getElementById("list");
   const incoming = new DOMParser().parseFromString(html, "text/html");
   if (!matchMedia("(hover: hover)").matches || !here?.matches(":hover") || order(incoming) === order(document)) return false;
-  const texts = new Map([...here.querySelectorAll("[data-run]")].map((row) => [row.dataset.run, row.textContent]));
+  const texts = new Map([...here.querySelectorAll("[data-run]")].map((row) => [row.dataset.run, said(row)]));
   const rows = [...incoming.querySelectorAll("[data-part=runs] [data-run]")];
-  const changed = rows.filter((row) => texts.get(row.dataset.run) !== row.textContent).length;
+  const changed = rows.filter((row) => texts.get(row.dataset.run) !== said(row)).length;
   held = html;
   updates.textContent = `${Math.max(1, changed)} update${changed > 1 ? "s" : ""}: show`;
   updates.hidden = false;

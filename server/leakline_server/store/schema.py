@@ -180,6 +180,8 @@ runs = Table(
     Index("ix_runs_growth_bytes", "growth_bytes", "id"),
     Index("ix_runs_rss_bytes", "rss_bytes", "id"),
     Index("ix_runs_oom_at", "oom_at", "id"),
+    # How many have each verdict status, without their long rows.
+    Index("ix_runs_status", "status", "id"),
     Index("ix_runs_urgency", text(f"({URGENCY})"), "last_seen_at", "id"),
     # The examiner's watch for runs that fell silent.
     Index("ix_runs_state", "state", "last_seen_at"),

@@ -31,6 +31,8 @@ _STARTED: Final = re.compile(
     r"(?P<side>[<>]?)(?:(?P<age>\d{1,5})(?P<unit>[mhdw])|(?P<day>\d{4}-\d\d-\d\d))"
 )
 _UNITS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+# More of them would be too deep a question for a database.
+MAX_WORDS: Final = 30
 _DAY: Final = timedelta(days=1)
 
 
@@ -78,7 +80,10 @@ def parse_query(text: str, now: float) -> Search:
     if status is not None and status not in _STATUSES:
         known = ", ".join(("leaking", *(each for each in _STATUSES if each != "confirmed")))
         problems.append(f"There is no status “{status}”; there are: {known}.")
-    for word in words(text):
+    found = list(dict.fromkeys(words(text)))
+    if len(found) > MAX_WORDS:
+        problems.append(f"Only the first {MAX_WORDS} words were looked for.")
+    for word in found[:MAX_WORDS]:
         if word.name == "project":
             filters["project"] = word.value
         elif word.name == "started":

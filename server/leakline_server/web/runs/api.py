@@ -225,6 +225,9 @@ def list_runs(
     id, and `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:>7d` in what they name. `sort` begins
     with a minus for the other end of the order; runs without a value come last."""
     search = parse_query(q or "", time.time())
+    if search.problems:
+        # A script that deletes what it finds must not find more than it asked for.
+        raise InvalidField("q", q, search.problems[0])
     asked: dict[str, Any] = {"project": project, "status": status}
     given = {name: value for name, value in asked.items() if value is not None}
     tags = (*search.filters.pop("tags", ()), *(() if tag is None else (tag,)))
