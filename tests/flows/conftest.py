@@ -127,7 +127,9 @@ def train(
 
 
 def page_of(server: Server, path: str) -> str:
-    with urlopen(server.address + path) as answer:
+    """A page; that of a run with all its tabs."""
+    tabs = "?tab=all" if re.fullmatch("/runs/[^/?]+", path) else ""
+    with urlopen(server.address + path + tabs) as answer:
         return html.unescape(answer.read().decode())
 
 

@@ -111,7 +111,7 @@ def test_phases_beyond_the_bound_become_one_phase(api: TestClient, run: Any) -> 
     more["columns"]["phase"] = ["phase 0", "new", None]
     assert api.post(BATCHES, json=more).json()["accepted"] == 3
     assert lost(api)["phases_over_limit"] == 2 * limits.MAX_RUN_PHASES + 1
-    assert "More phases than a run may have" in api.get("/runs/r1").text
+    assert "More phases than a run may have" in api.get("/runs/r1?tab=all").text
 
 
 def test_processes_that_join_a_run_are_bounded(
@@ -144,7 +144,7 @@ def test_times_of_a_clock_ahead_are_clamped(api: TestClient, run: Any, make_run:
     assert process["lost"] == {"clock_ahead": 33}
     assert process["clock_skew_seconds"] < -86_000
     assert process["started_at"] <= found["last_seen_at"]
-    assert "clock of the process was minutes ahead" in api.get("/runs/r1").text
+    assert "clock of the process was minutes ahead" in api.get("/runs/r1?tab=all").text
     # What was right before it was set is another snapshot's, and still a contradiction.
     wire["columns"]["series"]["process.rss_bytes"][0] += 1
     assert api.post(BATCHES, json=wire).status_code == 409
@@ -820,7 +820,7 @@ def attempts(client: Client, make_run: Any, most: int) -> None:
     run = client.get("/api/v1/runs/often")
     assert [each["number"] for each in run["attempts"]] == list(range(3, most + 3))
     assert run["attempts_left_out"] == 2
-    page = client.ask("GET", "/runs/often").body.decode()
+    page = client.ask("GET", "/runs/often?tab=all").body.decode()
     assert f"{most + 2} attempts, the newest first, {most} of them." in page
 
 
@@ -831,7 +831,7 @@ def listed_processes(client: Client, make_run: Any, most: int) -> None:
     end = {"state": "failed", "reason": "ValueError", "instance": f"crowd-{most + 2}"}
     assert client.ask("PATCH", "/api/v1/runs/crowd", end).status == 200
     run = client.get("/api/v1/runs/crowd")
-    page = client.ask("GET", "/runs/crowd").body.decode()
+    page = client.ask("GET", "/runs/crowd?tab=all").body.decode()
     # The one that people look for is there, and the others from the first on.
     assert [each["rank"] for each in run["processes"]] == [*range(most - 1), most + 2]
     assert run["processes_left_out"] == 3
@@ -874,7 +874,7 @@ def listed_lines(client: Client, make_run: Any, most: int) -> None:
         kept, missing = each["log_lines"], each["log_lines_left_out"]
         assert len(kept) + missing == 50 and kept == lines[missing:]
     missing = sum(each["log_lines_left_out"] for each in told.values())
-    page = client.ask("GET", "/runs/loud").body.decode()
+    page = client.ask("GET", "/runs/loud?tab=all").body.decode()
     assert f"{missing:,} more are not shown here" in page
 
 
