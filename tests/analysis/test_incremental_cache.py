@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from benchmarks.detection.generators import FAMILIES, PUBLIC, Draw, drawn
@@ -142,6 +143,44 @@ def test_a_resume_that_repeats_generations_replaces_all_that_was_kept_of_them() 
 
 
 @pytest.mark.long
+def attempt(start: float, wanted: range, growth: float) -> list[tuple[Any, ...]]:
+    """(time, generation, phase, kind, bytes): two phases in each generation, and its end; 12 was never ended."""
+    found: list[tuple[Any, ...]] = [(None, None, "baseline", 300 * MIB + growth)]
+    level = found[0][-1]
+    for generation in wanted:
+        for phase, more in (("a", 3 * MIB), ("b", MIB)):
+            level += more
+            found.append((generation, phase, "phase_end", level))
+        if generation != 12:
+            found.append((generation, None, "generation_end", level))
+    return [(start + i, *row) for i, row in enumerate(found)]
+
+
+def process_of(name: str, number: int, rows: Sequence[tuple[Any, ...]]) -> ProcessHistory:
+    time, generation, phase, kind, level = (list(column) for column in zip(*rows, strict=True))
+    sequence = [round(each) for each in time]
+    return ProcessHistory(
+        name, 0, "main", number, sequence, time, time, generation, phase, [""] * len(rows), kind,
+        {"process.anon_bytes": level},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("generations", [5, 9, 20])
+def test_rows_that_come_late_and_replace_those_of_an_earlier_attempt(generations: int) -> None:
+    """As many rows as before, and each end where it was: those between say something else."""
+    first = attempt(0.0, range(13), 0.0)
+    second = attempt(1000.0, range(12, 12 + generations), 400 * MIB)
+    early = [row for row in second if row[1] != 12]
+
+    def history(later: Sequence[tuple[Any, ...]]) -> RunHistory:
+        processes = (process_of("p1", 1, first), process_of("p2", 2, later))
+        return RunHistory("r", phases=("a", "b"), processes=processes)
+
+    kept = Kept()
+    moments(history(early), kept)
+    assert moments(history(second), kept) == moments(history(second), Kept())
+
+
 def test_children_read_now_and_then_and_programs_without_generations() -> None:
     rng, n = random.Random(8), 60
     children = [None if i % 7 else 200 * MIB + 4 * MIB * i for i in range(n)]

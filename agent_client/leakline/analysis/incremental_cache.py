@@ -35,7 +35,7 @@ class _Beginning:
         timeline = study.timeline
         if self.rows > len(timeline.kind) or self.end > len(timeline):
             return False
-        if _stamp(timeline, self.end) != self.stamp or _goes_back(timeline, self):
+        if _stamp(timeline, self.end, self.rows) != self.stamp or _goes_back(timeline, self):
             return False
         return self._counts_alike(study) and all(
             timeline.place(name) == place for name, place in self.places.items()
@@ -93,7 +93,7 @@ def _kept(study: TimelineAnalysis) -> _OfTimeline | None:
     if not end:
         return None
     counted = frozenset(study.facts.count_series)
-    beginning = _Beginning(end, rows, _stamp(timeline, end), dict(timeline.places), counted)
+    beginning = _Beginning(end, rows, _stamp(timeline, end, rows), dict(timeline.places), counted)
     moments = {m for m in moments_for(study) if m <= end}
     bridged = bridged_for_good(timeline, end, study.history.ranks_until)
     asked = {m - back for m in moments for back in range(CONFIRMATIONS)}
@@ -139,14 +139,19 @@ def _belongs(timeline: Timeline, row: int, newest: int) -> bool:
     return counts and generation is not None and generation <= newest
 
 
-def _stamp(timeline: Timeline, end: int) -> int:
-    """Return a hash of what distinguishes the first generations: a row more or less in one moves the ends of others."""
+def _stamp(timeline: Timeline, end: int, rows: int) -> int:
+    """Return a hash of what distinguishes the first generations, and of their rows where these are of several attempts.
+
+    In order, a row more or less in a generation moves the ends of later ones. A row that comes late may replace one of
+    an earlier attempt, and then no end moves.
+    """
     ends = timeline.end_rows[:end]
+    each = None if timeline.in_order else (timeline.time[:rows], timeline.segment[:rows])
     return hash(
         (
             timeline.instance, ends, timeline.generations[:end], tuple([timeline.time[row] for row in ends]),
-            tuple([timeline.segment[row] for row in ends]), timeline.baseline_row, timeline.splits_memory,
-            bool(account_names(timeline)),
+            tuple([timeline.segment[row] for row in ends]), each and tuple(map(tuple, each)), timeline.baseline_row,
+            timeline.splits_memory, bool(account_names(timeline)),
         )
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """`POST /api/v1/runs/{run}/batches`: the hot route, as plain ASGI because a framework's would cost more than the work.
 
-1. read the body, bounded in bytes and seconds   2. inflate and check (`ingest.py`)
+1. read the body, bounded in bytes and seconds   2. inflate and check (`ingest/decode.py`)
 3. hand it to the writer and wait until it is durable   4. answer, with what this process is asked to look at
 
 The entry in OpenAPI is made from the very types that decode the body.

@@ -2,7 +2,7 @@
 
 1. read the body, bounded in bytes and seconds, and inflate it, as a batch   2. decode and map (`otlp_metrics.py`)
 3. join the run of each resource, and number what is newer than the newest snapshot that is stored of it
-4. check and write it as any batch (`ingest.py`, `writer.py`); the answer comes when it is durable
+4. check and write it as any batch (`decode.py`, `writer.py`); the answer comes when it is durable
 
 Exporters send again what got no answer, and may send one collection in several requests (`otlp_streams.py`).
 """
