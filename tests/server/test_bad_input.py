@@ -403,7 +403,7 @@ def test_a_wrong_number_of_an_event_is_named(
     grown = {"before_bytes": 1, "after_bytes": 5, "freed_bytes": -4, "seconds": 0.5}
     wire["events"][0] |= {"kind": "cleanup", "data": grown}
     assert post(api, other, wire).status_code == 200
-    assert "freed nothing" in api.get(f"/runs/{other.id}").text
+    assert "freed nothing" in api.get(f"/runs/{other.id}?tab=all").text
 
 
 def test_an_instance_keeps_its_first_rank(api: TestClient, other: Any) -> None:

@@ -277,7 +277,7 @@ def test_the_books_of_a_run_that_is_read_in_part_are_those_of_all_its_generation
         assert sum(line.bytes) == sum(all_of_it.bytes)
         assert sum(line.executions) == sum(all_of_it.executions)
     adds_up(shown, whole)
-    page = long_run.get("/runs/long").text
+    page = long_run.get("/runs/long?tab=all").text
     assert f"{sum(shown.lines[0].executions):,}" in page
 
 

@@ -463,7 +463,7 @@ def test_a_recording_that_comes_late_is_no_wrong_clock(api: TestClient, make_run
     assert first["lost"] == second["lost"] == {}
     rows = rows_of(api)
     assert {row["time"] for row in rows} == {day + i / 2 for i in range(6)}
-    assert "Clocks that lied at first" not in api.get("/runs/r1").text
+    assert "Clocks that lied at first" not in api.get("/runs/r1?tab=all").text
 
 
 @pytest.mark.parametrize("more", [-60, 60])
@@ -479,7 +479,7 @@ def test_the_same_bound_holds_either_way(
     assert process["clock_skew_seconds"] == pytest.approx(behind, abs=30)
     reason = "clock_behind" if way > 0 else "clock_ahead"
     assert process["lost"] == ({reason: 3} if more > 0 else {})
-    page = shared_api.get(f"/runs/{run.id}").text
+    page = shared_api.get(f"/runs/{run.id}?tab=all").text
     assert ("Clocks that lied at first" in page) == (more > 0)
 
 
@@ -507,7 +507,7 @@ def test_a_clock_behind_is_corrected_reported_and_never_refused(
     assert process["lost"] == {"clock_behind": 66}
     started, ended = process["started_at"], process["ended_at"]
     assert started < ended and started[:13] >= time.strftime("%Y-%m-%dT%H", time.gmtime(now - 120))
-    page = api.get("/runs/r1").text
+    page = api.get("/runs/r1?tab=all").text
     assert "that of node-0 was 3 h 0 min behind the server" in page.replace("\u00a0", " ")
     assert "clock of the process was minutes behind" in page
     # Nor is the rest of it another's.

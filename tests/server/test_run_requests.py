@@ -321,7 +321,7 @@ def test_the_page_of_a_live_run_offers_them(
     make_run().begin(api, 90)
 
     def page() -> str:
-        found = api.get("/runs/r1").text
+        found = api.get("/runs/r1?tab=all").text
         return found if 'data-ask="find_holders"' in found else ""
 
     found = eventually(page)
@@ -329,7 +329,7 @@ def test_the_page_of_a_live_run_offers_them(
     assert 'data-ask="census"' in found
     assert f'data-type="{ENV}"' in found
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
-    assert "data-ask" not in api.get("/runs/r1").text
+    assert "data-ask" not in api.get("/runs/r1?tab=all").text
 
 
 def test_only_a_registered_cleanup_is_offered(api: TestClient, make_run: Any) -> None:
@@ -345,7 +345,7 @@ def test_only_a_registered_cleanup_is_offered(api: TestClient, make_run: Any) ->
         ]  # fmt: skip
         assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
         sent.append(wire)
-        return api.get("/runs/r1").text
+        return api.get("/runs/r1?tab=all").text
 
     sent: list[Any] = []
     assert 'data-ask="cleanup"' not in page()
@@ -359,7 +359,7 @@ def test_only_a_registered_cleanup_is_offered(api: TestClient, make_run: Any) ->
     assert 'data-ask="cleanup"' not in page(("agent<b>", False, None), ("pool", False, None))
     assert 'data-ask="cleanup"' in page(("pool", True, None))
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
-    assert "data-ask" not in api.get("/runs/r1").text
+    assert "data-ask" not in api.get("/runs/r1?tab=all").text
 
 
 def test_the_page_shows_what_a_cleanup_freed(api: TestClient, make_run: Any) -> None:
@@ -375,7 +375,7 @@ def test_the_page_shows_what_a_cleanup_freed(api: TestClient, make_run: Any) -> 
         {"sequence": 0, "time": 1.0, "kind": "cleanup", "name": "agent", "data": data} for data in (told, failed)
     ]  # fmt: skip
     assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
-    page = api.get("/runs/r1").text
+    page = api.get("/runs/r1?tab=all").text
     assert (
         "freed 1.00 MiB in 0.50 s; app.Agent&lt;b&gt; 17 → 2; it ran because gauge.&lt;i&gt; is 612, above 500"
         in page

@@ -153,7 +153,7 @@ def test_no_secret_is_stored_or_answered(api: TestClient, database_url: str, mak
     assert found["environment"]["command_line"][:3] == ["train.py", "--password", HIDDEN]
     (process,) = found["processes"]
     assert process["log_lines"][2] == lines[2] and process["end_reason"].endswith("ann:***@h")
-    assert HUSH not in api.get("/runs/r1").text
+    assert HUSH not in api.get("/runs/r1?tab=all").text
     assert HUSH not in api.get("/api/v1/runs/r1/export.json").text
     engine = open_engine(database_url)
     with engine.connect() as connection:

@@ -371,5 +371,5 @@ def test_nor_does_a_long_note_and_the_page_says_whose_each_is(
     assert [text[:4] for text in texts(counted, person)] == ["ours", "2xxx", "3xxx"]
     found = counted.get(f"{RUNS}/r1", headers=person).json()["notes"]
     assert [each["added"] for each in found] == [False, True, True]
-    shown = counted.get("/runs/r1", headers=person).text
+    shown = counted.get("/runs/r1?tab=all", headers=person).text
     assert shown.count("a program") == 2 and shown.count("a person") == 1
