@@ -25,7 +25,7 @@ from ..rendering.page_contexts import (
     TagLink,
 )
 from ..rendering.table_cells import sparkline
-from ..run_page.verdict_view import STATUSES, forecast_text, status_of
+from ..run_page.verdict_view import STATUSES, forecast_in_short, forecast_text, status_of
 from ..run_page.view import progress
 from ..search_query import joined, status_in, without, written
 
@@ -230,6 +230,7 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         # Child processes and devices are not in it; what grows there is in the sentence.
         per=f"private, per {run['unit']}" if growth else "",
         forecast=forecast_text(run["oom"], run["unit"]),
+        out=forecast_in_short(run["oom"], run["unit"]),
         seen_at=run["last_seen_at"],
         seen=number_formats.clock(run["last_seen_at"]),
     )
