@@ -32,7 +32,7 @@ from leakline_server.web.incidents import view as incidents_view
 from leakline_server.web.rendering import evidence_sections, number_formats, page_contexts
 from leakline_server.web.rendering.table_cells import code_link, commit_link, sparkline, web_link
 from leakline_server.web.rendering.templating import VIEWER, breakable, environment, zoned
-from leakline_server.web.run_page import inventory_tables
+from leakline_server.web.run_page.annotations import timeline
 from leakline_server.web.runs import pages
 from leakline_server.web.search_query import Search, parse_query
 from leakline_server.web.settings import Found, settings_page
@@ -258,7 +258,7 @@ def test_a_full_collection_says_how_many_objects_it_freed() -> None:
         "kind": "collection", "name": "full", "generation": 3, "time": 1_750_000_000.0, "phase": None,
         "data": {"generation": 2, "freed": 1234, "uncollectable": 0, "seconds": 0.5},
     }  # fmt: skip
-    section = inventory_tables.events([event], "generation")
+    section = timeline({"unit": "generation", "environment": {}, "notes": []}, [event], [], {})
     assert section is not None and section.table is not None
     assert "freed 1,234 objects of unknown size in 0.50 s" in str(section.table.rows[0])
 
@@ -495,10 +495,13 @@ def test_notes_are_listed_newest_first_with_their_links(api: TestClient, make_ru
     said = {"notes": [{"text": "checked by hand", "link": "http://wiki.example/x"}]}
     assert api.patch("/api/v1/runs/r1", json=said).status_code == 200
     page = api.get("/runs/r1?tab=all").text
-    notes = page[page.index('id="notes"') :]
+    notes = page[page.index('id="events"') :]
     notes = notes[: notes.index("</section>")]
     assert notes.index("checked by hand") < notes.index("later") < notes.index("see &lt;b&gt;this")
-    assert '<a href="http://wiki.example/x" rel="noopener noreferrer">wiki.example</a>' in notes
+    assert (
+        '<a href="http://wiki.example/x" rel="noopener noreferrer">checked by hand (wiki.example)</a>'
+        in notes
+    )
     assert 'href="javascript' not in page
 
 

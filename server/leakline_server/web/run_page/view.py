@@ -25,7 +25,7 @@ from ..rendering.page_contexts import Bar, HeadFact, RunHead, RunPage, Section, 
 from ..rendering.table_cells import commit_link
 from ..search_query import search_for
 from . import counted_objects, inventory_tables, process_sections
-from .annotations import notes, notes_of
+from .annotations import timeline
 from .counted_objects import accounted
 from .fix_effects import effects, ticks
 from .process_sections import children, growth_of
@@ -250,9 +250,7 @@ def _events(data: RunData, drawn: Drawn) -> _Sections:
         process_sections.end(run, data.snapshots),
         effects(data.effects, unit, run["environment"]),
         process_sections.lines(run),
-        inventory_tables.events(data.events, unit, run["environment"], drawn.effects, _whose(run)),
-        inventory_tables.alerts(data.alerts, unit, data.any_webhook),
-        notes(notes_of(run, data.events), unit),
+        timeline(run, data.events, data.alerts, drawn.effects, _whose(run), data.any_webhook),
     ]
 
 
