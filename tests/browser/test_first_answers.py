@@ -19,7 +19,7 @@ from tests.analysis.builder import (
     Training,
     kept_environments,
 )
-from tests.browser.patience import eventually
+from tests.browser.patience import draw_everything, eventually, fits
 from tests.browser.test_page_content import chart
 from tests.browser.training import patch, post
 from tests.json_batches import batch_to_wire
@@ -290,3 +290,36 @@ def test_an_interval_is_not_shown_where_it_rounds_to_one_number(runs: str, open_
         text = open_page(f"/runs/{run}{ALL}").locator("#run").inner_text()
         spans = re.findall(r"([\d.,]+ \w+) to ([\d.,]+ \w+)", text)
         assert not [span for span in spans if span[0] == span[1]]
+
+
+def in_view(page: Page, selector: str, height: int) -> bool:
+    box = page.locator(selector).first.bounding_box()
+    return box is not None and box["y"] >= 0 and box["y"] + box["height"] <= height
+
+
+def test_the_first_screen_answers_all_questions_in_few_words(runs: str, open_page: Open) -> None:
+    page = open_page("/runs/ranks", width=1280, height=800)
+    draw_everything(page)
+    page.evaluate("scrollTo(0, 0)")
+    for answer in (
+        "#verdict-sentence", ".verdict .figures", "#chart-trend", ".finding h3", ".finding .suspects",
+        ".finding .advice", '[data-part="growth"] .bars', '[data-part="processes"] .bars',
+    ):  # fmt: skip
+        assert in_view(page, answer, 800), answer
+    shown = """[...document.querySelectorAll('#run > :not([id^=tab]) *')]
+        .filter((each) => each.getBoundingClientRect().top < 800 && each.checkVisibility())
+        .flatMap((each) => [...each.childNodes].filter((node) => node.nodeType === 3))
+        .map((node) => node.textContent).join(' ')"""
+    assert 60 < len(str(page.evaluate(shown)).split()) < 350
+
+
+def test_a_phone_shows_verdict_forecast_and_chart_first(runs: str, open_page: Open) -> None:
+    page = open_page("/runs/workers", width=390, height=844)
+    draw_everything(page)
+    page.evaluate("scrollTo(0, 0)")
+    for answer in ("#verdict-sentence", ".verdict .figures", "#chart-trend"):
+        assert in_view(page, answer, 844), answer
+    assert fits(page, 390)
+    page.locator(".tab-choice select").select_option("Run info")
+    expect(page).to_have_url(re.compile(r"tab=info"))
+    expect(page.locator("#processes")).to_be_visible()
