@@ -669,7 +669,7 @@ def test_a_project_that_nobody_has_counted_is_not_said_to_be_empty() -> None:
 
 def test_a_time_in_a_sentence_is_one_for_scripts_and_the_rest_is_text() -> None:
     assert zoned("until 2026-01-31 12:10 UTC: <b>") == (
-        'until <time datetime="2026-01-31T12:10Z" data-show="full">2026-01-31 12:10 UTC</time>: &lt;b&gt;'
+        'until <time datetime="2026-01-31T12:10Z" data-show="minute">2026-01-31 12:10 UTC</time>: &lt;b&gt;'
     )
     assert zoned("no 26-01-31 12:10 UTC & 1") == "no 26-01-31 12:10 UTC &amp; 1"
 
