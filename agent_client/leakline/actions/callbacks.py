@@ -126,7 +126,7 @@ class _VerdictThread:
         self._guard = Guard("working out the verdict")
         self._thread: OurThread | None = None
         self._found: list[Look] = []
-        # Both are used by one look after the other. The first is an `analysis.kept.Kept`.
+        # Both are used by one look after the other. The first is an `analysis.incremental_cache.Kept`.
         self._kept: Any = None
         self._events = VerdictEvents()
 
