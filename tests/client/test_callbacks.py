@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from tests.client.conftest import no_threads
 
 import leakline
 from leakline import Run, analysis
@@ -237,6 +238,17 @@ def test_a_look_that_fails_is_not_the_last(slow: SlowAnalysis, internal_exceptio
         watch._verdict_thread.wait(60)
     assert [verdict.status for _, verdict in heard] == ["suspected"]
     assert [type(internal_exceptions.pop())] == [ZeroDivisionError]
+
+
+def test_a_look_that_got_no_thread_is_made_up_for_at_the_end(slow: SlowAnalysis) -> None:
+    slow.go.set()
+    watch, heard = watching("suspected")
+    with no_threads(), pytest.raises(RuntimeError):
+        generation_end(watch, 0)
+    watch.conclude()
+    for callback, verdict in watch.due():
+        callback(verdict)
+    assert [name for name, _ in heard] == ["suspected"]
 
 
 def test_what_is_due_by_the_end_of_a_run_is_called_there(offline: Run, slow: SlowAnalysis) -> None:
