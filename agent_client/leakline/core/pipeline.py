@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..actions.callbacks import VerdictWatch
 from ..actions.cleanups import Cleanups
 from ..console import Notices, SnapshotBanner, StatusLine
+from ..errors import SpoolError
 from ..probes.memory.cgroup import memory_group
 from ..probes.native_module import native, why_not_native
 from ..runtime.error_boundary import Guard, logger
@@ -187,6 +188,8 @@ class Chain:
         self.header = subject.described(_header(settings, sampler))
         self.spool_path: Path | None = None
         self.is_held, self._letting_go = True, threading.Lock()
+        # Reentrant: a signal handler of the program may ask for the verdict as well.
+        self._following = threading.RLock()
         # One part of a chain that fails keeps none of the others from beginning or ending.
         self._guard = Guard("recording")
         self._exit_until = 0.0
@@ -284,15 +287,21 @@ class Chain:
 
     def follow_verdict(self) -> None:
         """Work out the verdict from now on, with what is recorded already."""
-        if not self.verdicts.follows:
-            self.verdicts.follow(self._recorded())
-            self.loop.listeners.append(self.verdicts.see)
+        with self._following:
+            if not self.verdicts.follows:
+                self.verdicts.follow(self._recorded())
+                self.loop.listeners.append(self.verdicts.see)
 
     def _recorded(self) -> list[Snapshot]:
+        """Nothing where the spool cannot be read any more: then the verdict is about what comes."""
         if self.spool_path is None or not self.recorder.taken:
             return []
         self.flush()
-        return [snapshot for batch in read_batches(self.spool_path) for snapshot in batch.snapshots]
+        try:
+            batches = list(read_batches(self.spool_path))
+        except SpoolError:
+            return []
+        return [snapshot for batch in batches for snapshot in batch.snapshots]
 
     def close(self, end: tuple[str, str]) -> None:
         """Record the end and send what is left, within the time."""
