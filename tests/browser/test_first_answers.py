@@ -168,6 +168,9 @@ def test_the_first_chart_is_the_sum_over_processes_and_rises_with_the_leak(
     name, amount = bars(page, "processes")[0]
     assert (name, amount) == ("loader_worker-0", "+4.26 MiB")
     assert figure(page, "GROWTH").startswith("+4.26 MiB per generation")
+    # The list has the same number, which is not that of private memory.
+    row = row_of(open_page("/?q=workers"), "workers")
+    expect(row.locator("td[data-label=Growth]")).to_have_text("+4.26 MiB")
 
 
 def test_one_line_explains_why_cause_and_phase_differ(runs: str, open_page: Open) -> None:
