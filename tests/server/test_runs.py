@@ -250,7 +250,7 @@ def expected(order: Order) -> list[str]:
     for each in rows:
         each["urgency"] = (
             (each["state"] != "finished" and each["severity"]) or 0,
-            each["last_seen_at"],
+            each["started_at"],
         )
     column = COLUMNS[order.by]
     known = sorted(
@@ -318,9 +318,30 @@ def test_a_cursor_has_a_value_for_each_column(cursor: str, filled: Engine) -> No
         list_runs(filled, RunFilter(cursor=cursor, order=SEVEREST))
 
 
-def test_a_number_beyond_the_column_is_no_cursor(filled: Engine) -> None:
+@pytest.mark.parametrize(
+    ("order", "values"),
+    [
+        (Order("memory"), str(2**63)), (SEVEREST, f"{2**31},1.0"), (SEVEREST, "4,1.0"), (SEVEREST, "-1,1.0"),
+    ],
+)  # fmt: skip
+def test_a_number_beyond_the_column_is_no_cursor(order: Order, values: str, filled: Engine) -> None:
     with pytest.raises(BadCursor):
-        list_runs(filled, RunFilter(cursor=f"memory/r01/{2**63}", order=Order("memory")))
+        list_runs(filled, RunFilter(cursor=f"{order}/r01/{values}", order=order))
+
+
+def test_runs_that_are_heard_of_between_two_pages_are_listed_once(filled: Engine) -> None:
+    """Each batch of a live run moves when it was last seen."""
+    found, cursor = [], None
+    for number in range(100):
+        page = list_runs(filled, RunFilter(limit=3, cursor=cursor, order=SEVEREST))
+        found += [item["id"] for item in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+        with writing(filled) as connection:
+            seen = update(runs).where(runs.c.state == "running", runs.c.id.not_in(found))
+            connection.execute(seen.values(last_seen_at=1.78e9 + number))
+    assert found == expected(SEVEREST)
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, -1e300, 5e-324, None])
@@ -388,8 +409,9 @@ def test_severity_is_that_of_the_worst_leak_or_of_the_memory_left(
 def test_a_leak_that_runs_stands_above_what_ended_and_what_is_well(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
-    for run_id, leak in (("leaks", 2**27), ("ended", 2**27), ("well", 0)):
-        make_run(id=run_id, instance=f"{run_id}-1", leak_bytes=leak).begin(api, 60)
+    for at, (run_id, count) in enumerate((("well", 6), ("leaks", 60), ("ended", 60))):
+        run = make_run(id=run_id, instance=f"{run_id}-1", leak_bytes=2**27, started=1.76e9 + at)
+        run.begin(api, count)
     api.patch("/api/v1/runs/ended", json={"state": "finished"})
 
     def severities() -> list[int]:
@@ -398,7 +420,7 @@ def test_a_leak_that_runs_stands_above_what_ended_and_what_is_well(
 
     eventually(lambda: all(severities()[:2]))
     assert severities()[2] == 0
-    # Both others are not urgent: the one heard of last comes first.
+    # Both others are not urgent: the one that began last comes first.
     assert listed(read_list(api, "group=none")) == ["leaks", "ended", "well"]
 
 
