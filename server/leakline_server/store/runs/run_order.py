@@ -207,6 +207,6 @@ def _value(column: ColumnElement[Any], text: str) -> Value:
         if 0 <= number <= _MOST_SEVERE if column is _URGENCY else abs(number) < _LARGEST:
             return number
         raise BadCursor(text)
-    if math.isfinite(number):
+    if isinstance(number, float) and math.isfinite(number):
         return number
     raise BadCursor(text)

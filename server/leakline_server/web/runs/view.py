@@ -27,7 +27,7 @@ from ..rendering.page_contexts import (
 from ..rendering.table_cells import sparkline
 from ..run_page.verdict_view import STATUSES, forecast_text, status_of
 from ..run_page.view import progress
-from ..search_query import joined, status_in, without, written
+from ..search_query import is_state, rebuilt, statuses_in, written
 
 Json = Mapping[str, Any]
 Grouping = Literal["project", "tag", "none"]
@@ -127,7 +127,7 @@ def _just_deleted(found: Sequence[Deleted]) -> JustDeleted | None:
 
 
 def _shows_deleted(shown: Shown) -> bool:
-    return status_in(shown.query) == DELETED
+    return DELETED in statuses_in(shown.query)
 
 
 def _deleted_href(shown: Shown) -> str | None:
@@ -135,18 +135,18 @@ def _deleted_href(shown: Shown) -> str | None:
 
 
 def _filters(shown: Shown, counts: Mapping[str, int]) -> tuple[Filter, ...]:
-    """A status that no run has is left out, unless it is chosen."""
-    others = without(shown.query, "status")
-    chosen = status_in(shown.query)
+    """A status that no run has is left out, unless it is chosen. A state that is searched for stays."""
+    chosen = statuses_in(shown.query)
     made = []
     for name in STATUSES:
         count, status = counts.get(name, 0), status_of(name)
-        if not count and name != chosen:
+        if not count and name not in chosen:
             continue
-        wanted = others if name == chosen else [*others, f"status:{name}"]
-        href = replace(shown, query=joined(wanted)).href()
+        more = () if name in chosen else (f"status:{name}",)
+        query = rebuilt(shown.query, lambda word: word.name != "status" or is_state(word), *more)
+        href = replace(shown, query=query).href()
         counted = replace(status, word=f"{status.word} {count:,}")
-        made.append(Filter(counted, href, name == chosen))
+        made.append(Filter(counted, href, name in chosen))
     return tuple(made)
 
 
