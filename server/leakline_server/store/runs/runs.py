@@ -197,7 +197,12 @@ def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
 
 def _has(text: ColumnElement[str], needle: str) -> ColumnElement[bool]:
     """Whether it is in the text, in large or small letters."""
-    return lowered(text).contains(_needle(needle), autoescape=True)
+    return _small(text, needle).contains(_needle(needle), autoescape=True)
+
+
+def _small(text: ColumnElement[str], needle: str) -> ColumnElement[str]:
+    # SQLite's own lower() is enough for what it knows, and takes a third of the time.
+    return func.lower(text) if needle.isascii() else lowered(text)
 
 
 def _needle(text: str) -> str:
@@ -237,7 +242,7 @@ def _has_process_on(host: str) -> ColumnElement[bool]:
 def _counts_type(name: str) -> ColumnElement[bool]:
     """Whether it is in the name of a type, which stands between ``type.`` and the last dot of a series."""
     escaped = re.sub("([%_/])", r"/\1", _needle(name))
-    counted = lowered(series.c.name).like(f"type.%{escaped}%.%", escape="/")
+    counted = _small(series.c.name, name).like(f"type.%{escaped}%.%", escape="/")
     return exists().where(series.c.run_id == runs.c.id, counted)
 
 
