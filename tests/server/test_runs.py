@@ -481,6 +481,36 @@ def test_column_heads_link_to_the_other_orders(api: TestClient) -> None:
     assert 'aria-sort="descending"><a href="/?sort=-severity">' in read_list(api)
 
 
+def test_what_a_list_is_sorted_by_is_seen_in_it(api: TestClient) -> None:
+    create(api, id="a", name="a", started_at=1.76e9, tags=["one", "two words"])
+    text = read_list(api, "sort=-started")
+    assert 'aria-sort="ascending"><a href="/?sort=started">Started</a>' in text
+    assert 'data-label="Started"><time datetime="2025-10-09T08:53:20.000Z"' in text
+    assert "Last seen</a>" not in text and 'data-label="Last seen"' not in text
+    text = read_list(api)
+    assert "Last seen</a>" in text and 'data-label="Started"' not in text
+    # Tags are cut off in a row.
+    assert '<td class="cut" title="a: one, two words">' in text
+
+
+def test_the_list_is_found_at_the_address_that_runs_begin_with(api: TestClient) -> None:
+    create(api, id="a")
+    for query, place in (("", "/"), ("?q=tag:x&sort=name", "/?q=tag:x&sort=name")):
+        answer = api.get(f"/runs{query}", follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, place)
+
+
+def test_a_page_that_is_not_there_says_so_to_people(api: TestClient) -> None:
+    for path, said in (
+        ("/runs/nobody", "This run does not exist or was deleted (there is no run nobody)."),
+        ("/nowhere", "There is nothing at this address."),
+    ):
+        answer = api.get(path)
+        assert answer.status_code == 404
+        assert said in unescape(re.sub("<[^>]+>", "", answer.text))
+        assert "/api/v1" not in answer.text
+
+
 def test_the_api_has_the_same_orders(api: TestClient) -> None:
     for number, name in enumerate(["b", "c", "a"]):
         create(api, id=name, name=name, started_at=1.76e9 + number)

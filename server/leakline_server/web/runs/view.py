@@ -100,6 +100,7 @@ def runs_page(
         grouping=tuple(Option(g, _GROUP_LABELS[g], g == shown.group) for g in GROUPINGS),
         sorting=_sorting(shown.order),
         heads=_heads(shown),
+        shows_started=_shows_started(shown),
         groups=_grouped(items, shown),
         view=urlencode(shown.fields),
         shows_deleted=_shows_deleted(shown),
@@ -168,8 +169,15 @@ def _heads(shown: Shown) -> tuple[ListHead, ...]:
         _head(shown, "growth", "Growth", number=True),
         _head(shown, "out", "Out of memory"),
         _head(shown, "memory", "Memory"),
-        _head(shown, "seen", "Last seen", number=True),
+        _head(shown, "started", "Started", number=True)
+        if _shows_started(shown)
+        else _head(shown, "seen", "Last seen", number=True),
     )
+
+
+def _shows_started(shown: Shown) -> bool:
+    """In place of when it was last seen: what a list is sorted by is seen in it."""
+    return shown.order.by == "started"
 
 
 def _head(shown: Shown, by: By, label: str, *, number: bool = False) -> ListHead:
@@ -211,6 +219,7 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         id=run["id"],
         box=f"pick-{group}-{run['id']}",
         name=run["name"],
+        title=": ".join((run["name"], *([", ".join(run["tags"])] if run["tags"] else ()))),
         href=f"/runs/{quote(run['id'], safe='')}",
         status=status_of(run["status"]),
         priority=run["priority"] or "",
@@ -232,4 +241,6 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         forecast=forecast_text(run["oom"], run["unit"]),
         seen_at=run["last_seen_at"],
         seen=number_formats.clock(run["last_seen_at"]),
+        started_at=run["started_at"],
+        started=number_formats.clock(run["started_at"]),
     )
