@@ -90,6 +90,8 @@ MAX_WEBHOOK_LENGTH: Final = 2_048
 MAX_WORD_LENGTH: Final = 64
 # What is searched for, and where a list goes on.
 MAX_QUERY_LENGTH: Final = 2_000
+# More of them would be too deep a question for a database.
+MAX_SEARCH_WORDS: Final = 30
 # A password or a token as it is typed, and where to go then.
 MAX_SECRET_LENGTH: Final = 4_000
 # What a process printed: one line. A client of ours cuts at 400.

@@ -48,15 +48,37 @@ export function takeParts(html, root = document) {
 
 /** Open `<details>`, scrolled tables and the focus survive an exchange. */
 function keepPlace(here, exchange) {
-  const open = [...here.querySelectorAll("details")].map((each) => each.open);
+  const details = byName(here, "details");
   const scrolled = [...here.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
   const { activeElement: focused } = document;
-  const at = here.contains(focused) ? reachable(here).indexOf(focused) : -1;
+  const name = here.contains(focused) ? nameOf(focused, here) : null;
+  const at = byName(here, REACHABLE).get(name)?.indexOf(focused) ?? -1;
   exchange();
-  here.querySelectorAll("details").forEach((each, i) => { if (i < open.length) each.open = open[i]; });
+  for (const [name, found] of byName(here, "details")) {
+    found.forEach((each, i) => { each.open = details.get(name)?.[i]?.open ?? each.open; });
+  }
   here.querySelectorAll(".scroll").forEach((each, i) => { if (i < scrolled.length) each.scrollTo(...scrolled[i]); });
-  // By its id, or where it stood; the page stays where it was scrolled to.
-  if (at >= 0) ((focused.id && document.getElementById(focused.id)) || reachable(here)[at])?.focus({ preventScroll: true });
+  if (at < 0) return;
+  const same = byName(here, REACHABLE).get(name);
+  // The page stays where it was scrolled to.
+  (same?.[at] ?? same?.at(-1))?.focus({ preventScroll: true });
 }
 
-const reachable = (root) => [...root.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")];
+const REACHABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
+
+/** What an element is called wherever it stands: rows move, and another may be where it was. */
+function nameOf(element, here) {
+  const owner = element.closest("[id], [data-run]");
+  const owned = owner && owner !== here && here.contains(owner) ? owner.id || owner.dataset.run : "";
+  return `${owned} ${element.getAttribute("href") ?? element.tagName}`;
+}
+
+/** Name -> the elements that are called so, in order. */
+function byName(root, selector) {
+  const found = new Map();
+  for (const each of root.querySelectorAll(selector)) {
+    const name = nameOf(each, root);
+    found.set(name, [...(found.get(name) ?? []), each]);
+  }
+  return found;
+}

@@ -59,9 +59,12 @@ function fill({ formData }) {
 }
 
 let refreshing = false;
-// The newest list, while the pointer is on a row that would move away.
+// The newest list, while the pointer or the keyboard is on a row that would move away.
 let held = null;
+const list = document.getElementById("list");
 const updates = document.getElementById("updates");
+let pointerY = 0;
+let lastFocused = null;
 // The page says how long ago a time is, which is no news.
 const said = (row) => {
   const copy = row.cloneNode(true);
@@ -70,16 +73,21 @@ const said = (row) => {
 };
 const order = (root) => [...root.querySelectorAll("[data-part=runs] [data-run]")].map((row) => row.dataset.run).join();
 
-/** A row does not move while the pointer is on it: it would be another that is clicked. */
+// A click leaves the focus behind, and a person who goes on with the mouse.
+const inUse = () => (matchMedia("(hover: hover)").matches && list.matches(":hover")) || Boolean(list.querySelector(":focus-visible"));
+
+/** A row does not move while the pointer or the keyboard is on it: it would be another that is clicked or opened. */
 function hold(html) {
-  const here = document.getElementById("list");
+  if (!list || !inUse()) return false;
   const incoming = new DOMParser().parseFromString(html, "text/html");
-  if (!matchMedia("(hover: hover)").matches || !here?.matches(":hover") || order(incoming) === order(document)) return false;
-  const texts = new Map([...here.querySelectorAll("[data-run]")].map((row) => [row.dataset.run, said(row)]));
+  if (order(incoming) === order(document)) return false;
+  const texts = new Map([...list.querySelectorAll("[data-run]")].map((row) => [row.dataset.run, said(row)]));
   const rows = [...incoming.querySelectorAll("[data-part=runs] [data-run]")];
   const changed = rows.filter((row) => texts.get(row.dataset.run) !== said(row)).length;
   held = html;
   updates.textContent = `${Math.max(1, changed)} update${changed > 1 ? "s" : ""}: show`;
+  // Not where the pointer is, which may be about to click.
+  if (updates.hidden) updates.classList.toggle("below", pointerY < innerHeight / 2);
   updates.hidden = false;
   return true;
 }
@@ -132,8 +140,17 @@ if (form) {
       if (formData.get(name) === usual) formData.delete(name);
     }
   });
-  updates.addEventListener("click", () => apply(held));
-  document.getElementById("list").addEventListener("mouseleave", () => { if (held) apply(held); });
+  updates.addEventListener("click", ({ detail }) => {
+    // The keyboard goes back to the row from which it came.
+    if (detail === 0) lastFocused?.focus({ preventScroll: true });
+    apply(held);
+  });
+  list.addEventListener("focusin", ({ target }) => { if (target !== updates) lastFocused = target; });
+  document.addEventListener("pointermove", ({ clientY }) => { pointerY = clientY; }, { passive: true });
+  // The focus is on its way to the next.
+  const release = () => setTimeout(() => { if (held && !inUse()) apply(held); });
+  list.addEventListener("mouseleave", release);
+  list.addEventListener("focusout", release);
   show();
 }
 setInterval(refresh, REFRESH_MS);

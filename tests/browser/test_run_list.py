@@ -110,6 +110,11 @@ def test_what_is_picked_survives_the_live_refresh_and_the_focus_stays(
     training.start()
     training.run_generations(2)
     training.finish()
+    # The row with the focus stays where it is until the keyboard asks for the new list.
+    expect(page.locator("#updates")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.locator(".runs[data-old]")).to_have_count(1)
+    page.locator("#updates").focus()
+    page.keyboard.press("Enter")
     # All rows are drawn anew.
     expect(page.locator(".runs[data-old]")).to_have_count(0, timeout=PATIENCE_MS)
     expect(page.get_by_label("Pick try-late", exact=True)).to_be_visible()
@@ -250,6 +255,76 @@ def test_a_row_stays_under_the_pointer_until_it_leaves_or_asks(
     expect(page.locator(".runs .name").first).to_have_text("fourth")
 
 
+@pytest.mark.long
+def test_a_row_stays_where_it_is_while_it_has_the_focus(
+    train: Callable[..., MadeTraining], open_page: Open
+) -> None:
+    for name in ("one", "two"):
+        train(name, project="focused", tags=("same",)).finish()
+    page = open_page("/?q=project:focused&sort=seen")
+    page.get_by_label("Pick one", exact=True).focus()
+    page.keyboard.press("Tab")
+    link = page.get_by_role("link", name="one", exact=True)
+    expect(link).to_be_focused()
+    train("three", project="focused", tags=("same",))
+    expect(page.locator("#updates")).to_be_visible(timeout=PATIENCE_MS)
+    assert names(page) == ["two", "one"]
+    # Of the same address there is one in each row.
+    page.keyboard.press("Tab")
+    tag = page.locator("[data-run=one] .tag")
+    expect(tag).to_be_focused()
+    page.locator("#updates").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".runs .name")).to_have_text(["three", "two", "one"])
+    expect(tag).to_be_focused()
+    train("four", project="focused")
+    expect(page.locator("#updates")).to_be_visible(timeout=PATIENCE_MS)
+    page.get_by_label("Search runs").focus()
+    expect(page.locator(".runs .name").first).to_have_text("four")
+
+
+@pytest.mark.long
+def test_the_news_are_not_announced_under_the_pointer(
+    train: Callable[..., MadeTraining], open_page: Open
+) -> None:
+    for number in range(14):
+        train(f"row-{number}", project="pointed").finish()
+    page = open_page("/?q=project:pointed&sort=seen", height=500)
+    updates, middle = page.locator("#updates"), page.evaluate("innerWidth / 2")
+    for number, y in enumerate((14, 470)):
+        page.evaluate(
+            "scrollBy({top: document.getElementById('list').getBoundingClientRect().top, behavior: 'instant'})"
+        )
+        page.mouse.move(middle, y)
+        page.mouse.move(middle + 1, y)
+        train(f"new-{number}", project="pointed")
+        expect(updates).to_be_visible(timeout=PATIENCE_MS)
+        below = f"document.elementFromPoint({middle}, {y}).closest('#updates')"
+        assert page.evaluate(below) is None
+        page.locator("h1").hover()
+        expect(updates).to_be_hidden()
+
+
+def test_what_is_open_and_has_the_focus_is_known_by_its_name(tries: str, open_page: Open) -> None:
+    """And not by its place, where another may be after an exchange."""
+    page = open_page(LIST)
+    found = page.evaluate("""async () => {
+        const { takeParts } = await import("/static/js/page_fragments.js");
+        const item = (name, text) =>
+            `<li id="${name}"><details><summary>Evidence</summary>${text}</details><a href="/${name}">x</a></li>`;
+        const part = (...items) => `<ul data-part="test">${items.join("")}</ul>`;
+        document.querySelector("main").insertAdjacentHTML("beforeend", part(item("a", "1"), item("b", "1")));
+        document.querySelector("#b details").open = true;
+        document.querySelector("#b a").focus();
+        const opened = () => ["new", "a", "b"].filter((id) => document.querySelector(`#${id} details`)?.open);
+        takeParts(part(item("new", "2"), item("a", "2"), item("b", "2")));
+        const moved = [opened(), document.activeElement.getAttribute("href")];
+        takeParts(part(item("new", "3"), item("a", "3")));
+        return [...moved, opened(), document.activeElement.tagName];
+    }""")
+    assert found == [["b"], "/b", [], "BODY"]
+
+
 def test_each_run_has_one_row_that_can_be_read(tries: str, open_page: Open) -> None:
     page = open_page(LIST)
     heights = "[...document.querySelectorAll('.runs tbody tr')].map((row) => row.getBoundingClientRect().height)"
@@ -285,9 +360,13 @@ def test_a_refresh_without_news_leaves_everything_where_it_is(
         with page.expect_response(address):
             page.clock.fast_forward(REFRESH_MS)
     assert link.evaluate("element => element.isTheSame && element === document.activeElement")
-    # With news it is drawn anew; the keyboard stays where it was, and so does the page.
+    # With news it is drawn anew when it is asked for; the keyboard stays where it was, and so does the page.
     page.unroute_all()
     train("newest", project="quiet")
     page.clock.fast_forward(REFRESH_MS)
+    expect(page.locator("#updates")).to_be_visible()
+    page.locator("#updates").focus()
+    page.keyboard.press("Enter")
     expect(page.get_by_role("link", name="newest", exact=True)).to_be_visible()
-    assert page.evaluate("document.activeElement.matches('a.name') && scrollY === 0")
+    expect(link).to_be_focused()
+    assert page.evaluate("scrollY === 0")

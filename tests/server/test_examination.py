@@ -147,7 +147,7 @@ def test_findings_become_incidents_whose_changes_are_reported_once(
     assert save(engine, verdict(finding()), NOW + 1) == []
     # A verdict that says the same changes no revision.
     assert runs.get_summary(engine, "r1") == before
-    (item,) = runs.list_runs(engine, runs.RunFilter(status="suspected"))["items"]
+    (item,) = runs.list_runs(engine, runs.RunFilter(statuses=("suspected",)))["items"]
     # The run has sent no generation: what the verdict counts then are minutes, and they are not shown.
     assert (item["id"], item["summary"], item["generations"]) == ("r1", "it leaks", 0)
     assert save(engine, verdict(finding("confirmed")), NOW + 2) == [("suspected", "confirmed")]

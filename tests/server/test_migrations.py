@@ -39,6 +39,7 @@ from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.findings import current_verdict, first_verdict
 from leakline_server.store.maintenance.quarantine import set_aside
 from leakline_server.store.migrate import NewerDatabase, current, downgrade, revisions, upgrade
+from leakline_server.store.runs.run_order import sorted_by
 from leakline_server.store.schema import alerts, deliveries, metadata, segments, webhooks
 from leakline_server.store.schema import assertions as assertions_table
 from leakline_server.store.schema import incidents as incidents_table
@@ -525,6 +526,35 @@ def test_stored_verdicts_and_findings_have_the_plain_names(engine: Engine) -> No
         assert json.loads(connection.scalar(select(runs_table.c.verdict)) or "") == NAMED_BEFORE
         before = connection.scalars(select(incidents_table.c.finding)).all()
     assert {json.loads(each)["unknown"] for each in before} == {"seldom"}
+
+
+@pytest.mark.parametrize("schema", ["0020_plain_names"], indirect=True)
+def test_runs_get_the_severity_of_the_verdicts_they_have(
+    old_database_url: str, schema: str
+) -> None:
+    """Also one that is silent, and will have no other verdict."""
+    engine, found = open_engine(old_database_url), runs_table.c
+    with writing(engine) as connection:
+        stored = connection.execute(select(found.id, found.verdict)).all()
+        assert any(row.verdict for row in stored) and len(stored) >= 3
+        leaks = first_verdict("x", "generation")
+        leaks["findings"] = [{"status": "confirmed", "priority": "critical"}]
+        state = {"verdict": json.dumps(leaks), "state": "silent"}
+        # More than are read at a time.
+        for number in range(250):
+            put_run(connection, f"silent-{number:03}", **state)
+        put_run(connection, "odd", verdict='{"findings": 3}')
+        put_run(connection, "new")
+    upgrade(engine, MIGRATIONS)
+    with engine.connect() as connection:
+        rows = connection.execute(select(found.id, found.severity)).all()
+    severities = {row.id: row.severity for row in rows}
+    for row in stored:
+        expected = sorted_by(json.loads(row.verdict))["severity"] if row.verdict else 0
+        assert severities.pop(row.id) == expected, row.id
+    assert (severities.pop("odd"), severities.pop("new")) == (0, 0)
+    assert list(severities.values()) == [3] * 250
+    engine.dispose()
 
 
 def test_segments_no_longer_count_the_numbers_by_phase(engine: Engine) -> None:

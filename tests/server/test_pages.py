@@ -149,8 +149,13 @@ DAY = 1_763_942_400.0
     ("text", "filters"),
     [
         ("project:erl status:leaking tag:x before fix",
-         {"project": "erl", "status": "confirmed", "tags": ("x",), "words": ("before", "fix")}),
-        ("http://x project:", {"words": ("http://x", "project:")}),
+         {"projects": ("erl",), "statuses": ("confirmed",), "tags": ("x",), "words": ("before", "fix")}),
+        ("http://x owner:", {"words": ("http://x", "owner:")}),
+        ("status:leaking STATUS:Running status:confirmed", {"statuses": ("confirmed", "running")}),
+        ("project:a project:a", {"projects": ("a",)}), ('"-tag:x" "NOT" not', {"words": ("-tag:x", "NOT", "not")}),
+        ('config:name="my model" config:x="say \\"y\\""',
+         {"matches": (("config", "name=my model"), ("config", 'x=say "y"'))}),
+        ("config:lr= config:a=b=c", {"matches": (("config", "lr="), ("config", "a=b=c"))}),
         ("config:lr=0.1 HOST:gpu-7 type:\"my Env\"",
          {"matches": (("config", "lr=0.1"), ("host", "gpu-7"), ("type", "my Env"))}),
         ("started:>7d", {"started_from": NOW - 7 * 86_400}), ("started:90m", {"started_from": NOW - 5400}),
@@ -170,9 +175,31 @@ def test_words_of_a_search_become_filters(text: str, filters: dict[str, Any]) ->
         ("owner:me", {"words": ("owner:me",)},
          "There is no filter “owner:”, so “owner:me” was looked for in names. Filters: project, tag, status, config, "
          "host, commit, phase, type, started."),
-        ("status:broken", {"status": "broken"},
+        ("status:broken", {"statuses": ("broken",)},
          "There is no status “broken”; there are: leaking, learning, ok, recovered, filling, watch, suspected, "
          "running, silent, finished, failed, interrupted, killed, deleted."),
+        *((text, kept,
+           f"“{typed}” was left out, because it has no value: write it right after the colon, without a space, as in "
+           f"{example}.")
+          for text, kept, typed, example in (
+            ('project:""', {}, 'project:""', "project:x"), ("status:", {}, "status:", "status:leaking"),
+            ('before tag:"', {"words": ("before",)}, 'tag:""', "tag:x"),
+            ("config: lr", {"words": ("lr",)}, "config:", "config:lr=0.1"),
+          )),
+        *((text, kept,
+           f"“{typed}” was looked for in names: a search finds runs that match all of its words, and cannot exclude "
+           f'any. Write "{typed}" in quotes to look for it.')
+          for text, kept, typed in (
+            ("-tag:x", {"words": ("-tag:x",)}, "-tag:x"), ("NOT x", {"words": ("NOT", "x")}, "NOT"),
+          )),
+        *((text, kept,
+           f"A run has one {what}, so none is found by “{one}” and “{other}” together: search for one of them.")
+          for text, kept, what, one, other in (
+            ("project:a project:b", {"projects": ("a", "b")}, "project", "a", "b"),
+            ("status:ok status:leaking", {"statuses": ("ok", "confirmed")}, "verdict", "ok", "confirmed"),
+            ("status:failed status:ok status:killed", {"statuses": ("failed", "ok", "killed")}, "state", "failed",
+             "killed"),
+          )),
         *((f"started:{value}", {},
            f"“started:{value}” was left out: write an age or a day, as in started:>7d (in the last 7 days), "
            "started:<2026-11-01 or started:2026-11-20.")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from html import unescape
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 import zstandard
@@ -250,7 +252,7 @@ def expected(order: Order) -> list[str]:
     for each in rows:
         each["urgency"] = (
             (each["state"] != "finished" and each["severity"]) or 0,
-            each["last_seen_at"],
+            each["started_at"],
         )
     column = COLUMNS[order.by]
     known = sorted(
@@ -292,7 +294,7 @@ def test_the_newest_largest_and_soonest_come_first() -> None:
 def test_a_search_goes_through_the_pages_in_the_same_order(filled: Engine) -> None:
     odd = {row(number)["id"] for number in range(1, 40, 2)}
     for order in (Order("growth"), Order("out"), SEVEREST):
-        found = followed(filled, order, 3, project="odd")
+        found = followed(filled, order, 3, projects=("odd",))
         assert found == [each for each in expected(order) if each in odd]
     words = followed(filled, Order("name"), 3, words=("TRY", "b"), tags=("two words",))
     assert len(words) == sum(number % 15 == 10 for number in range(40)) > 0
@@ -318,9 +320,30 @@ def test_a_cursor_has_a_value_for_each_column(cursor: str, filled: Engine) -> No
         list_runs(filled, RunFilter(cursor=cursor, order=SEVEREST))
 
 
-def test_a_number_beyond_the_column_is_no_cursor(filled: Engine) -> None:
+@pytest.mark.parametrize(
+    ("order", "values"),
+    [
+        (Order("memory"), str(2**63)), (SEVEREST, f"{2**31},1.0"), (SEVEREST, "4,1.0"), (SEVEREST, "-1,1.0"),
+    ],
+)  # fmt: skip
+def test_a_number_beyond_the_column_is_no_cursor(order: Order, values: str, filled: Engine) -> None:
     with pytest.raises(BadCursor):
-        list_runs(filled, RunFilter(cursor=f"memory/r01/{2**63}", order=Order("memory")))
+        list_runs(filled, RunFilter(cursor=f"{order}/r01/{values}", order=order))
+
+
+def test_runs_that_are_heard_of_between_two_pages_are_listed_once(filled: Engine) -> None:
+    """Each batch of a live run moves when it was last seen."""
+    found, cursor = [], None
+    for number in range(100):
+        page = list_runs(filled, RunFilter(limit=3, cursor=cursor, order=SEVEREST))
+        found += [item["id"] for item in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+        with writing(filled) as connection:
+            seen = update(runs).where(runs.c.state == "running", runs.c.id.not_in(found))
+            connection.execute(seen.values(last_seen_at=1.78e9 + number))
+    assert found == expected(SEVEREST)
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, -1e300, 5e-324, None])
@@ -392,8 +415,9 @@ def test_severity_is_that_of_the_worst_leak_or_of_the_memory_left(
 def test_a_leak_that_runs_stands_above_what_ended_and_what_is_well(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
-    for run_id, leak in (("leaks", 2**27), ("ended", 2**27), ("well", 0)):
-        make_run(id=run_id, instance=f"{run_id}-1", leak_bytes=leak).begin(api, 60)
+    for at, (run_id, count) in enumerate((("well", 2), ("leaks", 60), ("ended", 60))):
+        run = make_run(id=run_id, instance=f"{run_id}-1", leak_bytes=2**27, started=1.76e9 + at)
+        run.begin(api, count)
     api.patch("/api/v1/runs/ended", json={"state": "finished"})
 
     def severities() -> list[int]:
@@ -402,7 +426,7 @@ def test_a_leak_that_runs_stands_above_what_ended_and_what_is_well(
 
     eventually(lambda: all(severities()[:2]))
     assert severities()[2] == 0
-    # Both others are not urgent: the one heard of last comes first.
+    # Both others are not urgent: the one that began last comes first.
     assert listed(read_list(api, "group=none")) == ["leaks", "ended", "well"]
 
 
@@ -461,6 +485,36 @@ def test_column_heads_link_to_the_other_orders(api: TestClient) -> None:
     assert 'aria-sort="descending"><a href="/?sort=-severity">' in read_list(api)
 
 
+def test_what_a_list_is_sorted_by_is_seen_in_it(api: TestClient) -> None:
+    create(api, id="a", name="a", started_at=1.76e9, tags=["one", "two words"])
+    text = read_list(api, "sort=-started")
+    assert 'aria-sort="ascending"><a href="/?sort=started">Started</a>' in text
+    assert 'data-label="Started"><time datetime="2025-10-09T08:53:20.000Z"' in text
+    assert "Last seen</a>" not in text and 'data-label="Last seen"' not in text
+    text = read_list(api)
+    assert "Last seen</a>" in text and 'data-label="Started"' not in text
+    # Tags are cut off in a row.
+    assert '<td class="cut" title="a: one, two words">' in text
+
+
+def test_the_list_is_found_at_the_address_that_runs_begin_with(api: TestClient) -> None:
+    create(api, id="a")
+    for query, place in (("", "/"), ("?q=tag:x&sort=name", "/?q=tag:x&sort=name")):
+        answer = api.get(f"/runs{query}", follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, place)
+
+
+def test_a_page_that_is_not_there_says_so_to_people(api: TestClient) -> None:
+    for path, said in (
+        ("/runs/nobody", "This run does not exist or was deleted (there is no run nobody)."),
+        ("/nowhere", "There is nothing at this address."),
+    ):
+        answer = api.get(path)
+        assert answer.status_code == 404
+        assert said in unescape(re.sub("<[^>]+>", "", answer.text))
+        assert "/api/v1" not in answer.text
+
+
 def test_the_api_has_the_same_orders(api: TestClient) -> None:
     for number, name in enumerate(["b", "c", "a"]):
         create(api, id=name, name=name, started_at=1.76e9 + number)
@@ -509,21 +563,32 @@ def test_runs_are_grouped_by_project_by_tag_or_not_at_all(api: TestClient) -> No
         ('"try first"', []), ("nothing:here", ["c"]), ('tag:"say \\"x\\""', ["b"]),
         ("tag:one tag:two", ["b"]), ("tag:one", ["a", "b"]),
         ("STATUS:Running project:other", ["b", "c"]), ('project:"my proj', []),
-        ('project:""', ["a", "b", "c"]), ("status:nonsense", []), ("", ["a", "b", "c"]),
+        ('project:""', ["a", "b", "c", "d"]), ("status:nonsense", []), ("", ["a", "b", "c", "d"]),
+        ("project:other project:other", ["b", "c"]), ('project:other project:"my project"', []),
+        ("ÉVALUATION", ["d"]), ("évaluation", ["d"]), ("tag:Naïve", ["d"]), ("tag:naïve", []), ("tag:ONE", []),
+        ("status:learning status:running", ["a", "b", "c", "d"]), ("status:running status:failed", []),
+        ("status:learning status:failed", []),
     ],
 )  # fmt: skip
 def test_a_search_takes_words_and_quotes(query: str, found: list[str], words: TestClient) -> None:
     shown = set(listed(words.get("/", params={"q": query}).text))
-    assert sorted(shown & {"a", "b", "c"}) == found
+    assert sorted(shown & {"a", "b", "c", "d"}) == found
 
 
 @pytest.mark.parametrize(
     ("query", "found"),
     [
         ("config:batch=32", ["a"]), ("config:batch=3", []), ("config:opt=adam", ["a"]), ("config:opt=ada", []),
-        ("config:lr=0.1", ["b"]), ("config:ADAM", ["a"]), ("config:batch", ["a", "b"]),
+        ("config:lr=0.1", ["b"]), ("config:ADAM", ["a"]), ("config:batch", ["a", "b"]), ("config:lr=1e-1", ["b"]),
+        ("config:batch=32.0", ["a"]), ("config:rate=1e-3", ["c"]), ("config:rate=0.001", ["c"]),
+        ("config:eps=0.00000001", ["c"]), ("config:eps=1E-8", ["c"]), ("config:seed=None", ["c"]),
+        ("config:seed=null", ["c"]), ("config:amp=True", ["c"]), ("config:amp=true", ["c"]), ("config:amp=1", []),
+        ('config:model="My Größe"', ["c"]), ("config:GRÖSSE", []), ("config:GRÖßE", ["c"]),
+        ("config:scale=2", ["c"]), ("config:scale=1e400", []), ("config:scale=nan", []),
         ("host:gpu-7", ["a"]), ("host:GPU", ["a", "b"]), ("commit:3fa9", ["b"]), ("commit:a9", []),
         ("phase:collect", ["a"]), ('phase:"say \\"x\\""', ["a"]), ("type:replay", ["a"]), ("type:rss", []),
+        ("type:count", ["b"]), ("type:type.", []), ("type:APP.R", ["a"]), ("type:app.", ["a", "b"]),
+        ("type:buffer.", []), ("type:replaybuffer.count", []),
         ("started:2025-10-09", ["a"]), ("started:<2025-10-09", ["b"]), ("started:>2025-10-09", ["c"]),
         ("host:gpu config:batch=32 phase:collect", ["a"]), ("host:%", []), ("type:_", []),
     ],
@@ -539,8 +604,13 @@ def test_runs_are_found_by_what_they_recorded(
 
 
 @pytest.mark.parametrize(
-    "query", ["owner:me", "started:soon", "status:broken", " ".join(map(str, range(31)))]
-)
+    "query",
+    [
+        "owner:me", "started:soon", "status:broken", " ".join(map(str, range(31))), 'project:""', 'x tag:""',
+        "status:", "project: erl", "-tag:x", "a NOT b", "project:a project:b", "status:ok status:leaking",
+        "status:failed status:killed",
+    ],
+)  # fmt: skip
 def test_the_api_refuses_what_it_cannot_search_for(query: str, shared_api: TestClient) -> None:
     answer = shared_api.get("/api/v1/runs", params={"q": query})
     assert answer.status_code == 422
@@ -548,9 +618,29 @@ def test_the_api_refuses_what_it_cannot_search_for(query: str, shared_api: TestC
     assert shared_api.get("/", params={"q": query}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"q": "project:even", "project": "odd"}, []), ({"q": "m1", "project": "odd"}, ["m11"]),
+        ({"q": "status:learning", "status": "failed"}, ["m05"]), ({"q": "status:failed", "status": "ok"}, []),
+        ({"q": "tag:ten", "tag": "ten"}, ["m10"]), ({"q": "tag:ten", "tag": "two"}, []),
+        ({"tag": "TEN"}, []),
+    ],
+)  # fmt: skip
+def test_what_is_asked_for_besides_narrows_a_search(
+    asked: dict[str, str], found: list[str], many: TestClient
+) -> None:
+    items = many.get("/api/v1/runs", params=asked).json()["items"]
+    assert [item["id"] for item in items if item["id"].startswith("m")] == found
+
+
 @pytest.fixture
 def recorded(api: TestClient) -> TestClient:
-    configs = ({"batch": 32, "inner": {"opt": "adam"}}, {"batch": 320, "lr": 0.1}, {})
+    configs = (
+        {"batch": 32, "inner": {"opt": "adam"}},
+        {"batch": 320, "lr": 0.1},
+        {"rate": 1e-3, "eps": 1e-8, "seed": None, "amp": True, "model": "my größe", "scale": 2.0},
+    )
     for name, config, started in zip("abc", configs, (1.76e9, 1.7598e9, 1.7602e9), strict=True):
         process = {"instance": f"i-{name}", "host": {"a": "gpu-7", "b": "gpu-8"}.get(name, "cpu")}
         environment = {"commit": "3fa9c1"} if name == "b" else {"commit": "77a9"}
@@ -558,14 +648,19 @@ def recorded(api: TestClient) -> TestClient:
             api, id=name, name=name, project="rec", config=config, started_at=started, process=process,
             environment=environment,
         )  # fmt: skip
-    series = {"type.app.ReplayBuffer.count": [1.0], "process.rss_bytes": [5.0]}
-    for number, phase in enumerate(("collect", 'say "x"')):
+    seen = (
+        ("a", "ReplayBuffer", "collect"),
+        ("a", "ReplayBuffer", 'say "x"'),
+        ("b", "Counter", "act"),
+    )
+    for number, (run, kind, phase) in enumerate(seen):
+        series = {f"type.app.{kind}.count": [1.0], "process.rss_bytes": [5.0]}
         columns = {"time": [1.76e9 + number], "phase": [phase], "series": series}
         batch = {
-            "version": 1, "process": {"instance": "i-a", "host": "gpu-7"}, "first_sequence": number, "count": 1,
-            "columns": columns,
+            "version": 1, "process": {"instance": f"i-{run}", "host": {"a": "gpu-7", "b": "gpu-8"}[run]},
+            "first_sequence": number, "count": 1, "columns": columns,
         }  # fmt: skip
-        assert api.post("/api/v1/runs/a/batches", json=batch).status_code == 200
+        assert api.post(f"/api/v1/runs/{run}/batches", json=batch).status_code == 200
     return api
 
 
@@ -583,6 +678,26 @@ def test_the_filters_say_how_many_runs_each_would_leave(api: TestClient) -> None
     # Those of the other statuses stay to choose from, and the chosen one stays to be given up.
     assert chips("q=status:learning+project:speech") == ["Learning 1"]
     assert chips("q=status:leaking") == ["Leaking 0", "Learning 3"]
+    patch(api, "b", state="finished")
+    assert chips("q=status:running") == ["Learning 2"]
+
+
+@pytest.mark.parametrize(
+    ("query", "chosen"),
+    [
+        ("status:running try", "status:running try status:learning"),
+        ("status:leaking try", "try status:learning"), ('"first try', '"first try" status:learning'),
+        ('tag:"one\\', 'tag:"one" status:learning'),
+        ("status:learning STATUS:running", "STATUS:running"),
+    ],
+)  # fmt: skip
+def test_a_filter_changes_the_verdict_of_a_search_and_nothing_else(
+    query: str, chosen: str, words: TestClient
+) -> None:
+    text = words.get("/", params={"q": query}).text
+    part = re.findall(r'data-part="filters".*?</div>', text, re.DOTALL)[0]
+    hrefs = [unescape(each) for each in re.findall(r'href="/\?([^"]*)"', part)]
+    assert chosen in [parse_qs(each)["q"][0] for each in hrefs]
 
 
 @pytest.fixture(scope="module")
@@ -590,6 +705,7 @@ def words(shared_api: TestClient) -> TestClient:
     create(shared_api, id="a", project="my project", name="first try", tags=["one"])
     create(shared_api, id="b", project="other", name="second try", tags=["one", "two", 'say "x"'])
     create(shared_api, id="c", project="other", name="nothing:here")
+    create(shared_api, id="d", project="third", name="Évaluation", tags=["Naïve"])
     return shared_api
 
 

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert
 from starlette.testclient import TestClient
-from tests.server.stored import LATER, R1, engine_of, seal_all, serving
+from tests.server.stored import LATER, R1, engine_of, seal_all, serving, statements
 
 from leakline_server.store.columns import CorruptChunk
-from leakline_server.store.engine import Engine, writing
+from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.schema import Key, chunks
 from leakline_server.store.series import chart_points, compaction, summaries
 from leakline_server.store.series.chart_points import downsample
 from leakline_server.store.series.column_reader import ChunkRows
+from leakline_server.store.snapshot_rows import news
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=300), st.integers(1, 50))
@@ -118,6 +119,14 @@ def test_every_phase_is_a_line_of_its_own(api: TestClient) -> None:
     assert [item["phase"] for item in items] == ["evaluate", "train"]
 
 
+def test_phases_are_in_the_order_of_what_is_asked_for(api: TestClient) -> None:
+    """Whatever else the stretches have in which it lies."""
+    items = series(api, "name=float&phase=*&x=sequence&from=601&to=605")
+    assert [(item["phase"], item["x"]) for item in items] == [
+        ("train", [601, 604]), ("evaluate", [603]),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "query", ["name=float&phase=never", "name=nothing", "name=x*", "name=float&process=other"]
 )
@@ -173,6 +182,39 @@ def test_no_more_items_are_made_than_shown(
     assert [item["run"][:5] for item in found["items"]] == ["many1"] * names[0] + ["many2"] * 2
     assert found["left_out"] == names[1] - 2
     assert len(made) == names[0] + 2
+
+
+def test_news_of_many_processes_is_read_in_a_few_statements(
+    database_url: str, make_run: Any
+) -> None:
+    many, sealed = range(50), (1, 7, 50)
+    runs = [make_run(instance=f"p{rank}", rank=rank) for rank in many]
+    with serving(database_url) as client:
+        runs[0].create(client)
+        for run in runs:
+            run.send(client, 0, 3)
+        since = client.get("/api/v1/runs/r1").json()["revision"]
+        for run in runs[:-1]:
+            run.send(client, 3, 2)
+    engine = open_engine(database_url)
+    before = news(engine, "r1", since, ("process.rss_bytes",))
+    for number in sealed:
+        seal_all(engine, Key("r1", number))
+    with statements(engine) as asked:
+        after = news(engine, "r1", since, ("process.rss_bytes",))
+    assert len([each for each, _ in asked if each.startswith("SELECT")]) <= 7
+    for found in (before, after):
+        assert found.rows.keys() == {run.instance for run in runs[:-1]}
+        for run in runs[:-1]:
+            # Of a segment all is new in which a part is.
+            newest = found.rows[run.instance][-2:]
+            assert [row["sequence"] for row in newest] == [3, 4]
+            for row in newest:
+                snapshot = run.snapshot(row["sequence"])
+                size = snapshot.samples["process.rss_bytes"]
+                assert row["samples"] == {"process.rss_bytes": size}
+                assert (row["phase"], row["label"]) == (snapshot.phase, snapshot.label)
+    engine.dispose()
 
 
 def test_runs_are_laid_over_each_other_in_one_answer(shared_api: TestClient, make_run: Any) -> None:

@@ -24,6 +24,7 @@ from sqlalchemy import (
     Engine,
     Insert,
     Table,
+    Text,
     Update,
     create_engine,
     delete,
@@ -32,8 +33,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.compiler import Compiled, SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 Synchronous = Literal["full", "normal"]
 
@@ -80,6 +83,7 @@ __all__ = [
     "is_damaged",
     "is_out_of_space",
     "is_undecodable",
+    "lowered",
     "make_folder",
     "may_answer_soon",
     "open_engine",
@@ -394,6 +398,7 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
         file = _files[engine] = _File(Path(database))
         event.listen(engine, "do_connect", lambda *_: file.make())
     event.listen(engine, "connect", _able_to_shrink)
+    event.listen(engine, "connect", _able_to_lower)
     _on_connect(
         engine,
         [
@@ -424,6 +429,34 @@ def _able_to_shrink(connection: Any, _record: Any) -> None:
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     if pages == 0:
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+
+
+def _able_to_lower(connection: Any, _record: Any) -> None:
+    """SQLite's own lower() knows the letters of ASCII alone."""
+    connection.create_function("lower_utf8", 1, _lower, deterministic=True)
+
+
+def _lower(text: bytes | None) -> str | None:
+    # A text that is damaged is no reason to find nothing.
+    return None if text is None else text.decode(errors="replace").lower()
+
+
+class lowered(FunctionElement[str]):  # noqa: N801 - it is called like a function of SQL
+    """The text in small letters of every alphabet, as `str.lower` makes them of what it is compared with."""
+
+    type = Text()
+    inherit_cache = True
+
+
+@compiles(lowered)
+def _lowered(element: lowered, compiler: SQLCompiler, **options: Any) -> str:
+    return f"lower({compiler.process(element.clauses, **options)})"
+
+
+@compiles(lowered, "sqlite")
+def _lowered_on_sqlite(element: lowered, compiler: SQLCompiler, **options: Any) -> str:
+    # Bytes, because a function is not given a text that is not UTF-8.
+    return f"lower_utf8(CAST({compiler.process(element.clauses, **options)} AS BLOB))"
 
 
 def _begin_sqlite(connection: Connection) -> None:

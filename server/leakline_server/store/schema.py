@@ -182,7 +182,7 @@ runs = Table(
     Index("ix_runs_oom_at", "oom_at", "id"),
     # How many have each verdict status, without their long rows.
     Index("ix_runs_status", "status", "id"),
-    Index("ix_runs_urgency", text(f"({URGENCY})"), "last_seen_at", "id"),
+    Index("ix_runs_urgency", text(f"({URGENCY})"), "started_at", "id"),
     # The examiner's watch for runs that fell silent.
     Index("ix_runs_state", "state", "last_seen_at"),
 )

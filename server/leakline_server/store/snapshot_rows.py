@@ -32,7 +32,7 @@ from .columns import (
 from .engine import reading
 from .runs.runs import LIVED, BadCursor, row_of
 from .schema import Key, NoSuchRun, processes, runs
-from .series import Stored, matching, read, read_newer, series_ids
+from .series import Block, matching, read, read_newer, series_ids
 
 HEADLINE: Final = (
     "process.rss_bytes", "process.anon_bytes", "process.file_bytes", "process.shared_bytes",
@@ -71,14 +71,15 @@ def list_snapshots(
     found: list[tuple[float, int, int, dict[str, Any]]] = []
     more = False
     with reading(engine) as connection:
-        numbered, left_out = series_ids(connection, run_id), 0
+        wanted, left_out = matching(series_ids(connection, run_id), names), 0
         of_run = _processes(connection, run_id)
         if len(of_run) > MAX_PROCESSES_READ:
             left_out = len(of_run) - MAX_PROCESSES_READ
             of_run = of_run[:MAX_PROCESSES_READ]
         for number, instance in of_run:
-            stored = read(connection, Key(run_id, number), matching(numbered, names))
-            rows = _rows(stored.newest(limit + 1, before.get(str(number))))
+            stored = read(connection, Key(run_id, number), wanted)
+            newest = stored.newest(limit + 1, before.get(str(number)))
+            rows = _rows(newest.read((*_SHOWN, *wanted)), wanted)
             if str(number) in before:
                 rows = [row for row in rows if row["sequence"] < before[str(number)]]
             more = more or len(rows) > limit
@@ -114,18 +115,16 @@ def news(engine: Engine, run_id: str, since: int | None, names: Sequence[str]) -
         if since > run.revision:
             # The id of a database that is gone: nothing the reader has can be trusted.
             return News(run.revision, run.verdict_revision, {}, too_much=True)
-        newer = read_newer(
-            connection, run_id, since, matching(series_ids(connection, run_id), names)
-        )
-        if sum(map(len, newer.values())) > MAX_NEWS_ROWS:
+        wanted = matching(series_ids(connection, run_id), names)
+        newer = read_newer(connection, run_id, since, (*_SHOWN, *wanted), wanted, MAX_NEWS_ROWS)
+        if newer is None:
             return News(run.revision, run.verdict_revision, {}, too_much=True)
         instances = dict(_processes(connection, run_id))
-        rows = {instances[number]: _rows(stored) for number, stored in newer.items()}
+        rows = {instances[number]: _rows(block, wanted) for number, block in newer.items()}
         return News(run.revision, run.verdict_revision, rows)
 
 
-def _rows(stored: Stored) -> list[dict[str, Any]]:
-    block = stored.read((*_SHOWN, *stored.names))
+def _rows(block: Block, names: Mapping[int, str]) -> list[dict[str, Any]]:
     columns = {number: column.to_list() for number, column in block.columns.items()}
     fixed = ("sequence", "time", "generation", "phase", "kind", "label")
     return [
@@ -133,7 +132,7 @@ def _rows(stored: Stored) -> list[dict[str, Any]]:
             **{name: columns[number][i] for name, number in zip(fixed, _SHOWN, strict=True)},
             "samples": {
                 name: columns[number][i]
-                for number, name in stored.names.items()
+                for number, name in names.items()
                 if columns[number][i] is not None
             },
         }

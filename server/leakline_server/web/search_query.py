@@ -1,13 +1,14 @@
 """What people type into the search of the list of runs: ``project:"my project" status:leaking tag:x before fix``. Pure.
 
-A value with spaces stands in quotes, and in these a quote or a backslash after a backslash. Words that name no filter
-are looked for as they are: each of them has to be found.
+A value with spaces stands in quotes, and in these a quote or a backslash after a backslash; that of a ``config`` after
+its ``=``: ``config:name="my model"``. Words that name no filter are looked for as they are: each of them has to be
+found.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -15,6 +16,7 @@ from urllib.parse import urlencode
 
 from leakline.analysis.results import SEVERITY
 
+from ..limits import MAX_SEARCH_WORDS
 from ..store.runs.runs import DELETED, MATCHES, STATES
 
 NAMES: Final = ("project", "tag", "status", *MATCHES, "started")
@@ -23,7 +25,8 @@ _STATUS_WORDS: Final = {"leaking": "confirmed", "leak": "confirmed", "suspect": 
 _STATUSES: Final = (*SEVERITY, *STATES, DELETED)
 # A quote that nobody closed reaches to the end.
 _WORD: Final = re.compile(
-    r'(?:(?P<name>[A-Za-z]+):)?(?:"(?P<quoted>(?:[^"\\]|\\.)*+)(?:"|\\?$)|(?P<plain>\S+))',
+    r'(?P<before>(?:(?P<name>[A-Za-z]+):(?P<key>[^\s"=]+=)?)?)'
+    r'(?:"(?P<quoted>(?:[^"\\]|\\.)*+)(?:"|\\?$)|(?P<plain>\S+))',
     re.DOTALL,
 )
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -31,14 +34,16 @@ _STARTED: Final = re.compile(
     r"(?P<side>[<>]?)(?:(?P<age>\d{1,5})(?P<unit>[mhdw])|(?P<day>\d{4}-\d\d-\d\d))"
 )
 _UNITS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-# More of them would be too deep a question for a database.
-MAX_WORDS: Final = 30
 _DAY: Final = timedelta(days=1)
+
+
+# What other searches have, and this one takes for a word to look for.
+_OPERATORS: Final = ("NOT", "OR", "AND")
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """``name`` is that of a filter, or empty; ``typed`` is the whole of it as it stood there."""
+    """``name`` is that of a filter, or empty; ``typed`` is the whole of it as it stood there, its quote closed."""
 
     name: str
     value: str
@@ -54,38 +59,44 @@ class Search:
 
 
 def words(text: str) -> list[Word]:
-    return [word for found in _WORD.finditer(text) if (word := _word(found)).value]
+    """Those that have a value, and filters without one."""
+    found = map(_word, _WORD.finditer(text))
+    return [word for word in found if word.value or word.name]
 
 
 def _word(found: re.Match[str]) -> Word:
     quoted = found["quoted"]
-    value = found["plain"] if quoted is None else _ESCAPED.sub(r"\1", quoted)
+    value, typed = found["plain"], found[0]
+    if quoted is not None:
+        value, typed = _ESCAPED.sub(r"\1", quoted), f'{found["before"]}"{quoted}"'
+    value = (found["key"] or "") + value
     name = (found["name"] or "").lower()
     if name in NAMES:
-        return Word(name, value, found[0])
-    return Word("", f"{found['name']}:{value}" if name else value, found[0])
+        return Word(name, value, typed)
+    if quoted is None and value[-1:] == ":" and value[:-1].lower() in NAMES:
+        return Word(value[:-1].lower(), "", typed)
+    return Word("", f"{found['name']}:{value}" if name else value, typed)
 
 
-def status_in(text: str) -> str | None:
-    """The status that is searched for; of several the last."""
-    found = [word.value.lower() for word in words(text) if word.name == "status"]
-    return _STATUS_WORDS.get(found[-1], found[-1]) if found else None
+def statuses_in(text: str) -> tuple[str, ...]:
+    """The statuses that are searched for, each once."""
+    found = (word.value.lower() for word in words(text) if word.name == "status" and word.value)
+    return tuple(dict.fromkeys(_STATUS_WORDS.get(each, each) for each in found))
 
 
 def parse_query(text: str, now: float) -> Search:
-    """``now``: Unix seconds, from which ages count back. Of several projects or dates the last counts; a run has to
-    match every tag, config, host, commit, phase, type and word."""
-    filters: dict[str, Any] = {} if (status := status_in(text)) is None else {"status": status}
+    """``now``: Unix seconds, from which ages count back. Of several dates the last counts; all else has to be found."""
+    filters: dict[str, Any] = {}
     problems = []
-    if status is not None and status not in _STATUSES:
-        known = ", ".join(("leaking", *(each for each in _STATUSES if each != "confirmed")))
-        problems.append(f"There is no status “{status}”; there are: {known}.")
     found = list(dict.fromkeys(words(text)))
-    if len(found) > MAX_WORDS:
-        problems.append(f"Only the first {MAX_WORDS} words were looked for.")
-    for word in found[:MAX_WORDS]:
-        if word.name == "project":
-            filters["project"] = word.value
+    if len(found) > MAX_SEARCH_WORDS:
+        problems.append(f"Only the first {MAX_SEARCH_WORDS} words were looked for.")
+    for word in found[:MAX_SEARCH_WORDS]:
+        if not word.value:
+            problems.append(
+                f"“{word.typed}” was left out, because it has no value: write it right after the colon, without a "
+                f"space, as in {word.name}:{_EXAMPLES.get(word.name, 'x')}."
+            )
         elif word.name == "started":
             if (range_ := _started(word.value, now)) is None:
                 problems.append(
@@ -97,11 +108,49 @@ def parse_query(text: str, now: float) -> Search:
         elif word.name in MATCHES:
             filters["matches"] = (*filters.get("matches", ()), (word.name, word.value))
         elif word.name != "status":
-            several = "tags" if word.name else "words"
+            several = {"project": "projects", "tag": "tags"}.get(word.name, "words")
             filters[several] = (*filters.get(several, ()), word.value)
-            if not word.name and (problem := _unknown_filter(word)):
+            if not word.name and (problem := _unknown_filter(word) or _unknown_operator(word)):
                 problems.append(problem)
+    if statuses := statuses_in(text):
+        filters["statuses"] = statuses
+    problems += _contradictions(filters.get("projects", ()), statuses)
     return Search(filters, tuple(problems))
+
+
+_EXAMPLES: Final = {"config": "lr=0.1", "status": "leaking", "started": ">7d"}
+
+
+def _contradictions(projects: tuple[str, ...], statuses: tuple[str, ...]) -> list[str]:
+    """What no run can match."""
+    known = ", ".join(("leaking", *(each for each in _STATUSES if each != "confirmed")))
+    problems = [
+        f"There is no status “{status}”; there are: {known}."
+        for status in statuses
+        if status not in _STATUSES
+    ]
+    for what, values in (
+        ("project", projects),
+        ("verdict", [each for each in statuses if each in SEVERITY]),
+        ("state", [each for each in statuses if each in STATES]),
+    ):
+        if len(set(values)) > 1:
+            named = " and ".join(f"“{value}”" for value in dict.fromkeys(values))
+            problems.append(
+                f"A run has one {what}, so none is found by {named} together: search for one of them."
+            )
+    return problems
+
+
+def _unknown_operator(word: Word) -> str | None:
+    name, colon, _ = word.typed.partition(":")
+    excludes = colon and name[:1] == "-" and name[1:].lower() in NAMES
+    if not excludes and word.typed not in _OPERATORS:
+        return None
+    return (
+        f"“{word.typed}” was looked for in names: a search finds runs that match all of its words, and cannot exclude "
+        f'any. Write "{word.typed}" in quotes to look for it.'
+    )
 
 
 def _unknown_filter(word: Word) -> str | None:
@@ -132,9 +181,14 @@ def _started(value: str, now: float) -> dict[str, float] | None:
     )
 
 
-def without(text: str, name: str) -> list[str]:
-    """The words as they were typed, but for those of a filter."""
-    return [word.typed for word in words(text) if word.name != name]
+def rebuilt(text: str, keep: Callable[[Word], bool], *more: str) -> str:
+    """The words to keep as they were typed, and more of them."""
+    return " ".join((*(word.typed for word in words(text) if keep(word)), *more))
+
+
+def is_state(word: Word) -> bool:
+    """Whether it asks for the state of a run, which may be searched for together with a verdict."""
+    return word.name == "status" and word.value.lower() in (*STATES, DELETED)
 
 
 def written(name: str, value: str) -> str:
@@ -148,7 +202,3 @@ def written(name: str, value: str) -> str:
 def search_for(value: str, name: str) -> str:
     """The address of the list with the runs of this project or tag."""
     return "/?" + urlencode({"q": written(name, value)})
-
-
-def joined(typed: Iterable[str]) -> str:
-    return " ".join(typed)

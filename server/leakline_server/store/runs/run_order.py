@@ -34,9 +34,11 @@ from ..schema import URGENCY, runs
 By = Literal["severity", "seen", "started", "name", "growth", "memory", "out"]
 Value = float | int | str
 
+_URGENCY: Final[ColumnElement[int]] = literal_column(URGENCY, Integer())
 # The last column of an order may be null; where there are two, the first is not.
 _COLUMNS: Final[Mapping[By, tuple[ColumnElement[Any], ...]]] = {
-    "severity": (literal_column(URGENCY, Integer()), runs.c.last_seen_at),
+    # Not when it was last seen: each batch of a live run moves that, from page to page and from refresh to refresh.
+    "severity": (_URGENCY, runs.c.started_at),
     "seen": (runs.c.last_seen_at,),
     "started": (runs.c.started_at,),
     "name": (runs.c.name,),
@@ -51,7 +53,10 @@ _NULLABLE: Final = frozenset({"growth", "memory", "out"})
 _RISING: Final = frozenset({"name", "out"})
 _CURSOR: Final = re.compile(r"(-?[a-z]{1,10})/([\w.:-]{1,128})(?:/(.{0,512}))?", re.DOTALL)
 _LARGEST: Final = 2**63
-_GRADES: Final[Mapping[str, int]] = {name: 3 - at for at, name in enumerate(get_args(Priority))}
+_MOST_SEVERE: Final = 3
+_GRADES: Final[Mapping[str, int]] = {
+    name: _MOST_SEVERE - at for at, name in enumerate(get_args(Priority))
+}
 _RISKS: Final[Mapping[str, int]] = {"critical": 3, "high": 2}
 
 
@@ -200,8 +205,11 @@ def _value(column: ColumnElement[Any], text: str) -> Value:
         number: Value = int(text) if isinstance(column.type, Integer) else float(text)
     except ValueError as error:
         raise BadCursor(text) from error
-    if isinstance(number, int) and abs(number) < _LARGEST:
-        return number
+    if isinstance(number, int):
+        # Postgres refuses a number that its type cannot hold.
+        if 0 <= number <= _MOST_SEVERE if column is _URGENCY else abs(number) < _LARGEST:
+            return number
+        raise BadCursor(text)
     if isinstance(number, float) and math.isfinite(number):
         return number
     raise BadCursor(text)

@@ -1,4 +1,4 @@
-"""The series of runs on disk, behind six functions and the few types and questions that their callers need.
+"""The series of runs on disk. Other packages import from here alone, what `__all__` names.
 
 `append` adds batches to those that wait, `seal` makes a segment of waiting batches, `compact` a large segment of small
 ones, `drop` leaves snapshots out of a segment, `read` gives the columns of snapshots, and `summarise` long series as

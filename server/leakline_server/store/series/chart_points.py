@@ -22,7 +22,7 @@ import numpy as np
 from sqlalchemy import Connection, Engine, Text, bindparam, or_, select
 
 from ...limits import MAX_ITEMS, MAX_POINTS, MAX_PROCESSES_READ, MAX_RUNS_OVERLAID
-from ..columns import GENERATION, PHASE, SEQUENCE, TIME, Array
+from ..columns import GENERATION, PHASE, SEQUENCE, TIME, Array, only_used
 from ..engine import reading
 from ..maintenance.corruption import Damaged
 from ..runs.process_list import LIVED
@@ -279,7 +279,8 @@ def _by_phase(
     if query.phase is None:
         yield None, shown
         return
-    phases = block.texts(PHASE)
+    # Of the rows alone, in their order: which others their stretches have changes with compaction.
+    phases = only_used(block.texts(PHASE))
     for phase in phases.names if query.phase == "*" else (query.phase,):
         yield phase, shown.take(phases.equal(phase))
 

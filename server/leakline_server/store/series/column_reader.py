@@ -128,6 +128,9 @@ def series_ids(connection: Connection, run_id: str) -> dict[str, int]:
 class Stored:
     """The stored snapshots of a process, or some of them; of a million, no column is held for all: read them as blocks.
 
+    Read them within the consistent view in which they were found (`reading` of engine.py): sealing and compaction take
+    stretches away.
+
     ``names``: series id -> series name, of those that may be read. ``stretches`` are in order of first sequence number.
     """
 
@@ -220,7 +223,7 @@ class Stored:
         if not firsts:
             return {}
         asked = self.key._asdict() | {"low": min(firsts), "high": max(firsts)}
-        return dict(self.connection.execute(_BODIES, asked).tuples().all())
+        return dict(map(tuple, self.connection.execute(_BODIES, asked)))
 
     def _assemble(
         self,
@@ -285,13 +288,42 @@ def read(
 
 
 def read_newer(
-    connection: Connection, run_id: str, since: int, names: Mapping[int, str]
-) -> dict[int, Stored]:
-    """Return by process what came after revision ``since`` of the run, and the rest of its segments."""
+    connection: Connection,
+    run_id: str,
+    since: int,
+    wanted: Collection[int],
+    names: Mapping[int, str],
+    most: int,
+) -> dict[int, Block] | None:
+    """Return by process these columns, and SEQUENCE, of what came after revision ``since`` of the run, and of the rest
+    of its segments; None where that is more than ``most`` snapshots.
+
+    In three statements for all processes, and as `Stored` within one consistent view.
+    """
+    asked = {"run_id": run_id, "since": since}
+    wanted = tuple(dict.fromkeys((SEQUENCE, *wanted)))
     found: dict[int, list[Stretch]] = {}
-    for number, *row in connection.execute(_NEWER, {"run_id": run_id, "since": since}):
+    for number, *row in connection.execute(_NEWER, asked):
         found.setdefault(number, []).append(Stretch(*row))
-    return {n: Stored(connection, Key(run_id, n), names, each) for n, each in found.items()}
+    stretches = [stretch for each in found.values() for stretch in each]
+    if sum(stretch.count for stretch in stretches) > most:
+        return None
+    bodies: dict[int, dict[int, bytes]] = {number: {} for number in found}
+    if not all(stretch.sealed for stretch in stretches):
+        for number, first, body in connection.execute(_NEWER_BODIES, asked):
+            bodies[number][first] = body
+    stored: dict[int, dict[tuple[int, int], Chunk]] = {number: {} for number in found}
+    if any(stretch.sealed for stretch in stretches):
+        rows = connection.execute(_NEWER_CHUNKS, asked | {"numbers": wanted})
+        for number, column, first, *chunk in rows:
+            if number is not None:
+                stored[number][column, first] = Chunk(*chunk)
+    return {
+        number: Stored(connection, Key(run_id, number), names, each)._assemble(
+            wanted, each, bodies[number], stored[number]
+        )
+        for number, each in found.items()
+    }
 
 
 def _only(columns: Mapping[int, Column], only: Array) -> dict[int, Column]:
@@ -473,6 +505,9 @@ _NEWER: Final = _stretches(
         table.c.run_id == bindparam("run_id"), table.c.revision > bindparam("since")
     )
 )
+_NEWER_BODIES: Final = select(batches.c.process_id, batches.c.first_sequence, batches.c.body).where(
+    batches.c.run_id == bindparam("run_id"), batches.c.revision > bindparam("since")
+)
 _BODIES: Final = select(batches.c.first_sequence, batches.c.body).where(
     mine(batches), batches.c.first_sequence.between(bindparam("low"), bindparam("high"))
 )
@@ -483,6 +518,17 @@ _ITS_CHUNKS: Final = and_(
     chunks.c.run_id == segments.c.run_id,
     chunks.c.process_id == segments.c.process_id,
     chunks.c.first_sequence == segments.c.first_sequence,
+)
+# An outer join begins with the segments, of which an index finds the newer ones.
+_NEWER_CHUNKS: Final = (
+    select(chunks.c.process_id, chunks.c.series_id, chunks.c.first_sequence, *PACKED)
+    .select_from(
+        segments.outerjoin(
+            chunks,
+            and_(_ITS_CHUNKS, chunks.c.series_id.in_(bindparam("numbers", expanding=True))),
+        )
+    )
+    .where(segments.c.run_id == bindparam("run_id"), segments.c.revision > bindparam("since"))
 )
 
 

@@ -443,7 +443,7 @@ def _plan(
 
 
 def _replace(connection: Connection, key: Key, plan: _Plan) -> None:
-    """Raises packing.Changed."""
+    """Raises details.Changed."""
     _INSERT_CHUNKS(connection, plan.chunks)
     connection.execute(_INSERT_SEGMENT, plan.segment)
     gone = [{**key._asdict(), "b_first": row.first_sequence} for row in plan.taken]

@@ -268,11 +268,13 @@ class TagLink:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """``box`` is the id of its check box on this page; ``done`` of ``total`` only where a run has a plan."""
+    """``box`` is the id of its check box on this page; ``title`` has the tags too, which may be cut off; ``done`` of
+    ``total`` only where a run has a plan."""
 
     id: str
     box: str
     name: str
+    title: str
     href: str
     status: Status
     priority: str
@@ -292,6 +294,8 @@ class RunRow:
     out: str  # the forecast in a few words
     seen_at: str
     seen: str
+    started_at: str
+    started: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +352,7 @@ class RunsPage:
     grouping: tuple[Option, ...]
     sorting: tuple[Option, ...]
     heads: tuple[ListHead, ...]
+    shows_started: bool
     groups: tuple[RunGroup, ...]
     view: str
     shows_deleted: bool
@@ -457,7 +462,7 @@ class PickPage:
 
 @dataclass(frozen=True, slots=True)
 class ErrorPage:
-    """Any page that is not there: the same sentence as the API's error."""
+    """Any page that is not there."""
 
     title: str
     status_code: int

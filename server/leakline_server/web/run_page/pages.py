@@ -330,6 +330,11 @@ def _pick(use: Services, before: str, after: str, server: str) -> Response:
 
 
 def error_page(request: Request, status: int, code: str, message: str) -> Response:
-    """Any error of a page: the same sentence as in the API's JSON."""
+    """Any error of a page: the same sentence as in the API's JSON, but for what only programs can do."""
     title = {"run_not_found": "No such run"}.get(code) or _TITLES.get(status, "Something is wrong")
+    if code == "run_not_found":
+        missing = message.partition(";")[0]
+        message = f"This run does not exist or was deleted ({missing})."
+    elif code == "not_found":
+        message = "There is nothing at this address. The list has all runs that there are."
     return render("error.html", ErrorPage(title, status, message), status)

@@ -222,19 +222,19 @@ def list_runs(
 ) -> Response:
     """`status` is a verdict status, a run state, or `deleted` for the runs that were deleted on a page and are not yet
     removed, which are in no other list. `q` is a search as on the page: its words are looked for in name, project and
-    id, and `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:>7d` in what they name. `sort` begins
-    with a minus for the other end of the order; runs without a value come last."""
+    id, and `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:>7d` in what they name. `project`,
+    `tag` and `status` narrow what `q` finds. `sort` begins with a minus for the other end of the order; runs without a
+    value come last."""
     search = parse_query(q or "", time.time())
     if search.problems:
         # A script that deletes what it finds must not find more than it asked for.
         raise InvalidField("q", q, search.problems[0])
-    asked: dict[str, Any] = {"project": project, "status": status}
-    given = {name: value for name, value in asked.items() if value is not None}
-    tags = (*search.filters.pop("tags", ()), *(() if tag is None else (tag,)))
+    filters = dict(search.filters)
+    for name, value in (("projects", project), ("tags", tag), ("statuses", status)):
+        if value is not None:
+            filters[name] = (*filters.get(name, ()), value)
     order = run_order.order_of(sort) or run_order.NEWEST
-    wanted = runs.RunFilter(
-        **search.filters | given, tags=tags, limit=limit, cursor=cursor, order=order
-    )
+    wanted = runs.RunFilter(**filters, limit=limit, cursor=cursor, order=order)
     try:
         found = runs.list_runs(use.engine, wanted)
     except runs.BadCursor as error:

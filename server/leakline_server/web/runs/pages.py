@@ -1,4 +1,5 @@
-"""``/``: the list of runs, searched, grouped and sorted as its address says; runs deleted and brought back.
+"""``/``: the list of runs, searched, grouped and sorted as its address says, and ``/runs``, which leads to it; runs
+deleted and brought back.
 
 Both are plain forms, with a page of its own for a run that is deleted. `DELETE /api/v1/runs/{run}` removes a run at
 once; this does not (`store/maintenance/run_deletion.py`).
@@ -70,6 +71,14 @@ def list_page(
         any_runs=bool(found["items"] or shown.query or cursor or waiting),
     )
     return render("runs.html", page)
+
+
+@router.head("/runs")
+@router.get("/runs")
+def list_of_runs(request: Request) -> Response:
+    """Where people look for the list who have the address of a run."""
+    query = request.url.query
+    return RedirectResponse(f"/?{query}" if query else "/", 303)
 
 
 def _deleted_at(use: Services, moment: str | None) -> list[run_deletion.Deleted]:

@@ -27,7 +27,7 @@ from ..rendering.page_contexts import (
 from ..rendering.table_cells import sparkline
 from ..run_page.verdict_view import STATUSES, forecast_in_short, forecast_text, status_of
 from ..run_page.view import progress
-from ..search_query import joined, status_in, without, written
+from ..search_query import is_state, rebuilt, statuses_in, written
 
 Json = Mapping[str, Any]
 Grouping = Literal["project", "tag", "none"]
@@ -100,6 +100,7 @@ def runs_page(
         grouping=tuple(Option(g, _GROUP_LABELS[g], g == shown.group) for g in GROUPINGS),
         sorting=_sorting(shown.order),
         heads=_heads(shown),
+        shows_started=_shows_started(shown),
         groups=_grouped(items, shown),
         view=urlencode(shown.fields),
         shows_deleted=_shows_deleted(shown),
@@ -127,7 +128,7 @@ def _just_deleted(found: Sequence[Deleted]) -> JustDeleted | None:
 
 
 def _shows_deleted(shown: Shown) -> bool:
-    return status_in(shown.query) == DELETED
+    return DELETED in statuses_in(shown.query)
 
 
 def _deleted_href(shown: Shown) -> str | None:
@@ -135,18 +136,18 @@ def _deleted_href(shown: Shown) -> str | None:
 
 
 def _filters(shown: Shown, counts: Mapping[str, int]) -> tuple[Filter, ...]:
-    """A status that no run has is left out, unless it is chosen."""
-    others = without(shown.query, "status")
-    chosen = status_in(shown.query)
+    """A status that no run has is left out, unless it is chosen. A state that is searched for stays."""
+    chosen = statuses_in(shown.query)
     made = []
     for name in STATUSES:
         count, status = counts.get(name, 0), status_of(name)
-        if not count and name != chosen:
+        if not count and name not in chosen:
             continue
-        wanted = others if name == chosen else [*others, f"status:{name}"]
-        href = replace(shown, query=joined(wanted)).href()
+        more = () if name in chosen else (f"status:{name}",)
+        query = rebuilt(shown.query, lambda word: word.name != "status" or is_state(word), *more)
+        href = replace(shown, query=query).href()
         counted = replace(status, word=f"{status.word} {count:,}")
-        made.append(Filter(counted, href, name == chosen))
+        made.append(Filter(counted, href, name in chosen))
     return tuple(made)
 
 
@@ -168,8 +169,15 @@ def _heads(shown: Shown) -> tuple[ListHead, ...]:
         _head(shown, "growth", "Growth", number=True),
         _head(shown, "out", "Out of memory"),
         _head(shown, "memory", "Memory"),
-        _head(shown, "seen", "Last seen", number=True),
+        _head(shown, "started", "Started", number=True)
+        if _shows_started(shown)
+        else _head(shown, "seen", "Last seen", number=True),
     )
+
+
+def _shows_started(shown: Shown) -> bool:
+    """In place of when it was last seen: what a list is sorted by is seen in it."""
+    return shown.order.by == "started"
 
 
 def _head(shown: Shown, by: By, label: str, *, number: bool = False) -> ListHead:
@@ -212,6 +220,7 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         id=run["id"],
         box=f"pick-{group}-{run['id']}",
         name=run["name"],
+        title=": ".join((run["name"], *([", ".join(run["tags"])] if run["tags"] else ()))),
         href=f"/runs/{quote(run['id'], safe='')}",
         status=status_of(run["status"]),
         priority=run["priority"] or "",
@@ -233,4 +242,6 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         out=forecast_in_short(run["oom"], run["unit"]),
         seen_at=run["last_seen_at"],
         seen=number_formats.clock(run["last_seen_at"]),
+        started_at=run["started_at"],
+        started=number_formats.clock(run["started_at"]),
     )
