@@ -46,17 +46,29 @@ export function takeParts(html, root = document) {
   return changed;
 }
 
-/** Open `<details>`, scrolled tables and the focus survive an exchange. */
+/** Open `<details>`, scrolled tables, the focus and what was typed or chosen survive an exchange. */
 function keepPlace(here, exchange) {
+  const changed = fields(here).filter((each) => !isAsWritten(each)).map((each) => [nameOf(each), each.value]);
   const open = [...here.querySelectorAll("details")].map((each) => each.open);
   const scrolled = [...here.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
   const { activeElement: focused } = document;
   const at = here.contains(focused) ? reachable(here).indexOf(focused) : -1;
+  const [from, to] = at >= 0 && focused.type === "text" ? [focused.selectionStart, focused.selectionEnd] : [];
   exchange();
+  const fresh = new Map(fields(here).map((each) => [nameOf(each), each]));
+  for (const [name, value] of changed) if (fresh.has(name)) fresh.get(name).value = value;
   here.querySelectorAll("details").forEach((each, i) => { if (i < open.length) each.open = open[i]; });
   here.querySelectorAll(".scroll").forEach((each, i) => { if (i < scrolled.length) each.scrollTo(...scrolled[i]); });
   // By its id, or where it stood; the page stays where it was scrolled to.
-  if (at >= 0) ((focused.id && document.getElementById(focused.id)) || reachable(here)[at])?.focus({ preventScroll: true });
+  if (at < 0) return;
+  const again = (focused.id && document.getElementById(focused.id)) || reachable(here)[at];
+  again?.focus({ preventScroll: true });
+  if (from !== undefined && again?.type === "text") again.setSelectionRange(from, to);
 }
+
+const fields = (root) => [...root.querySelectorAll("form :is(select, input:not([type=hidden], [type=checkbox], [type=radio]))")];
+const nameOf = (field) => `${field.form.getAttribute("action")} ${field.name}`;
+const isAsWritten = (field) =>
+  field.options ? [...field.options].every((each) => each.selected === each.defaultSelected) : field.value === field.defaultValue;
 
 const reachable = (root) => [...root.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")];

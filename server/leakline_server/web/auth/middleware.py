@@ -20,6 +20,7 @@ Programs other than browsers send no Origin, and the name they were given.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final
@@ -122,6 +123,7 @@ def _hostname(host: str) -> str:
 
 
 MAX_NEXT_CHARACTERS: Final = 2_000
+_RUN_PAGE: Final = re.compile(r"/runs/[^/?#\\]+(\?[^#\\]*)?")
 
 _MISSING: Final[dict[Need, str]] = {
     "add": "adds nothing: use an ingest token of the project (leakline token create --project NAME)",
@@ -262,6 +264,11 @@ def is_place_of_ours(address: str) -> bool:
     """Whether it leads to this server, so that signing in leads nowhere else."""
     begins_here = address.startswith("/") and not address.startswith(("//", "/\\"))
     return begins_here and len(address) <= MAX_NEXT_CHARACTERS and address.isprintable()
+
+
+def is_run_page(address: str) -> bool:
+    """Whether it leads to the page of a run on this server; without a place on it."""
+    return is_place_of_ours(address) and _RUN_PAGE.fullmatch(address) is not None
 
 
 def _opens_a_page(scope: Scope) -> bool:

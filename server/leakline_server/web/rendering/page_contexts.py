@@ -225,15 +225,34 @@ class SuspectView:
 
 @dataclass(frozen=True, slots=True)
 class SaidView:
-    """What somebody said of a leak; ``kind`` as it is taken back, ``reason`` with its links."""
+    """What somebody said of a leak; ``kind`` as it is taken back, by the button ``undo``; ``reason`` with its links."""
 
     kind: str
     verb: str
+    undo: str
     reason: str
     since_at: str
     since: str
     until_at: str | None
     until: str
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    value: str
+    label: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Muting:
+    """The forms of a finding: ``action`` is where they are sent, ``back`` the address of the page they stand on."""
+
+    action: str
+    project: str
+    back: str
+    incident_href: str
+    expiries: tuple[Option, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +268,7 @@ class FindingView:
     search: str  # the type whose holders the training can be asked to look for, or nothing
     location: Cell | None = None  # where a fix of its phase says that it is in the code
     said: tuple[SaidView, ...] = ()
+    muting: Muting | None = None  # where it is an incident, on the page of its run
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,13 +334,6 @@ class ListHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    value: str
-    label: str
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Filter:
     status: Status
     href: str
@@ -368,6 +381,12 @@ class HeadFact:
 
 
 @dataclass(frozen=True, slots=True)
+class RunChoice:
+    id: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunHead:
     id: str
     name: str
@@ -397,6 +416,7 @@ class RunHead:
     offers_cleanup: bool
     revision: int
     share: Share
+    previous: RunChoice | None  # of its project, to compare it with
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,18 +450,16 @@ class RunPage:
 
 
 @dataclass(frozen=True, slots=True)
-class RunChoice:
-    id: str
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
 class PickPage:
-    """``/compare`` before two runs are chosen."""
+    """``/compare`` before two runs are chosen. ``choices``: those that ``query`` finds, and those chosen already."""
 
     title: str
     message: str
     choices: tuple[RunChoice, ...]
+    query: str
+    problems: tuple[str, ...]
+    note: str
+    any_runs: bool
     before: str
     after: str
     server: str

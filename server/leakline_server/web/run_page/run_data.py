@@ -67,6 +67,8 @@ class RunData:
     effects: Sequence[Json] = ()
     # The process that the address of the page names, if the run has it.
     chosen_process: str = ""
+    # The run of its project that began before it.
+    previous: Json | None = None
     # When it was read, in Unix seconds; 0 where nobody waits for more.
     read_at: float = 0.0
 

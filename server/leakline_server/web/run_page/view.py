@@ -20,7 +20,16 @@ from ...charts.chart_parts import PRIVATE, Points
 from ...store.runs.runs import LISTENING, unix
 from ..expectations.view import count_forms, expectations
 from ..rendering import evidence_sections, number_formats
-from ..rendering.page_contexts import Bar, HeadFact, RunHead, RunPage, Section, Tab, share_run
+from ..rendering.page_contexts import (
+    Bar,
+    HeadFact,
+    RunChoice,
+    RunHead,
+    RunPage,
+    Section,
+    Tab,
+    share_run,
+)
 from ..rendering.table_cells import commit_link
 from ..search_query import search_for
 from . import counted_objects, inventory_tables, process_sections
@@ -39,7 +48,7 @@ from .run_data import (
     process_label,
     summed,
 )
-from .verdict_view import facts, findings_view, past_forecasts, verdict_view
+from .verdict_view import facts, findings_view, mutings_of, past_forecasts, verdict_view
 
 # Processes on the first screen.
 BARS_SHOWN: Final = 6
@@ -53,6 +62,9 @@ def run_page(data: RunData) -> RunPage:
     run, unit = data.run, data.run["unit"]
     drawn = draw(data, palette_of(run, data.phase_accounts))
     findings = (data.verdict or {}).get("findings", ())
+    mutings = mutings_of(
+        run["project"], [each["fingerprint"] for each in data.incidents], _here(data)
+    )
     processes = _process_bars(run, data.process, drawn.ends)
     return RunPage(
         title=run["name"],
@@ -62,7 +74,7 @@ def run_page(data: RunData) -> RunPage:
             ending=process_sections.ended_badly(run, data.snapshots),
         ),
         facts=facts(data.verdict, unit, over=process_sections.is_over(run)),
-        findings=findings_view(findings, unit, data.said),
+        findings=findings_view(findings, unit, data.said, mutings),
         memory=evidence_sections.trend(drawn.charts["trend"], unit, _trend_note(data)),
         phases=evidence_sections.phase_bars(data.phase_accounts, findings),
         phases_note=evidence_sections.why_phases_differ(findings),
@@ -70,6 +82,13 @@ def run_page(data: RunData) -> RunPage:
         more_processes=max(0, len(processes) - BARS_SHOWN),
         tabs=tuple(_tabs(data, drawn)),
     )
+
+
+def _here(data: RunData) -> str:
+    """Its address, for forms that lead back to it."""
+    asked = {"process": data.chosen_process, "tab": data.tabs[0] if len(data.tabs) == 1 else ""}
+    given = urlencode({name: value for name, value in asked.items() if value})
+    return f"/runs/{quote(data.run['id'], safe='')}{f'?{given}' if given else ''}"
 
 
 def _tabs(data: RunData, drawn: Drawn) -> Iterator[Tab]:
@@ -163,6 +182,7 @@ def _head(data: RunData) -> RunHead:
         offers_cleanup=_offers_cleanup(data.events),
         revision=run["revision"],
         share=share_run(run["id"], data.chosen_process),
+        previous=RunChoice(data.previous["id"], data.previous["name"]) if data.previous else None,
     )
 
 

@@ -1,0 +1,73 @@
+"""What one can do where one looks: the page of a run mutes, notifies, compares and shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.browser.patience import PATIENCE_MS, fits, until
+from tests.browser.training import MadeTraining
+
+Train = Callable[..., MadeTraining]
+Open = Callable[..., Page]
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_leak_is_muted_where_it_is_seen_and_unmuted_there(
+    train: Train, open_page: Open, scripts: bool
+) -> None:
+    run = f"muted-{scripts}"
+    train(run, 8, project=f"mutes-{scripts}").finish()
+    page = open_page(f"/runs/{run}", java_script_enabled=scripts, width=390, height=844)
+    leak = page.locator("article.finding").first
+    until(page, lambda: leak.is_visible() or (page.reload() is None and leak.is_visible()))
+    leak.get_by_text("Mute…").click()
+    leak.get_by_label("For").select_option("1 week")
+    assert fits(page, 390)
+    leak.get_by_role("button", name="Mute", exact=True).click()
+    page.wait_for_url(f"**/runs/{run}?tab=objects#findings")
+    expect(leak.locator(".said")).to_contain_text("Muted")
+    leak.get_by_role("link", name="In all runs").click()
+    expect(page.locator(".incident .chip").first).to_have_text("Muted")
+    page.go_back()
+    leak.get_by_role("button", name="Unmute").click()
+    expect(leak.locator(".said")).to_have_count(0)
+    expect(leak.get_by_text("Mute…")).to_be_visible()
+
+
+def test_what_is_typed_to_mute_a_leak_survives_live_updates(train: Train, open_page: Open) -> None:
+    training = train("typing", 8, project="typing")
+    page = open_page("/runs/typing")
+    leak = page.locator("article.finding").first
+    expect(leak).to_be_visible(timeout=PATIENCE_MS)
+    leak.get_by_text("Mute…").click()
+    leak.get_by_label("For").select_option("1 week")
+    reason = leak.get_by_label("Reason, if any")
+    reason.fill("the buffer of Tuesday")
+    page.keyboard.press("ArrowLeft")
+    before = reason.element_handle()
+    training.run_generations(2)
+    until(page, lambda: not before.evaluate("(field) => field.isConnected"))
+    expect(reason).to_be_focused()
+    expect(reason).to_have_value("the buffer of Tuesday")
+    assert reason.evaluate("(field) => field.selectionStart") == len("the buffer of Tuesda")
+    expect(leak.get_by_label("For")).to_have_value("604800")
+
+
+def test_a_run_is_compared_with_the_one_before_it_or_with_one_that_is_searched_for(
+    train: Train, open_page: Open
+) -> None:
+    for name in ("first", "second", "third"):
+        train(f"compared-{name}", 3, project="compares").finish()
+    page = open_page("/runs/compared-third", java_script_enabled=False)
+    page.get_by_role("link", name="Compare with previous run (compared-second)").click()
+    expect(page.locator(".side .name")).to_have_text(["compared-second", "compared-third"])
+    page.go_back()
+    page.get_by_role("link", name="Compare with…").click()
+    page.get_by_label("Search runs").fill("compared-first")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("After", exact=True)).to_have_value("compared-third")
+    page.get_by_label("Before", exact=True).select_option("compared-first")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator(".side .name")).to_have_text(["compared-first", "compared-third"])
