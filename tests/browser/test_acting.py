@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.browser.conftest import serving
 from tests.browser.patience import PATIENCE_MS, fits, until
 from tests.browser.training import MadeTraining
 
@@ -67,7 +71,50 @@ def test_a_run_is_compared_with_the_one_before_it_or_with_one_that_is_searched_f
     page.get_by_role("link", name="Compare with…").click()
     page.get_by_label("Search runs").fill("compared-first")
     page.keyboard.press("Enter")
-    expect(page.get_by_label("After", exact=True)).to_have_value("compared-third")
-    page.get_by_label("Before", exact=True).select_option("compared-first")
+    expect(page.get_by_role("combobox", name="After")).to_have_value("compared-third")
+    page.get_by_role("combobox", name="Before").select_option("compared-first")
     page.get_by_role("button", name="Compare").click()
     expect(page.locator(".side .name")).to_have_text(["compared-first", "compared-third"])
+
+
+@pytest.fixture
+def receiver() -> Iterator[str]:
+    """The address of one that takes every message."""
+
+    class Taking(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Taking) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.server_port}/hook"
+        listening.shutdown()
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_pasted_address_gets_the_alerts_and_a_test_shows_what_arrived(
+    tmp_path: Path, open_page: Open, receiver: str, scripts: bool
+) -> None:
+    with serving(tmp_path, LEAKLINE_WEBHOOK_ALLOW="127.0.0.0/8") as address:
+        MadeTraining(address, "notifies").start()
+        page = open_page("/runs/notifies", address=address, java_script_enabled=scripts, width=390)
+        page.locator("#notify").click()
+        expect(page.locator(".notify")).to_contain_text("go nowhere yet")
+        assert fits(page, 390)
+        page.get_by_label("Webhook address of Slack").fill(receiver)
+        page.get_by_role("button", name="Send alerts there").click()
+        expect(page.get_by_role("status")).to_contain_text("gets every alert from now on")
+        expect(page.get_by_label("Format")).to_have_value("")
+        page.get_by_role("button", name="Send a test").click()
+        expect(page.get_by_role("status")).to_contain_text("answered 204")
+        expect(page.get_by_label("Message")).to_contain_text("Nothing leaks; somebody tested")
+        assert fits(page, 390)
+        page.go_back()
+        page.get_by_role("link", name="Back to the run").click()
+        page.locator("#notify").click()
+        expect(page.locator(".notify")).to_contain_text("127.0.0.1")

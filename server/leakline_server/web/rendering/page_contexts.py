@@ -387,6 +387,15 @@ class RunChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class Channel:
+    """Where alerts go; ``status`` is the one whose colour and shape it wears."""
+
+    name: str
+    word: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunHead:
     id: str
     name: str
@@ -417,6 +426,8 @@ class RunHead:
     revision: int
     share: Share
     previous: RunChoice | None  # of its project, to compare it with
+    here: str  # its address as it is shown, which forms lead back to
+    channels: tuple[Channel, ...]
 
 
 @dataclass(frozen=True, slots=True)

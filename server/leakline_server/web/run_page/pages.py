@@ -26,6 +26,7 @@ from ...store.runs import process_list, runs
 from ...store.runs.run_history import NoSuchRun
 from ...store.series import CorruptChunk, SeriesQuery, has_series, summarise
 from ...text_cleaning import without_control
+from .. import webhook_api
 from ..auth.permissions import READ
 from ..axis_zoom import Stretch, read_stretch, wanted
 from ..compare import ComparePage, axis_of, compare_page, compared_lines
@@ -112,7 +113,7 @@ def _run_data(use: Services, run_id: str, process: str, tab: str) -> RunData:
         incidents=findings.list_incidents(use.engine, run_id),
         said=incident_groups.holding(use.engine, data.run["project"], leaks, time.time()),
         alerts=alert_rows.list_alerts(use.engine, run_id, MAX_MARKS),
-        any_webhook=bool(webhooks.list_webhooks(use.engine)),
+        webhooks=[webhook_api.to_json(each, None) for each in webhooks.list_webhooks(use.engine)],
         previous=runs.previous_of(use.engine, data.run),
     )  # fmt: skip
     if "objects" not in data.tabs:

@@ -60,7 +60,8 @@ class RunData:
     said: Mapping[str, Sequence[Json]] = field(default_factory=dict)
     # {event, created_at in Unix seconds, payload}, the newest first.
     alerts: Sequence[Json] = ()
-    any_webhook: bool = True
+    # As the API lists them.
+    webhooks: Sequence[Json] = ()
     census: Json | None = None
     clock: Clock = NO_CLOCK
     # Of fixes, each with the run that it was compared with.

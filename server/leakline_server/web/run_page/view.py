@@ -18,6 +18,7 @@ from leakline.transport.oom_inference import ended_as
 
 from ...charts.chart_parts import PRIVATE, Points
 from ...store.runs.runs import LISTENING, unix
+from ..alerts.view import channels
 from ..expectations.view import count_forms, expectations
 from ..rendering import evidence_sections, number_formats
 from ..rendering.page_contexts import (
@@ -183,6 +184,8 @@ def _head(data: RunData) -> RunHead:
         revision=run["revision"],
         share=share_run(run["id"], data.chosen_process),
         previous=RunChoice(data.previous["id"], data.previous["name"]) if data.previous else None,
+        here=_here(data),
+        channels=channels(data.webhooks),
     )
 
 
@@ -246,7 +249,7 @@ def _events(data: RunData, drawn: Drawn) -> _Sections:
         effects(data.effects, unit, run["environment"]),
         process_sections.lines(run),
         inventory_tables.events(data.events, unit, run["environment"], drawn.effects, _whose(run)),
-        inventory_tables.alerts(data.alerts, unit, data.any_webhook),
+        inventory_tables.alerts(data.alerts, unit, bool(data.webhooks)),
         notes(notes_of(run, data.events), unit),
     ]
 
