@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +13,9 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import serving
 from tests.browser.patience import PATIENCE_MS, fits, until
 from tests.browser.training import MadeTraining
+
+from leakline_server.security.token_issuing import Wish, issue
+from leakline_server.store.engine import open_engine
 
 Train = Callable[..., MadeTraining]
 Open = Callable[..., Page]
@@ -102,7 +106,10 @@ def test_a_pasted_address_gets_the_alerts_and_a_test_shows_what_arrived(
 ) -> None:
     with serving(tmp_path, LEAKLINE_WEBHOOK_ALLOW="127.0.0.0/8") as address:
         MadeTraining(address, "notifies").start()
-        page = open_page("/runs/notifies", address=address, java_script_enabled=scripts, width=390)
+        page = open_page(
+            "/runs/notifies", address=address, java_script_enabled=scripts, width=390,
+            expect_failed_requests=True,
+        )  # fmt: skip
         page.locator("#notify").click()
         expect(page.locator(".notify")).to_contain_text("go nowhere yet")
         assert fits(page, 390)
@@ -118,3 +125,43 @@ def test_a_pasted_address_gets_the_alerts_and_a_test_shows_what_arrived(
         page.get_by_role("link", name="Back to the run").click()
         page.locator("#notify").click()
         expect(page.locator(".notify")).to_contain_text("127.0.0.1")
+
+
+PASSWORD = "correct horse battery"
+
+
+def test_a_link_opens_one_run_in_a_browser_that_is_not_signed_in(
+    tmp_path: Path, open_page: Open
+) -> None:
+    with serving(tmp_path, LEAKLINE_ADMIN_PASSWORD=PASSWORD) as address:
+        engine = open_engine(f"sqlite:///{tmp_path}/leakline.db")
+        _, secret = issue(engine, Wish("admin"), time.time())
+        engine.dispose()
+        training = MadeTraining(address, "shared", token=secret)
+        training.start()
+        training.run_generations(8)
+        page = open_page("/runs/shared", address=address, width=390, expect_failed_requests=True)
+        page.get_by_label("Password").fill(PASSWORD)
+        page.keyboard.press("Enter")
+        page.locator("#share").click()
+        page.get_by_label("Read-only link").select_option("1 day")
+        assert fits(page, 390)
+        page.get_by_role("button", name="Make a link").click()
+        expect(page.get_by_label("Link")).to_contain_text("/shared?token=leakline_share_")
+        assert fits(page, 390)
+        link = str(page.get_by_label("Link").text_content()).strip()
+        other = open_page(link.removeprefix(address), address=address, expect_failed_requests=True)
+        assert other.url == f"{address}/runs/shared"
+        expect(other.locator("#live")).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+        training.run_generations(1)
+        expect(other.locator('[data-part="state"]')).to_contain_text("9 of 25")
+        other.get_by_role("link", name="Run info").click()
+        expect(other.locator("#tab-info")).to_be_visible()
+        expect(other.locator("#notify, .mute, #previous, nav[aria-label=Pages]")).to_have_count(0)
+        other.goto(f"{address}/")
+        expect(other.get_by_label("Password")).to_be_visible()
+        page.get_by_role("link", name="Revoke it in the settings").click()
+        page.get_by_text("Revoke…").first.click()
+        page.get_by_role("button", name="Revoke this token").first.click()
+        other.goto(f"{address}/runs/shared")
+        expect(other.get_by_label("Password")).to_be_visible()

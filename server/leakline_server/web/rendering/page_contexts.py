@@ -24,9 +24,16 @@ class Share:
     markdown_href: str
     json_href: str
     csv_href: str = ""  # nothing where there is none
+    link_action: str = ""  # where a link to the page is made, if there can be one
+    link_days: tuple[tuple[str, str], ...] = ()
+    public: bool = True  # whether links begin with the address that the server is said to have
 
 
-def share_run(run_id: str, process: str = "") -> Share:
+# (days, label) of the choices for how long a link to a run holds.
+LINK_DAYS: Final = (("1", "1 day"), ("7", "7 days"), ("30", "30 days"))
+
+
+def share_run(run_id: str, process: str = "", *, public: bool = True) -> Share:
     """Return the addresses of a run's reports; that of the HTML file names the process that the page shows."""
     address = f"/runs/{quote(run_id, safe='')}"
     shown = f"?{urlencode({'process': process})}" if process else ""
@@ -35,6 +42,9 @@ def share_run(run_id: str, process: str = "") -> Share:
         f"{address}/report.html{shown}",
         f"{address}/report.md",
         f"/api/v1{address}/verdict",
+        link_action=f"{address}/share",
+        link_days=LINK_DAYS,
+        public=public,
     )
 
 

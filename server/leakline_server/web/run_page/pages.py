@@ -27,7 +27,7 @@ from ...store.runs.run_history import NoSuchRun
 from ...store.series import CorruptChunk, SeriesQuery, has_series, summarise
 from ...text_cleaning import without_control
 from .. import webhook_api
-from ..auth.permissions import READ
+from ..auth.permissions import READ, SEE
 from ..axis_zoom import Stretch, read_stretch, wanted
 from ..compare import ComparePage, axis_of, compare_page, compared_lines
 from ..rendering import number_formats
@@ -72,19 +72,19 @@ _TITLES: Final = {
 }
 
 
-@router.head("/runs/{run}")
-@router.get("/runs/{run}")
+@router.head("/runs/{run}", dependencies=[SEE])
+@router.get("/runs/{run}", dependencies=[SEE])
 def show_run(run: str, use: Use, process: str = "", tab: str = "") -> Response:
     return deleted_run(use, run) or render("run.html", read_run_page(use, run, process, tab))
 
 
-@router.get("/runs/{run}/fragments")
+@router.get("/runs/{run}/fragments", dependencies=[SEE])
 def show_fragments(run: str, use: Use, process: str = "", tab: str = "") -> Response:
     """What changes on the page of a run, for the live update."""
     return render("_run.html", read_run_page(use, run, process, tab))
 
 
-@router.get("/runs/{run}/lines")
+@router.get("/runs/{run}/lines", dependencies=[SEE])
 def show_lines(run: str, use: Use, x: str, process: str = "", tab: str = "") -> Response:
     """{"lines": {chart: its lines}, "x_seconds"} of a stretch of the axis, with as many points as the page has of all.
 
@@ -114,6 +114,7 @@ def _run_data(use: Services, run_id: str, process: str, tab: str) -> RunData:
         said=incident_groups.holding(use.engine, data.run["project"], leaks, time.time()),
         alerts=alert_rows.list_alerts(use.engine, run_id, MAX_MARKS),
         webhooks=[webhook_api.to_json(each, None) for each in webhooks.list_webhooks(use.engine)],
+        public=use.config.public_url is not None,
         previous=runs.previous_of(use.engine, data.run),
     )  # fmt: skip
     if "objects" not in data.tabs:

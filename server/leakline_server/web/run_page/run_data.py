@@ -70,6 +70,8 @@ class RunData:
     chosen_process: str = ""
     # The run of its project that began before it.
     previous: Json | None = None
+    # Whether the server has an address that others reach it by.
+    public: bool = True
     # When it was read, in Unix seconds; 0 where nobody waits for more.
     read_at: float = 0.0
 

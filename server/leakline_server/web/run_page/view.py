@@ -182,7 +182,7 @@ def _head(data: RunData) -> RunHead:
         requests_href=f"/api/v1{address}/requests",
         offers_cleanup=_offers_cleanup(data.events),
         revision=run["revision"],
-        share=share_run(run["id"], data.chosen_process),
+        share=share_run(run["id"], data.chosen_process, public=data.public),
         previous=RunChoice(data.previous["id"], data.previous["name"]) if data.previous else None,
         here=_here(data),
         channels=channels(data.webhooks),
