@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from tests.browser.conftest import serving
 from tests.browser.patience import PATIENCE_MS, fits, until
+from tests.browser.test_accessibility import violations
 from tests.browser.training import MadeTraining
 
 from leakline_server.security.token_issuing import Wish, issue
@@ -33,6 +34,7 @@ def test_a_leak_is_muted_where_it_is_seen_and_unmuted_there(
     leak.get_by_text("Mute…").click()
     leak.get_by_label("For").select_option("1 week")
     assert fits(page, 390)
+    assert not scripts or violations(page) == []
     leak.get_by_role("button", name="Mute", exact=True).click()
     page.wait_for_url(f"**/runs/{run}?tab=objects#findings")
     expect(leak.locator(".said")).to_contain_text("Muted")
@@ -113,6 +115,7 @@ def test_a_pasted_address_gets_the_alerts_and_a_test_shows_what_arrived(
         page.locator("#notify").click()
         expect(page.locator(".notify")).to_contain_text("go nowhere yet")
         assert fits(page, 390)
+        assert not scripts or violations(page) == []
         page.get_by_label("Webhook address of Slack").fill(receiver)
         page.get_by_role("button", name="Send alerts there").click()
         expect(page.get_by_role("status")).to_contain_text("gets every alert from now on")
@@ -146,9 +149,11 @@ def test_a_link_opens_one_run_in_a_browser_that_is_not_signed_in(
         page.locator("#share").click()
         page.get_by_label("Read-only link").select_option("1 day")
         assert fits(page, 390)
+        assert violations(page) == []
         page.get_by_role("button", name="Make a link").click()
         expect(page.get_by_label("Link")).to_contain_text("/shared?token=leakline_share_")
         assert fits(page, 390)
+        assert violations(page) == []
         link = str(page.get_by_label("Link").text_content()).strip()
         other = open_page(link.removeprefix(address), address=address, expect_failed_requests=True)
         assert other.url == f"{address}/runs/shared"

@@ -681,7 +681,9 @@ RENAMED = {
 
 
 def renamed(answer: Any) -> Any:
-    """A recorded answer with the names of fields that it would have now."""
+    """A recorded answer with the names of fields, and the words for what people said, that it would have now."""
+    if isinstance(answer, str):
+        return answer.replace("acknowledged: “", "muted: “")
     if isinstance(answer, dict):
         return {RENAMED.get(name, name): renamed(value) for name, value in answer.items()}
     return [renamed(each) for each in answer] if isinstance(answer, list) else answer
