@@ -46,23 +46,34 @@ export function takeParts(html, root = document) {
   return changed;
 }
 
-/** Open `<details>`, scrolled tables and the focus survive an exchange. */
+/** Open `<details>`, scrolled tables, the focus and what was typed or chosen survive an exchange. */
 function keepPlace(here, exchange) {
   const details = byName(here, "details");
   const scrolled = [...here.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
+  const changed = fields(here).filter((each) => !isAsWritten(each)).map((each) => [fieldName(each), each.value]);
   const { activeElement: focused } = document;
   const name = here.contains(focused) ? nameOf(focused, here) : null;
   const at = byName(here, REACHABLE).get(name)?.indexOf(focused) ?? -1;
+  const [from, to] = at >= 0 && focused.type === "text" ? [focused.selectionStart, focused.selectionEnd] : [];
   exchange();
+  const fresh = new Map(fields(here).map((each) => [fieldName(each), each]));
+  for (const [name, value] of changed) if (fresh.has(name)) fresh.get(name).value = value;
   for (const [name, found] of byName(here, "details")) {
     found.forEach((each, i) => { each.open = details.get(name)?.[i]?.open ?? each.open; });
   }
   here.querySelectorAll(".scroll").forEach((each, i) => { if (i < scrolled.length) each.scrollTo(...scrolled[i]); });
   if (at < 0) return;
   const same = byName(here, REACHABLE).get(name);
+  const again = same?.[at] ?? same?.at(-1);
   // The page stays where it was scrolled to.
-  (same?.[at] ?? same?.at(-1))?.focus({ preventScroll: true });
+  again?.focus({ preventScroll: true });
+  if (from !== undefined && again?.type === "text") again.setSelectionRange(from, to);
 }
+
+const fields = (root) => [...root.querySelectorAll("form :is(select, input:not([type=hidden], [type=checkbox], [type=radio]))")];
+const fieldName = (field) => `${field.form.getAttribute("action")} ${field.name}`;
+const isAsWritten = (field) =>
+  field.options ? [...field.options].every((each) => each.selected === each.defaultSelected) : field.value === field.defaultValue;
 
 const REACHABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
 

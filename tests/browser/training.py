@@ -36,9 +36,10 @@ LIMIT = 192 * GIB
 SECONDS = {EVALUATE: 22.0, TRAIN: 14.0, EVOLVE: 1.5}
 
 
-def post(url: str, body: Any) -> Any:
+def post(url: str, body: Any, token: str = "") -> Any:
     data = json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"content-type": "application/json"})
+    who = {"authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, data, {"content-type": "application/json"} | who)
     with urllib.request.urlopen(request, timeout=30) as answer:
         return json.load(answer)
 
@@ -70,6 +71,8 @@ class MadeTraining:
     # With a plan, budgets, a fix with promises, a note, a gauge and a device.
     rich: bool = False
     rank: int = 0
+    # Of a server that asks who it is.
+    token: str = ""
     generation: int = 0
     sequence: int = 0
     private: float = 4.1 * GIB
@@ -93,7 +96,7 @@ class MadeTraining:
             self.run, self.project, self.run, self.unit, self.total, self.clock, (EVALUATE, TRAIN, EVOLVE),
             self.tags, {"population": 16, "learning_rate": 3e-4}, environment,
         )  # fmt: skip
-        post(f"{self.server}/api/v1/runs", header_to_wire(header))
+        post(f"{self.server}/api/v1/runs", header_to_wire(header), self.token)
         declared = (
             self._event("expect", ENVIRONMENT, {"low": 2, "high": 2, "after": None}),
             self._event("expect", AGENT, {"low": 17, "high": 17, "after": EVOLVE}),
@@ -261,6 +264,8 @@ class MadeTraining:
     def _send(self, rows: list[Snapshot]) -> None:
         who = ProcessIdentity(self.instance, self.rank, 4242 + self.rank, "node-7", "main", 1)
         answer = post(
-            f"{self.server}/api/v1/runs/{self.run}/batches", batch_to_wire(Batch(who, tuple(rows)))
+            f"{self.server}/api/v1/runs/{self.run}/batches",
+            batch_to_wire(Batch(who, tuple(rows))),
+            self.token,
         )
         self.requests = answer["requests"]

@@ -167,7 +167,7 @@ def test_a_new_word_replaces_the_old_one_but_a_closing_note_stays(
     after = say(api, "acknowledge", reason="again")
     both = [(s["kind"], s["reason"]) for s in after["acknowledgements"]]
     assert both == [("closed", "X"), ("acknowledged", "again")]
-    assert after["sentence"] == "Seen in a, closed by note “X”, acknowledged: “again”, back in B"
+    assert after["sentence"] == "Seen in a, closed by note “X”, muted: “again”, back in B"
 
 
 def test_a_leak_is_over_when_it_leaks_nowhere_and_growth_that_does_not_matter_was_never_one(
@@ -292,7 +292,7 @@ def test_forms_do_what_the_api_does_and_lead_back_to_the_leak(
     answer = post(api, "/incidents/f1/acknowledge", reason="kno\x00wn\r\n", expires="3600")
     assert answer.headers["location"] == "/incidents?project=erl&fingerprint=f1"
     text = read(api, answer.headers["location"])
-    assert "Acknowledged</b>" in text and ": known</p>" in text and "f2" not in text
+    assert "Muted</b>" in text and ": known</p>" in text and "f2" not in text
     post(api, "/incidents/f1/take-back", kind="acknowledged")
     assert listed(api, status="acknowledged") == []
     post(api, "/incidents/f1/ignore")
@@ -304,7 +304,7 @@ def test_forms_do_what_the_api_does_and_lead_back_to_the_leak(
 def test_a_wrong_form_is_refused_whole(api: TestClient, plant: Plant) -> None:
     plant("a", finding())
     for action, form, status in (
-        ("acknowledge", {"expires": "60"}, 422), ("acknowledge", {"reason": "x", "expires": "61"}, 422),
+        ("acknowledge", {"expires": "60"}, 422), ("acknowledge", {"expires": "3600", "back": "/alerts"}, 422),
         ("close", {}, 422), ("ignore", {"project": ""}, 422), ("ignore", {"project": "nobody"}, 404),
         ("take-back", {"kind": "everything"}, 422), ("take-back", {"kind": "ignored"}, 404),
     ):  # fmt: skip
@@ -315,6 +315,46 @@ def test_a_wrong_form_is_refused_whole(api: TestClient, plant: Plant) -> None:
     elsewhere = {"origin": "https://evil.example"}
     said = api.post("/incidents/f1/ignore", data={"project": "erl"}, headers=elsewhere)
     assert said.status_code == 403
+    assert listed(api)[0]["acknowledgements"] == []
+
+
+def test_the_page_of_a_run_mutes_its_leaks_and_leads_back_to_itself(
+    api: TestClient, plant: Plant
+) -> None:
+    plant("a", finding())
+    page = read(api, "/runs/a")
+    assert 'href="/incidents?project=erl&amp;fingerprint=f1"' in page
+    back = 'name="back" value="/runs/a?tab=objects"'
+    assert page.count(back) == 2 and "Never alert for this leak in this project" in page
+    # No reason is needed here; the API asks for one.
+    at = {"back": "/runs/a?tab=objects"}
+    answer = post(api, "/incidents/f1/acknowledge", expires="86400", **at)
+    assert answer.headers["location"] == "/runs/a?tab=objects#findings"
+    (leak,) = listed(api)
+    assert (leak["state"], leak["acknowledgements"][0]["reason"]) == ("acknowledged", "")
+    page = read(api, "/runs/a")
+    assert "<b>Muted</b>" in page and ">Unmute</button>" in page and "Mute…" not in page
+    answer = post(api, "/incidents/f1/take-back", kind="acknowledged", **at)
+    assert answer.headers["location"] == "/runs/a?tab=objects#findings"
+    post(api, "/incidents/f1/ignore", back="/runs/a")
+    assert "<b>Muted for good</b>" in read(api, "/runs/a")
+    assert listed(api)[0]["sentence"] == "Seen in a, muted for good"
+    assert 'action="/incidents' not in read(api, "/runs/a/report.html")
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "/", "/alerts", "/runs/a/report.html", "/runs/a#x", "/runs/../alerts", "//evil.example/runs/a",
+        "https://evil.example/runs/a", "/\\evil.example", "/runs/a?x=\\", "/runs/" + "a" * 3_000, "javascript:alert(1)",
+    ],
+)  # fmt: skip
+def test_a_form_leads_to_no_other_place_than_the_page_of_a_run(
+    api: TestClient, plant: Plant, back: str
+) -> None:
+    plant("a", finding())
+    for action in ("acknowledge", "take-back"):
+        post(api, f"/incidents/f1/{action}", 422, expires="3600", kind="ignored", back=back)
     assert listed(api)[0]["acknowledgements"] == []
 
 

@@ -643,7 +643,7 @@ RECORDED = {
     "0004_ends_of_processes": "37b4b85", "0009_deleted_runs": "22fae87", "0010_strands": "44f7bc0",
     "0012_access": "5638250", "0013_accepted_counts": "15f396f", "0014_clocks_not_known": "77caa32",
     "0015_damaged": "f684e09", "0016_formats_by_apprise": "f646741", "0017_assertions": "801a53f",
-    "0019_assertions_of_verdicts": "79af625", "0020_plain_names": "bb073dd",
+    "0019_assertions_of_verdicts": "79af625", "0020_plain_names": "bb073dd", "0021_severity_of_runs": "e5f002a",
 }  # fmt: skip
 # Released together with the one after it: no server wrote it.
 NEVER_THE_LAST = {"0011_intake", "0018_no_strands"}
@@ -711,7 +711,9 @@ RENAMED = {
 
 
 def renamed(answer: Any) -> Any:
-    """A recorded answer with the names of fields that it would have now."""
+    """A recorded answer with the names of fields, and the words for what people said, that it would have now."""
+    if isinstance(answer, str):
+        return answer.replace("acknowledged: “", "muted: “")
     if isinstance(answer, dict):
         return {RENAMED.get(name, name): renamed(value) for name, value in answer.items()}
     return [renamed(each) for each in answer] if isinstance(answer, list) else answer

@@ -373,6 +373,47 @@ def test_of_two_picked_runs_the_older_is_before(api: TestClient, make_run: Any) 
     assert "Choose a run" in page_of(api, "/compare?before=r1")
 
 
+def test_a_run_is_compared_with_the_one_of_its_project_that_began_before_it(
+    api: TestClient,
+) -> None:
+    for name, project, started in (
+        ("r1", "erl", 1.7e9), ("r2", "erl", 1.8e9), ("other", "dqn", 1.85e9), ("r3", "erl", 1.9e9), ("r4", "erl", 2e9),
+    ):  # fmt: skip
+        body = {"id": name, "project": project, "name": f"{name}-name", "started_at": started}
+        assert api.post("/api/v1/runs", json=body).status_code == 201
+    api.post("/deletions", data={"pick": "r2"})
+    page = page_of(api, "/runs/r3")
+    assert 'href="/compare?before=r1&amp;after=r3"' in page
+    assert "previous run (<bdi>r1-name</bdi>)" in page and 'href="/compare?after=r3"' in page
+    for first in ("r1", "other"):
+        assert "previous run" not in page_of(api, f"/runs/{first}")
+
+
+def test_runs_beyond_those_that_are_listed_are_found_by_search(
+    api: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakline_server.web.run_page.pages.MAX_PAGE", 3)
+    for n in range(6):
+        project = "erl" if n else "dqn"
+        body = {"id": f"r{n}", "project": project, "name": f"run-{n}", "started_at": 1.7e9 + n}
+        assert api.post("/api/v1/runs", json=body).status_code == 201
+    options = re.compile(r'<option value="(\w+)"( selected)?')
+
+    def listed(query: str) -> list[tuple[str, str]]:
+        before, _, _ = page_of(api, f"/compare?{query}").partition("After\n")
+        return [(run, "*" if chosen else "") for run, chosen in options.findall(before)]
+
+    assert listed("") == [("r5", ""), ("r4", ""), ("r3", "")]
+    assert "newest 3 of more: search" in page_of(api, "/compare")
+    assert listed("q=project:dqn") == [("r0", "")]
+    # What is chosen stays in the list, whatever is searched for; both chosen, a search is still one.
+    chosen = "q=run-1&before=r0&after=r5&search=1"
+    assert listed(chosen) == [("r0", "*"), ("r5", ""), ("r1", "")]
+    assert 'name="q" value="run-1"' in page_of(api, f"/compare?{chosen}")
+    assert "No run matches this search." in page_of(api, "/compare?q=nothing-like-this")
+    assert "started" in page_of(api, "/compare?q=started:soon")
+
+
 @pytest.mark.parametrize(
     ("native", "said"),
     [

@@ -135,7 +135,7 @@ def test_a_leak_is_told_again_when_its_acknowledgement_expires(server: Server) -
     # Its status has not moved for an hour.
     server.see(finding("confirmed"), after=1)
     assert server.told() == [CONFIRMED, CONFIRMED]
-    assert "Still there; its acknowledgement has expired: known. " in server.rows()[-1].payload
+    assert "Still there, and muted no more: known. " in server.rows()[-1].payload
     for _ in range(3):
         server.see(finding("confirmed"))
     assert server.told() == [CONFIRMED, CONFIRMED]

@@ -171,7 +171,8 @@ def _alert_of_change(
         facts = noted(facts, f"back in {run.name}; closed before with: {heard.note}")
         facts["incident"]["closed_before"] = heard.note
     if heard.expired is not None:
-        facts = noted(facts, f"still there; its acknowledgement has expired: {heard.expired}")
+        why = f": {heard.expired}" if heard.expired else ""
+        facts = noted(facts, f"still there, and muted no more{why}")
     if way == "digest":
         facts = noted(facts, digest_sentence(event, heard.history, run.at))
     return _alert(event, change, before, run, facts, DIGEST if way == "digest" else "")

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
 
-Scope = Literal["ingest", "read", "admin"]
+Scope = Literal["ingest", "read", "admin", "share"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 TOKEN_BYTES: Final = 32
-# What scanners for secrets look for: leakline_(ingest|read|admin)_ and 43 characters.
+# What scanners for secrets look for: leakline_(ingest|read|admin|share)_ and 43 characters.
 PREFIX: Final = "leakline"
 # Of the random part, what is kept to know a token again by.
 SHOWN_CHARACTERS: Final = 4

@@ -22,13 +22,16 @@ _DAY_SECONDS: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """``days`` None: it never expires. ``project`` is for ``ingest`` alone, and ``default`` where none is named."""
+    """``days`` None: it never expires. ``project`` is for ``ingest`` alone, and ``default`` where none is named;
+    ``run_id`` for ``share`` alone, which opens that run.
+    """
 
     scope: Scope = "ingest"
     project: str | None = None
     name: str = ""
     days: float | None = DEFAULT_DAYS
     browser: bool = False
+    run_id: str | None = None
 
 
 def only_where_asked(asked: bool) -> None:
@@ -54,6 +57,7 @@ def issue(engine: Engine, wish: Wish, now: float) -> tuple[Token, str]:
         prefix=prefix_of(secret),
         digest=digest_of(secret),
         expires_at=None if wish.days is None else now + wish.days * _DAY_SECONDS,
+        run_id=wish.run_id,
     )
     try:
         return access.make(engine, new, now), secret
@@ -81,6 +85,7 @@ def to_json(token: Token) -> dict[str, Any]:
         "name": token.name,
         "scope": token.scope,
         "project": token.project,
+        "run": token.run_id,
         "browser": token.browser,
         "prefix": token.prefix,
         "state": token.state_at(time.time()),
@@ -94,6 +99,8 @@ def to_json(token: Token) -> dict[str, Any]:
 def _check(wish: Wish) -> None:
     if wish.scope not in SCOPES:
         raise InvalidField("scope", wish.scope, f"must be one of {', '.join(SCOPES)}")
+    if (wish.scope == "share") != (wish.run_id is not None):
+        raise InvalidField("scope", wish.scope, "a link to a run is made on its page, under Share")
     if wish.scope != "ingest" and wish.project is not None:
         raise InvalidField(
             "project", wish.project, f"a token for {wish.scope} is of all projects; ingest has one"

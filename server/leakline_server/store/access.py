@@ -47,7 +47,9 @@ class TooManyTokens(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is known of one. Times are Unix seconds; ``project`` is None where it is of all."""
+    """What is known of one. Times are Unix seconds; ``project`` is None where it is of all, ``run_id`` where it opens
+    more than one run.
+    """
 
     id: int
     name: str
@@ -59,6 +61,7 @@ class Token:
     expires_at: float | None
     last_used_at: float | None
     revoked_at: float | None
+    run_id: str | None = None
 
     def state_at(self, now: float) -> str:
         """``active``, ``expired`` or ``revoked``."""
@@ -76,6 +79,7 @@ class NewToken:
     prefix: str
     digest: str
     expires_at: float | None
+    run_id: str | None = None
 
 
 def make(engine: Engine, new: NewToken, now: float) -> Token:

@@ -534,7 +534,7 @@ tokens = Table(
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
     Column("name", Text, nullable=False),
-    Column("scope", Text, nullable=False),  # ingest, read, admin
+    Column("scope", Text, nullable=False),  # ingest, read, admin, share
     # The only one an ingest token adds to.
     Column("project", Text),
     # Of pages of other origins, which accept no other.
@@ -547,6 +547,8 @@ tokens = Table(
     Column("expires_at", Double),
     Column("last_used_at", Double),
     Column("revoked_at", Double),
+    # The only one that a share token opens.
+    Column("run_id", Text),
 )
 
 sessions = Table(

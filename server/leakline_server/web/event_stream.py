@@ -38,7 +38,7 @@ from ..store.runs.run_history import NoSuchRun
 from ..store.snapshot_rows import HEADLINE, News
 from . import api_schemas
 from .api_schemas import RunId
-from .auth.permissions import READ
+from .auth.permissions import READ, SEE
 from .services import Services, Use
 
 ROWS_PER_MESSAGE: Final = 500
@@ -130,6 +130,7 @@ _EVENTS: Final[dict[str, Any]] = {
 
 @router.get(
     "/runs/{run}/live",
+    dependencies=[SEE],
     tags=["samples"],
     summary="Live updates as server-sent events",
     response_class=_LiveStream,

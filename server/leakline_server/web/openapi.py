@@ -150,6 +150,7 @@ def _answers(operation: dict[str, Any], status: int, text: str) -> None:
 
 _NEEDS: Final = {
     "add": "Where the server asks who it is: an ingest token of the project, or an administrator.",
+    "see": "Where the server asks who it is: a token that reads, a link to this run, or an administrator.",
     "read": "Where the server asks who it is: a token that reads, or an administrator.",
     "change": "Where the server asks who it is: an administrator.",
 }

@@ -146,6 +146,8 @@ def _row(item: Mapping[str, Any], asked: bool) -> TokenRow:
 
 
 def _what_for(item: Mapping[str, Any]) -> str:
+    if item["run"] is not None:
+        return f"link to run {item['run']}, reads only it"
     if item["project"] is not None:
         return f"adds to project {item['project']}"
     return SCOPES[item["scope"]]
@@ -190,12 +192,14 @@ class NewToken(Strict):
 
 
 class Token(BaseModel):
-    """`prefix` is all that is ever shown of it again; `last_used_at` is right to ten minutes."""
+    """`prefix` is all that is ever shown of it again; `last_used_at` is right to ten minutes. `share`: a link, made on
+    the page of `run`, that opens that run alone."""
 
     id: int
     name: str
-    scope: Literal["ingest", "read", "admin"]
+    scope: Literal["ingest", "read", "admin", "share"]
     project: str | None
+    run: str | None
     browser: bool
     prefix: str
     state: Literal["active", "expired", "revoked"]

@@ -15,7 +15,7 @@ from ..alerts.formats import FORMATS
 from ..alerts.sending import apprise_sender
 from ..alerts.sending.address_check import AddressRefused, AddressUnknown, check, shown
 from ..alerts.sending.http_post import Delivered
-from ..alerts.sending.send_message import origin_of, send, trial
+from ..alerts.sending.send_message import chosen_by, origin_of, send, text_of, trial
 from ..alerts.sending.signing import make_secret
 from ..errors import Conflict, InvalidField, NotFound
 from ..limits import MAX_TITLE_LENGTH, MAX_WEBHOOK_LENGTH, MAX_WEBHOOKS, MAX_WORD_LENGTH
@@ -53,13 +53,14 @@ Format = Annotated[str, Field(min_length=1, max_length=MAX_WORD_LENGTH, pattern=
 
 
 class NewWebhook(Strict):
-    """`format` is standard or slack."""
+    """`format` is standard or slack; without one, that of the address: slack at Slack, by way of apprise at Discord and
+    Teams, else standard."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     url: Address
     name: HookName = ""
-    format: Format = "standard"
+    format: Format | None = None
 
 
 class WebhookChanges(Strict):
@@ -226,6 +227,11 @@ def delete_webhook(webhook: RowId, use: Use) -> Response:
 )
 def test_webhook(webhook: RowId, use: Use) -> Response:
     """The answer says what came of it; a webhook that is disabled stays so."""
+    return json_response(trial_to_json(try_out(webhook, use)[0]))
+
+
+def try_out(webhook: int, use: Services) -> tuple[Trial, str]:
+    """Send a test message; what came of it, and the text that was sent. Raises NotFound."""
     hook, now = _get(use, webhook), time.time()
     said = "Alerts of this server arrive here. Nothing leaks; somebody tested this webhook."
     old_secret = hook.previous_secret_at(now)
@@ -234,7 +240,7 @@ def test_webhook(webhook: RowId, use: Use) -> Response:
     error = None if isinstance(outcome, Delivered) else outcome.reason
     made = Trial(now, outcome.seconds, outcome.status, error)
     webhooks.note_trial(use.engine, webhook, made)
-    return json_response(_trial_to_json(made))
+    return made, text_of(message)
 
 
 @router.post(
@@ -301,9 +307,13 @@ def all_webhooks(use: Services) -> list[dict[str, Any]]:
     return [to_json(hook, trials.get(hook.id)) for hook in webhooks.list_webhooks(use.engine)]
 
 
-def make(use: Services, name: str, url: str, form: str) -> webhooks.Webhook:
-    """Add a webhook with a new secret, which only this answer shows. Raises RequestRefused."""
-    _check_format(form)
+def make(use: Services, name: str, url: str, form: str | None) -> webhooks.Webhook:
+    """Add a webhook with a new secret, which only this answer shows; without a ``form`` the address selects it. Raises
+    RequestRefused."""
+    if form is None:
+        form = _format_by(url)
+    else:
+        _check_format(form)
     _check_address(use, url)
     with _refusing():
         return webhooks.make(use.engine, name, url, form, make_secret(), time.time())
@@ -323,6 +333,11 @@ def change(
         _check_address(use, values["url"])
     with _refusing(webhook=webhook):
         return _found(webhook, webhooks.change(use.engine, webhook, values, enabled))
+
+
+def get_json(use: Services, webhook: int) -> dict[str, Any]:
+    """Raises NotFound."""
+    return to_json(_get(use, webhook), None)
 
 
 def rotate(use: Services, webhook: int) -> webhooks.Webhook:
@@ -346,11 +361,11 @@ def to_json(hook: webhooks.Webhook, last_test: Trial | None) -> dict[str, Any]:
         "failing_since": iso_or_none(hook.failing_since),
         "previous_until": iso_or_none(hook.previous_until) if rotating else None,
         "created_at": iso(hook.created_at),
-        "last_test": None if last_test is None else _trial_to_json(last_test),
+        "last_test": None if last_test is None else trial_to_json(last_test),
     }
 
 
-def _trial_to_json(made: Trial) -> dict[str, Any]:
+def trial_to_json(made: Trial) -> dict[str, Any]:
     return {
         "at": iso(made.at),
         "seconds": made.seconds,
@@ -380,6 +395,18 @@ def _refusing(**about: int) -> Iterator[None]:
     except deliveries.WebhookDisabled as error:
         said = f"the webhook of delivery {number} is disabled; enable it first"
         raise Conflict("webhook_disabled", said, about) from error
+
+
+def _format_by(url: str) -> str:
+    chosen = chosen_by(url)
+    if chosen.form == apprise_sender.FORMAT and not apprise_sender.installed():
+        raise InvalidField(
+            "url",
+            shown(url),
+            f"messages to {chosen.service} go by way of apprise, which this server does not have: install it there "
+            "(pip install 'leakline[notify]') and start the server again",
+        )
+    return chosen.form
 
 
 def _check_format(form: str) -> None:

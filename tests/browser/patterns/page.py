@@ -32,7 +32,13 @@ from leakline_server.web.rendering.page_contexts import (
 )
 from leakline_server.web.rendering.table_cells import sparkline
 from leakline_server.web.rendering.templating import HEADERS, VIEWER, environment, written
-from leakline_server.web.run_page.verdict_view import OUTCOMES, STATUSES, outcome_of, status_of
+from leakline_server.web.run_page.verdict_view import (
+    OUTCOMES,
+    STATUSES,
+    mutings_of,
+    outcome_of,
+    status_of,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Route
@@ -197,10 +203,11 @@ def _finding() -> FindingView:
         location=Cell("training/trainer.py:281", code=True, href="#findings"),
         said=(
             SaidView(
-                "closed", "Closed", "fixed, see https://forge.example/erl/pulls/7",
+                "closed", "Closed", "Take back", "fixed, see https://forge.example/erl/pulls/7",
                 number_formats.moment(_MOMENT), number_formats.clock(number_formats.moment(_MOMENT)), None, "",
             ),
         ),
+        muting=mutings_of("erl", ["f1"], "/runs/1")["f1"],
     )  # fmt: skip
 
 

@@ -47,10 +47,10 @@ def call(client: TestClient, function: Callable[..., Any], *arguments: Any) -> A
 
 def token(
     engine: Engine, scope: Scope, project: str | None = None, *,
-    days: float | None = 1.0, issued: float = 0.0, browser: bool = False,
+    days: float | None = 1.0, issued: float = 0.0, browser: bool = False, run_id: str | None = None,
 ) -> tuple[int, str]:  # fmt: skip
     """(its id, the token); ``issued`` so many seconds ago."""
-    wish = Wish(scope, project, "", days, browser)
+    wish = Wish(scope, project, "", days, browser, run_id)
     made, secret = issue(engine, wish, time.time() - issued)
     return made.id, secret
 

@@ -34,27 +34,29 @@ from leakline_server.store import access
 from leakline_server.web.auth.permissions import declared_by
 
 MINE, FOREIGN = "mine", "foreign"
-# What each route needs: nothing, add (to one project), read, change. What is there for GET is there for HEAD.
+# What each route needs: nothing, add (to a project), see (one run), read, change. What is there for GET is for HEAD.
 ROUTES: Final = """
-nothing GET /healthz /readyz /static/{path} /sign-in
+nothing GET /healthz /readyz /static/{path} /sign-in /shared
 nothing POST /sign-in /sign-out
 add POST /api/v1/runs /api/v1/runs/{run}/batches /v1/metrics
 add PATCH /api/v1/runs/{run}
-read GET /metrics /api/v1/openapi.json /api/v1/projects /api/v1/runs /api/v1/runs/{run}
-read GET /api/v1/runs/{run}/verdict /api/v1/runs/{run}/incidents /api/v1/runs/{run}/phases
+read GET /metrics /api/v1/openapi.json /api/v1/projects /api/v1/runs
+see GET /api/v1/runs/{run} /api/v1/runs/{run}/verdict /api/v1/runs/{run}/live /api/v1/runs/{run}/export.{form}
+see GET /runs/{run} /runs/{run}/fragments /runs/{run}/lines /runs/{run}/report.html /runs/{run}/report.md
+see GET /runs/{run}/report.txt
+read GET /api/v1/runs/{run}/incidents /api/v1/runs/{run}/phases
 read GET /api/v1/runs/{run}/types /api/v1/runs/{run}/containers /api/v1/runs/{run}/events
 read GET /api/v1/runs/{run}/expectations /api/v1/runs/{run}/census /api/v1/runs/{run}/large-objects
 read GET /api/v1/runs/{run}/holders /api/v1/runs/{run}/snapshots /api/v1/runs/{run}/series
-read GET /api/v1/runs/{run}/live /api/v1/runs/{run}/export.{form} /api/v1/series /api/v1/compare
+read GET /api/v1/series /api/v1/compare
 read GET /api/v1/incidents /api/v1/incidents/{fingerprint} /api/v1/rules /api/v1/rules/presets
 read GET /api/v1/rules/{rule} /api/v1/webhooks /api/v1/webhooks/{webhook} /api/v1/webhooks/{webhook}/deliveries
-read GET / /runs/{run} /runs/{run}/fragments /runs/{run}/lines /runs/{run}/report.html /runs/{run}/report.md
-read GET /runs/{run}/report.txt /compare /compare/lines /compare/report.html /compare/report.csv
+read GET / /compare /compare/lines /compare/report.html /compare/report.csv
 read GET /compare/report.md /compare/report.txt /overlay /overlay/lines /incidents /alerts /settings
 read GET /docs /docs/{name:path}
 change GET /api/v1/tokens
 change POST /api/v1/tokens /api/v1/runs/{run}/requests /api/v1/runs/{run}/expectations /runs/{run}/expectations
-change POST /runs/{run}/expectations/take-back /api/v1/incidents/{fingerprint}/acknowledge
+change POST /runs/{run}/share /runs/{run}/expectations/take-back /api/v1/incidents/{fingerprint}/acknowledge
 change POST /api/v1/incidents/{fingerprint}/ignore /api/v1/incidents/{fingerprint}/close /api/v1/rules
 change POST /api/v1/webhooks /api/v1/webhooks/{webhook}/test /api/v1/webhooks/{webhook}/rotate
 change POST /api/v1/webhooks/{webhook}/enable /api/v1/deliveries/{delivery}/redeliver /deletions /deletions/undo
@@ -77,8 +79,8 @@ NEEDS: Final[Mapping[str, str]] = {
 # Who is let in for what; the others are asked who they are.
 MAY: Final[Mapping[str, tuple[str, ...]]] = {
     "none": (), "expired": (), "revoked": (), "ingest": ("add",), "other": ("add",), "browser": ("add",),
-    "read": ("read",), "reading session": ("read",),
-    "admin": ("add", "read", "change"), "session": ("add", "read", "change"),
+    "read": ("see", "read"), "reading session": ("see", "read"), "link": ("see",), "link in a cookie": ("see",),
+    "admin": ("add", "see", "read", "change"), "session": ("add", "see", "read", "change"),
 }  # fmt: skip
 UNKNOWN: Final = ("none", "expired", "revoked")
 FILLED: Final = {
@@ -135,6 +137,9 @@ class Everybody:
             "session": session(client), "reading session": session(client, token(engine, "read")[1]),
         }  # fmt: skip
         self.batch = json.dumps(make_run().wire(0, 3)).encode()
+        link = token(engine, "share", run_id=MINE)[1]
+        self.headers["link"] = bearer(link)
+        self.headers["link in a cookie"] = {"cookie": f"leakline_link={link}"}
         for project, run in (("mine", MINE), ("other", FOREIGN)):
             body = {"id": run, "project": project}
             answer = client.post("/api/v1/runs", json=body, headers=self.headers["admin"])
@@ -283,10 +288,13 @@ def test_a_refusal_says_why_in_one_line_and_shows_nothing(everybody: Everybody) 
 def test_a_foreign_run_is_as_unknown_as_one_that_is_nowhere(everybody: Everybody) -> None:
     for route in NEEDS:
         if "{run}" in route:
-            foreign = everybody.ask(route, "ingest", FOREIGN)
-            nowhere = everybody.ask(route, "ingest", "nowhere")
-            assert foreign[0] == nowhere[0] == 404, route
-            assert foreign[2].replace(FOREIGN.encode(), b"nowhere") == nowhere[2], route
+            for who in ("ingest", "link"):
+                foreign = everybody.ask(route, who, FOREIGN)
+                nowhere = everybody.ask(route, who, "nowhere")
+                # Batches are refused before it is asked which run they are of.
+                adds = who == "link" and route.endswith("/batches")
+                assert foreign[0] == nowhere[0] == (403 if adds else 404), (route, who)
+                assert foreign[2].replace(FOREIGN.encode(), b"nowhere") == nowhere[2], (route, who)
 
 
 def test_no_other_token_comes_from_a_page_of_another_origin(
@@ -295,7 +303,15 @@ def test_no_other_token_comes_from_a_page_of_another_origin(
     elsewhere = {"origin": ELSEWHERE}
     sent = {who: headers | elsewhere for who, headers in everybody.headers.items()}
     monkeypatch.setattr(everybody, "headers", sent)
-    for who in ("ingest", "read", "admin", "session", "reading session"):
+    for who in (
+        "ingest",
+        "read",
+        "admin",
+        "session",
+        "reading session",
+        "link",
+        "link in a cookie",
+    ):
         for route in routes_of(app):
             if NEEDS.get(route, "nothing") != "nothing" or route.startswith("POST /sign"):
                 assert everybody.ask(route, who)[0] == 403, (who, route)

@@ -161,9 +161,16 @@ def test_after_an_acknowledgement_expired_a_leak_that_is_still_there_is_sent_onc
     (alert,) = tell("confirmed", expired, before=before)
     assert alert.event == CONFIRMED
     assert alert.payload["summary"].startswith(
-        "Still there; its acknowledgement has expired: known. evaluate_population keeps"
+        "Still there, and muted no more: known. evaluate_population keeps"
     )
     assert events("confirmed", expired, before=sent((CONFIRMED, 1_200), (CONFIRMED, 60))) == []
+    # Who muted it on a page may have given no reason.
+    (alert,) = tell(
+        "confirmed", said("acknowledged", expires_at=NOW - 120, reason=""), before=before
+    )
+    assert alert.payload["summary"].startswith(
+        "Still there, and muted no more. evaluate_population"
+    )
     # Only the newest acknowledgement says until when people wanted to hear nothing.
     newer = said("acknowledged", created_at=NOW - 60, expires_at=NOW - 10, ended_at=NOW - 30)
     assert events("confirmed", expired, newer, before=before) == []

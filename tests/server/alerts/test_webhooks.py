@@ -16,12 +16,15 @@ from standardwebhooks import WebhookVerificationError
 from starlette.testclient import TestClient
 from tests.server.stored import engine_of, put_run
 
+from leakline_server.alerts.sending import apprise_sender
 from leakline_server.alerts.sending.address_check import networks
+from leakline_server.alerts.sending.send_message import Chosen, chosen_by
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.store.alerts.alert_rows import Alert, add
 from leakline_server.store.engine import writing
 from leakline_server.store.schema import deliveries as delivery_rows
+from leakline_server.web import webhook_api
 
 HOOKS = "/api/v1/webhooks"
 
@@ -320,6 +323,93 @@ def press(client: TestClient, action: str) -> str:
     return answer.headers["location"]
 
 
+def send_test(client: TestClient, hook: int) -> str:
+    """What the page says of it, with the text of the message."""
+    assert f"/alerts/webhooks/{hook}/test" in actions(client)
+    answer = client.post(f"/alerts/webhooks/{hook}/test", headers={"origin": "http://127.0.0.1"})
+    assert answer.status_code == 200, answer.text
+    (notice,) = re.findall(r'role="status">(.*?)</section>', answer.text, re.DOTALL)
+    return html.unescape(re.sub(r"<wbr>|<[^>]*>", "", notice)).strip()
+
+
+@pytest.mark.parametrize("form", ["standard", "slack"])
+def test_a_test_shows_the_message_as_the_receiver_got_it(
+    client: TestClient, receiver: Any, form: str
+) -> None:
+    make(client, receiver.url, format=form)
+    said = send_test(client, 1)
+    body = json.loads(receiver.received[0].body)
+    if form == "standard":
+        assert json.loads(said[said.index("{") :]) == body
+    else:
+        texts = ("Leakline test message", "Alerts of this server arrive here.", "webhook.test")
+        assert all(each in said for each in texts) and "plain_text" not in said
+
+
+SLACK = "https://hooks.slack.com/services/T0/B0/very-secret"
+DISCORD = "https://discord.com/api/webhooks/1234/very-secret"
+TEAMS = "https://prod-1.westeurope.logic.azure.com:443/workflows/0/triggers/manual?sig=very-secret"
+
+
+@pytest.mark.parametrize(
+    ("url", "form", "service"),
+    [
+        (SLACK, "slack", "Slack"), (DISCORD, "apprise", "Discord"), (TEAMS, "apprise", "Teams"),
+        ("https://hook.example/x", "standard", ""), ("http://discord.com/api/webhooks/1/x", "standard", ""),
+        ("https://hooks.slack.com.evil.example/x", "standard", ""), ("https://discord.com:8443/x", "standard", ""),
+        ("https://evil.example/logic.azure.com", "standard", ""), ("https://discord.com@evil.example/", "standard", ""),
+        ("https://[/x", "standard", ""),
+    ],
+)  # fmt: skip
+def test_an_address_selects_the_format(url: str, form: str, service: str) -> None:
+    assert chosen_by(url) == Chosen(form, service)
+
+
+@pytest.mark.parametrize(
+    ("url", "form", "service"),
+    [(SLACK, "slack", "Slack"), (DISCORD, "apprise", "Discord"), (TEAMS, "apprise", "Teams")],
+)
+def test_a_pasted_address_of_a_chat_is_sent_to_as_the_chat_takes_it(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, url: str, form: str, service: str
+) -> None:
+    monkeypatch.setattr(webhook_api, "check", lambda *_: None)
+    monkeypatch.setattr(apprise_sender, "installed", lambda: True)
+    made = make(client, url)
+    assert made["format"] == form
+    assert make(client, url, format="standard")["format"] == "standard"
+    answer = client.post("/alerts/webhooks", data={"url": url, "back": "/runs/r1?tab=info"})
+    said = html.unescape(re.sub("<wbr>", "", answer.text))
+    assert f"in the format of {service}: that is where its address leads." in said
+    assert '<a href="/runs/r1?tab=info">Back to the run</a>' in said
+    assert "very-secret" not in said and "whsec_" not in said
+    assert [each["format"] for each in items(client)] == [form, "standard", form]
+
+
+def test_a_chat_by_way_of_apprise_is_refused_where_there_is_none(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apprise_sender, "installed", lambda: False)
+    answer = client.post("/alerts/webhooks", data={"url": DISCORD, "back": "/runs/r1"})
+    assert answer.status_code == 422
+    said = html.unescape(answer.text).replace("<wbr>", "")
+    assert "messages to Discord go by way of apprise" in said and "leakline[notify]" in said
+    assert 'name="back" value="/runs/r1"' in said
+    elsewhere = client.post("/alerts/webhooks", data={"url": DISCORD, "back": "//evil.example"})
+    assert "evil.example" not in elsewhere.text
+    assert items(client) == []
+
+
+def test_the_page_of_a_run_says_where_its_alerts_go(client: TestClient, receiver: Any) -> None:
+    client.post("/api/v1/runs", json={"id": "r1", "project": "erl"})
+    page = client.get("/runs/r1").text
+    assert "go nowhere yet" in page
+    assert 'name="back" value="/runs/r1?tab=objects"' in page and 'name="url"' in page
+    make(client, receiver.url, name="our chat")
+    page = client.get("/runs/r1").text
+    assert "our chat</b>" in page and 'name="url"' not in page
+    assert 'href="/alerts"' in page
+
+
 def test_an_empty_page_says_what_to_do(client: TestClient) -> None:
     said = text(client)
     assert "Add the address of your chat" in said
@@ -368,11 +458,11 @@ def test_the_buttons_test_disable_enable_rotate_and_delete(
     client: TestClient, receiver: Any
 ) -> None:
     make(client, receiver.url, name="chat")
-    assert press(client, "/alerts/webhooks/1/test") == "/alerts#webhook-1"
+    assert send_test(client, 1).startswith("The test arrived at chat: answered 204 in ")
     assert len(receiver.received) == 1
     assert re.search(r"Last test on .+ UTC: answered 204 in ", text(client))
     receiver.answers = [503]
-    press(client, "/alerts/webhooks/1/test")
+    assert "did not arrive at chat: answered 503 (" in send_test(client, 1)
     assert re.search(r"Last test on .+ UTC: answered 503 \(", text(client))
     assert "/alerts/webhooks/1/enable" not in actions(client)
     press(client, "/alerts/webhooks/1/disable")

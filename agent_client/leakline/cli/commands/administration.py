@@ -139,7 +139,8 @@ _TOKEN_HEADINGS = ("ID", "NAME", "BEGINS", "FOR", "STATE", "EXPIRES", "LAST USED
 
 
 def _token_row(item: dict[str, Any]) -> tuple[str, ...]:
-    scope = f"{item['scope']} {item['project']}" if item["project"] else item["scope"]
+    of = item["project"] or item["run"]
+    scope = f"{item['scope']} {of}" if of else item["scope"]
     return (
         str(item["id"]),
         item["name"],

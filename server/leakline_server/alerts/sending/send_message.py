@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from ..formats import FORMATS, Message
 from . import apprise_sender
@@ -65,6 +68,59 @@ def send(
         return GiveUp(str(error))
     signature = signed_headers(outgoing.secret, outgoing.id, at, body, outgoing.previous_secret)
     return by(address, body, {"Content-Type": "application/json; charset=utf-8", **signature})
+
+
+# Service -> the host of its webhooks, or its end after a dot, and the format that they take. At these alone apprise
+# is used for addresses of people: their names are nobody else's to lead elsewhere.
+_SERVICES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "Slack": (("hooks.slack.com", "hooks.slack-gov.com"), "slack"),
+    "Discord": (("discord.com", "discordapp.com"), apprise_sender.FORMAT),
+    "Teams": ((".logic.azure.com", ".environment.api.powerplatform.com"), apprise_sender.FORMAT),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A format that an address selects; ``service`` is empty where it is that of none that is known."""
+
+    form: str
+    service: str = ""
+
+
+def chosen_by(url: str) -> Chosen:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return Chosen("standard")
+    if parts.scheme == "https" and parts.username is None and port in (None, 443):
+        for service, (hosts, form) in _SERVICES.items():
+            if any(host.endswith(each) if each[0] == "." else host == each for each in hosts):
+                return Chosen(form, service)
+    return Chosen("standard")
+
+
+def text_of(outgoing: Outgoing) -> str:
+    """What a message says, as its receiver gets it: the JSON of the standard format, the texts of a chat."""
+    if outgoing.form == apprise_sender.FORMAT:
+        said = apprise_sender.parts(outgoing.message)
+        return f"{said['title']}\n{said['body']}"
+    render = FORMATS.get(outgoing.form)
+    if render is None:
+        return ""
+    body = json.loads(render(outgoing.message))
+    if outgoing.form == "slack":
+        return html.unescape("\n".join(_texts(body["blocks"])))
+    return json.dumps(body, ensure_ascii=False, indent=2)
+
+
+def _texts(part: Any) -> Iterator[str]:
+    """The texts of Slack's blocks, in their order."""
+    if isinstance(part, dict) and isinstance(part.get("text"), str):
+        yield part["text"]
+    elif isinstance(part, dict | list):
+        for each in part.values() if isinstance(part, dict) else part:
+            yield from _texts(each)
 
 
 def origin_of(url: str, form: str) -> str:

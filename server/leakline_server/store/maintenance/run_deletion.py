@@ -35,7 +35,17 @@ from sqlalchemy import (
 )
 
 from ..engine import writing
-from ..schema import batches, chunks, deletions, details, processes, removals, runs, segments
+from ..schema import (
+    batches,
+    chunks,
+    deletions,
+    details,
+    processes,
+    removals,
+    runs,
+    segments,
+    tokens,
+)
 
 # Of one step. A row lies on a page of its own, which may have to be read first.
 ROWS_PER_STEP: Final = 64
@@ -82,6 +92,8 @@ def remove(
         if not still(connection, run):
             return "kept"
         _note(connection, run_id, now)
+        # Another run may come by this name, which was shared with nobody.
+        connection.execute(delete(tokens).where(tokens.c.run_id == run_id))
         connection.execute(delete(runs).where(runs.c.id == run_id))
     return "removed"
 

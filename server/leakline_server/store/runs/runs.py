@@ -257,9 +257,20 @@ _MATCHING: Final[Mapping[Match, Callable[[str], ColumnElement[bool]]]] = {
 
 def baseline_of(engine: Engine, run: Mapping[str, Any]) -> dict[str, Any] | None:
     """The newest run of the same project that is tagged ``baseline`` and began before this one."""
+    return _newest_before(engine, run, ("baseline",))
+
+
+def previous_of(engine: Engine, run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The newest run of the same project that began before this one."""
+    return _newest_before(engine, run, ())
+
+
+def _newest_before(
+    engine: Engine, run: Mapping[str, Any], tags: tuple[str, ...]
+) -> dict[str, Any] | None:
     began = select(runs.c.started_at).where(runs.c.id == run["id"]).scalar_subquery()
-    tagged = _wanted(RunFilter(projects=(run["project"],), tags=("baseline",)))
-    newest = select(*_LISTED).where(*tagged, runs.c.started_at < began)
+    wanted = _wanted(RunFilter(projects=(run["project"],), tags=tags))
+    newest = select(*_LISTED).where(*wanted, runs.c.started_at < began)
     with engine.connect() as connection:
         found = connection.execute(newest.order_by(runs.c.started_at.desc()).limit(1)).first()
     return None if found is None else summary(found)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.responses import Response
 
+from ...alerts.sending.send_message import chosen_by
 from ...errors import InvalidField, RequestRefused
 from ...limits import MAX_TITLE_LENGTH
 from ...store.alerts import deliveries
 from ...store.alerts.webhooks import Webhook
 from .. import webhook_api as webhooks_api
 from ..api_schemas import RowId
+from ..auth.middleware import is_run_page
 from ..auth.permissions import CHANGE, READ
 from ..rendering.templating import render
 from ..request_bodies import Form
 from ..rules.view import Refused, rules_section
 from ..services import Services, Use
-from .view import NewWebhook, Notice, alerts_page, label
+from .view import NewWebhook, Notice, added, alerts_page, label, tested
 
 router = APIRouter(
     include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ]
@@ -36,23 +39,23 @@ def show_alerts(use: Use) -> Response:
 
 @router.post("/alerts/webhooks", dependencies=[CHANGE])
 def add_webhook(form: Form, use: Use) -> Response:
+    back = form.get("back", "")
     sent = NewWebhook(
         form.get("name", "")[:MAX_TITLE_LENGTH],
         form.get("url", ""),
-        form.get("format", "standard"),
+        form.get("format", ""),
+        back=back if is_run_page(back) else "",
     )
     try:
-        made = webhooks_api.make(use, sent.name, sent.url, sent.format)
+        made = webhooks_api.make(use, sent.name, sent.url, sent.format or None)
     except RequestRefused as error:
         # At the form it is plain which field is meant, and what stands in it.
         said = error.message.partition(": ")[2] if isinstance(error, InvalidField) else ""
-        wrong = NewWebhook(sent.name, sent.url, sent.format, said or error.message)
+        wrong = replace(sent, error=said or error.message)
         return alerts_response(use, form=wrong, status=error.status)
-    said = (
-        f"{_label(made)} gets every alert from now on. Its messages are signed with this secret, which is shown only "
-        "this once; the receiver needs it:"
-    )
-    return _with_secret(use, Notice(said, "ok", made.secret))
+    service = "" if sent.format else chosen_by(made.url).service
+    notice = added(webhooks_api.to_json(made, None), service, sent.back, made.secret)
+    return _with_secret(use, notice)
 
 
 @router.post("/alerts/webhooks/{webhook}/rotate", dependencies=[CHANGE])
@@ -76,9 +79,10 @@ def change_webhook(
     webhook: RowId, action: Literal["test", "enable", "disable"], use: Use
 ) -> Response:
     if action == "test":
-        webhooks_api.test_webhook(webhook, use)
-    else:
-        webhooks_api.change(use, webhook, {}, enabled=action == "enable")
+        made, message = webhooks_api.try_out(webhook, use)
+        hook = webhooks_api.get_json(use, webhook)
+        return alerts_response(use, tested(hook, webhooks_api.trial_to_json(made), message))
+    webhooks_api.change(use, webhook, {}, enabled=action == "enable")
     return back(f"webhook-{webhook}")
 
 

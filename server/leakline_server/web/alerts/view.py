@@ -12,6 +12,7 @@ from leakline.text_format import count_of
 from ...alerts.formats import FORMATS
 from ...store.alerts.webhooks import APPRISE, BY_HAND, NO_LONGER_CONFIGURED, NOT_BY_APPRISE
 from ..rendering import number_formats
+from ..rendering.page_contexts import Channel
 from ..rules.view import RulesSection
 
 Json = Mapping[str, Any]
@@ -25,7 +26,7 @@ STATES: Final = {
     "expired": ("learning", "expired", "It was of no use any more before it could arrive."),
     "superseded": ("learning", "replaced", "A newer message about the same thing went out in its place."),
 }  # fmt: skip
-_FORMAT_WORDS: Final = {"standard": "Standard (JSON)"}
+_FORMAT_WORDS: Final = {"": "by the address", "standard": "Standard (JSON)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Notice:
     text: str
     status: str
     secret: str = ""
+    message: str = ""  # the text of the message that was sent
+    back: str = ""  # the address of the page of a run that it was done on
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,9 @@ class NewWebhook:
 
     name: str = ""
     url: str = ""
-    format: str = "standard"
+    format: str = ""  # nothing: by the address
     error: str = ""
+    back: str = ""  # the address of the page of a run that the form stood on
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ def alerts_page(
         rules=rules,
         hooks=tuple(map(_hook, hooks)),
         form=form,
-        choices=tuple(_choice(name, form.format) for name in FORMATS),
+        choices=tuple(_choice(name, form.format) for name in ("", *FORMATS)),
         deliveries=tuple(_delivery(each, by_id[each["webhook"]]) for each in deliveries),
         more=more,
     )
@@ -187,6 +191,31 @@ def _hook_facts(hook: Json) -> list[str]:
     if hook["last_test"]:
         facts.append(_test_fact(hook["last_test"]))
     return facts
+
+
+def added(made: Json, service: str, back: str, secret: str) -> Notice:
+    """``service``: that of the address, which has selected the format; nothing where it has not, or is unknown."""
+    why = f", in the format of {service}: that is where its address leads" if service else ""
+    said = f"{label(made)} gets every alert from now on{why}."
+    if service:
+        # A chat checks no signature: its address is the secret.
+        return Notice(said, "ok", back=back)
+    said += " Its messages are signed with this secret, which is shown only this once; the receiver needs it:"
+    return Notice(said, "ok", secret, back=back)
+
+
+def tested(hook: Json, made: Json, message: str) -> Notice:
+    if made["error"]:
+        said = f"The test did not arrive at {label(hook)}: {_came(made)}. This was to be sent:"
+        return Notice(said, "confirmed", message=message)
+    return Notice(
+        f"The test arrived at {label(hook)}: {_came(made)}. This was sent:", "ok", message=message
+    )
+
+
+def channels(hooks: Sequence[Json]) -> tuple[Channel, ...]:
+    """Where alerts go, for the page of a run."""
+    return tuple(Channel(row.name, row.word, row.status) for row in map(_hook, hooks))
 
 
 def _test_fact(made: Json) -> str:

@@ -18,7 +18,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Literal, cast
@@ -29,6 +29,7 @@ from ...config import Config
 from ...errors import TooBusy, Unauthorized, Unavailable
 from ...security.credentials import (
     MAX_TOKEN_CHARACTERS,
+    PREFIX,
     Scope,
     could_be_session,
     could_be_token,
@@ -154,13 +155,16 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """``project`` is the only one an ingest token adds to; ``until`` in Unix seconds."""
+    """``project`` is the only one an ingest token adds to, ``run`` the only one a link opens; ``until`` in Unix
+    seconds.
+    """
 
     scope: Scope
     project: str | None = None
     browser: bool = False
     signed_in: bool = False
     until: float = float("inf")
+    run: str | None = None
 
 
 # Where nobody is asked who they are: everybody may everything.
@@ -223,22 +227,25 @@ class Callers:
 
     async def of(self, headers: Headers, scheme: str, host: str) -> Caller:
         """``host``: the address it comes from. Raises Unauthorized, TooBusy after many failures, and Unavailable."""
-        shown = _shown(headers, self.is_secure(scheme))
-        if shown is None:
+        all_shown = list(_shown(headers, self.is_secure(scheme)))
+        if not all_shown:
             raise Unauthorized(
                 "token_missing",
                 "this server asks who you are: sign in on its pages, or send a token (LEAKLINE_TOKEN; "
                 "leakline token create makes one)",
             )
-        entry, now = self._known.get(shown), self._clock()
-        if entry is None:
-            found = await self._stranger(shown, host, now)
-        else:
-            found = entry.holds_at(now) or await self._again(shown, entry, now)
-        if isinstance(found, Unauthorized):
-            # It is remembered, and would grow by where it was raised before.
-            raise found.with_traceback(None)
-        return found
+        refusals = []
+        for shown in all_shown:
+            entry, now = self._known.get(shown), self._clock()
+            if entry is None:
+                found = await self._stranger(shown, host, now)
+            else:
+                found = entry.holds_at(now) or await self._again(shown, entry, now)
+            if isinstance(found, Caller):
+                return found
+            refusals.append(found)
+        # It is remembered, and would grow by where it was raised before.
+        raise refusals[0].with_traceback(None)
 
     async def _stranger(self, shown: _Shown, host: str, now: float) -> Caller | Unauthorized:
         """Who was not known a moment ago. Raises TooBusy where its address has failed often, and this fails too."""
@@ -341,7 +348,9 @@ def caller_of(token: Token | None, now: float) -> Caller | Unauthorized:
     if state != "active":
         return Unauthorized(f"token_{state}", f"the token {token.prefix}… is {state}; make another")
     until = float("inf") if token.expires_at is None else token.expires_at
-    return Caller(cast(Scope, token.scope), token.project, token.browser, until=until)
+    return Caller(
+        cast(Scope, token.scope), token.project, token.browser, until=until, run=token.run_id
+    )
 
 
 def _unknown(kind: Kind) -> Caller | Unauthorized:
@@ -372,23 +381,35 @@ def session_digest(headers: Headers, secure: bool) -> str | None:
     return None if found is None else digest_of(found)
 
 
-def _shown(headers: Headers, secure: bool) -> _Shown | None:
+def link_cookie_name(secure: bool) -> str:
+    return "__Secure-leakline_link" if secure else "leakline_link"
+
+
+def _shown(headers: Headers, secure: bool) -> Iterator[_Shown]:
+    """A token; or else a session, and after it a link to a run, for whom a session that is over lets in no more."""
     for name, value in headers:
         if name == b"authorization":
             kind, _, token = value.partition(b" ")
             # Another kind is for what stands in front of this server.
             text = token.strip()[:MAX_TOKEN_CHARACTERS].decode("latin-1")
             if kind.lower() == b"bearer" and text:
-                return _Shown("token", digest_of(text), could_be_token(text))
+                yield _Shown("token", digest_of(text), could_be_token(text))
+                return
     session = _session(headers, secure)
-    if session is None:
-        return None
-    return _Shown("session", digest_of(session), could_be_session(session))
+    if session is not None:
+        yield _Shown("session", digest_of(session), could_be_session(session))
+    link = _cookie(headers, link_cookie_name(secure))
+    # No other token is one of a cookie: what a browser sends by itself changes nothing.
+    if link is not None and link.startswith(f"{PREFIX}_share_"):
+        yield _Shown("token", digest_of(link), could_be_token(link))
 
 
 def _session(headers: Headers, secure: bool) -> str | None:
+    return _cookie(headers, cookie_name(secure))
+
+
+def _cookie(headers: Headers, wanted: str) -> str | None:
     """By hand: the standard library's reader gives all up for one cookie of another program that it cannot read."""
-    wanted = cookie_name(secure)
     for header, value in headers:
         if header == b"cookie":
             for pair in value.decode("latin-1").split(";"):

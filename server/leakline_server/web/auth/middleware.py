@@ -20,6 +20,7 @@ Programs other than browsers send no Origin, and the name they were given.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final
@@ -122,9 +123,11 @@ def _hostname(host: str) -> str:
 
 
 MAX_NEXT_CHARACTERS: Final = 2_000
+_RUN_PAGE: Final = re.compile(r"/runs/[^/?#\\]+(\?[^#\\]*)?")
 
 _MISSING: Final[dict[Need, str]] = {
     "add": "adds nothing: use an ingest token of the project (leakline token create --project NAME)",
+    "see": "reads nothing: use a token or a login that reads (leakline token create --scope read)",
     "read": "reads nothing: use a token or a login that reads (leakline token create --scope read)",
     "change": "changes nothing: that takes an administrator (leakline token create --scope admin)",
     "nothing": "",
@@ -182,6 +185,10 @@ class AuthMiddleware:
             )
         await self._know_the_runs(caller, scope, need, parameters)
         if not may(caller.scope, need):
+            if caller.run is not None:
+                raise Forbidden(
+                    "scope_too_small", "this link opens one run to read; sign in for anything else"
+                )
             raise Forbidden("scope_too_small", f"a login for {caller.scope} {_MISSING[need]}")
         return caller
 
@@ -198,6 +205,10 @@ class AuthMiddleware:
         self, caller: Caller, scope: Scope, need: Need, parameters: Mapping[str, str]
     ) -> None:
         """Raises NotFound for a run of another project. Of batches, the writer itself knows."""
+        if caller.run is not None:
+            for run_id in runs_named(parameters, scope["query_string"].decode("latin-1")):
+                if run_id != caller.run:
+                    raise run_not_found(run_id)
         if caller.project is None or (need == "add" and scope["method"] == "POST"):
             return
         for run_id in runs_named(parameters, scope["query_string"].decode("latin-1")):
@@ -262,6 +273,11 @@ def is_place_of_ours(address: str) -> bool:
     """Whether it leads to this server, so that signing in leads nowhere else."""
     begins_here = address.startswith("/") and not address.startswith(("//", "/\\"))
     return begins_here and len(address) <= MAX_NEXT_CHARACTERS and address.isprintable()
+
+
+def is_run_page(address: str) -> bool:
+    """Whether it leads to the page of a run on this server; without a place on it."""
+    return is_place_of_ours(address) and _RUN_PAGE.fullmatch(address) is not None
 
 
 def _opens_a_page(scope: Scope) -> bool:

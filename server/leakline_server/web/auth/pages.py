@@ -139,6 +139,10 @@ async def _token_id(use: Services, secret: str) -> int | None:
     if token is None or not isinstance(found, Caller):
         return None
     if not may(found.scope, "read"):
+        if token.run_id is not None:
+            raise Unauthorized(
+                "token_reads_nothing", "This token is that of a link, which opens one run alone."
+            )
         raise Unauthorized(
             "token_reads_nothing", f"This token adds to project {token.project} and reads nothing."
         )

@@ -1,7 +1,8 @@
 """What a route requires, and whether a scope grants it.
 
-Each router or route declares ``dependencies=[READ]`` (or `OPEN`, `ADD`, `CHANGE`); the last declaration counts, so that
-a route overrides its router. A route without one requires an administrator. `middleware.py` enforces the declaration.
+Each router or route declares ``dependencies=[READ]`` (or `OPEN`, `ADD`, `SEE`, `CHANGE`); the last declaration counts,
+so that a route overrides its router. A route without one requires an administrator. `middleware.py` enforces the
+declaration.
 
 Below: what a token that only adds to one project may say of a run and is shown of it. Others may say and see all.
 """
@@ -34,8 +35,8 @@ from ...store.runs.run_registration import OtherProcess
 from ..api_schemas import RunChanges
 from .authenticator import calling
 
-# nothing < read < change; to add is apart: who adds need not read.
-Need = Literal["nothing", "add", "read", "change"]
+# nothing < see (of one run) < read < change; to add is apart: who adds need not read.
+Need = Literal["nothing", "add", "see", "read", "change"]
 
 
 async def _anybody() -> None:
@@ -47,6 +48,7 @@ _TOKEN: Final = HTTPBearer(
 )
 OPEN: Final = Security(_anybody, scopes=["nothing"])
 ADD: Final = Security(_TOKEN, scopes=["add"])
+SEE: Final = Security(_TOKEN, scopes=["see"])
 READ: Final = Security(_TOKEN, scopes=["read"])
 CHANGE: Final = Security(_TOKEN, scopes=["change"])
 
@@ -58,8 +60,9 @@ READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _NAMED: Final = frozenset({"run", "before", "after", "pick"})
 _HAS: Final[dict[Scope, frozenset[Need]]] = {
     "ingest": frozenset({"add"}),
-    "read": frozenset({"read"}),
-    "admin": frozenset({"add", "read", "change"}),
+    "read": frozenset({"see", "read"}),
+    "admin": frozenset({"add", "see", "read", "change"}),
+    "share": frozenset({"see"}),
 }
 
 

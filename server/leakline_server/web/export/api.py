@@ -12,7 +12,7 @@ from ...run_export import ParquetMissing, export
 from ...store.runs.run_history import NoSuchRun
 from .. import api_schemas
 from ..api_schemas import RunId
-from ..auth.permissions import READ
+from ..auth.permissions import READ, SEE
 from ..services import Use
 
 PARQUET: Final = "application/vnd.apache.parquet"
@@ -33,6 +33,7 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 
 @router.get(
     "/runs/{run}/export.{form}",
+    dependencies=[SEE],
     tags=["samples"],
     summary="A run as a file",
     response_class=Response,

@@ -24,7 +24,7 @@ from leakline.report.document import Origin, RunReport, issue_text, run_markdown
 from leakline.transport.oom_inference import ended_as
 
 from ...store import findings, snapshot_rows
-from ..auth.permissions import READ
+from ..auth.permissions import READ, SEE
 from ..derived_analysis import Derived
 from ..rendering import number_formats
 from ..rendering.page_contexts import file_name
@@ -78,7 +78,7 @@ CSV: Final = "text/csv; charset=utf-8"
 PLAIN: Final = "text/plain; charset=utf-8"
 
 
-@router.get("/runs/{run}/report.html")
+@router.get("/runs/{run}/report.html", dependencies=[SEE])
 def run_as_file(run: str, request: Request, use: Use, process: str = "") -> Response:
     page = read_run_page(use, run, process, ALL_TABS)
     made = _made(request, use, _run_path(run), {"process": process} if process else {})
@@ -86,13 +86,13 @@ def run_as_file(run: str, request: Request, use: Use, process: str = "") -> Resp
     return _answer(stand_alone("run.html", page, made), HTML, name)
 
 
-@router.get("/runs/{run}/report.md")
+@router.get("/runs/{run}/report.md", dependencies=[SEE])
 def run_as_markdown(run: str, request: Request, use: Use) -> Response:
     report = _run_report(run, request, use)
     return _answer(run_markdown(report), MARKDOWN, file_name((report.project, report.name), "md"))
 
 
-@router.get("/runs/{run}/report.txt")
+@router.get("/runs/{run}/report.txt", dependencies=[SEE])
 def run_for_an_issue(run: str, request: Request, use: Use) -> Response:
     return _answer(issue_text(_run_report(run, request, use)), PLAIN)
 

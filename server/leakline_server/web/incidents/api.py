@@ -24,13 +24,15 @@ from ...store.runs import runs
 from ...text_cleaning import without_control
 from .. import api_schemas
 from ..api_schemas import Name, Strict, UnixSeconds
+from ..auth.middleware import is_run_page
 from ..auth.permissions import CHANGE, READ
 from ..rendering.templating import render
 from ..request_bodies import Form, described, json_body
 from ..responses import json_response
+from ..run_page.verdict_view import EXPIRIES
 from ..runs.api import Limit, Text
 from ..services import Services, Use
-from .view import EXPIRIES, Shown, incidents_page, with_sentence
+from .view import Shown, incidents_page, with_sentence
 
 router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"], dependencies=[READ])
 pages = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
@@ -192,6 +194,8 @@ def _add_routes(action: str) -> None:
     )
     def say_it(fingerprint: Fingerprint, use: Use, body: Any = sent) -> Response:
         expires_at = _end_of(body) if isinstance(body, Acknowledging) else None
+        if kind != "ignored":
+            _check_reason(body.reason)
         say(use, body.project, fingerprint, kind, body.reason, expires_at)
         return get_leak(fingerprint, body.project, use)
 
@@ -237,9 +241,9 @@ def take_back_form(fingerprint: Fingerprint, form: Form, use: Use) -> Response:
     kind = kinds.get(form.get("kind", ""))
     if kind is None:
         raise InvalidField("kind", form.get("kind"), f"must be one of {', '.join(kinds)}")
-    project = _project(form)
+    project, back = _project(form), _back(form, fingerprint)
     take_back(use, project, fingerprint, kind)
-    return _to_leak(project, fingerprint)
+    return back
 
 
 @pages.post("/incidents/{fingerprint}/{action}", dependencies=[CHANGE])
@@ -249,14 +253,18 @@ def say_form(
     form: Form,
     use: Use,
 ) -> Response:
+    """On a page a leak is muted without a reason as well; of a note that others will read, the reason is all."""
     project, reason, seconds = _project(form), form.get("reason", ""), form.get("expires", "")
+    back = _back(form, fingerprint)
     if len(reason) > MAX_REASON_LENGTH:
         raise InvalidField("reason", reason, f"has more than {MAX_REASON_LENGTH} characters")
     if seconds not in [known for known, _ in EXPIRIES]:
         raise InvalidField("expires", seconds, "must be one of the choices of the page")
+    if action == "close":
+        _check_reason(reason)
     expires_at = time.time() + int(seconds) if seconds else None
     say(use, project, fingerprint, _ACTIONS[action][0], reason, expires_at)
-    return _to_leak(project, fingerprint)
+    return back
 
 
 def say(
@@ -264,8 +272,6 @@ def say(
 ) -> None:
     """Store what somebody says about a leak. Raises NotFound and InvalidField."""
     now = time.time()
-    if not reason and kind != "ignored":
-        raise InvalidField("reason", reason, "say in a few words why: others will read it")
     if expires_at is not None and expires_at <= now:
         raise InvalidField("expires_at", expires_at, "is over already; give a time to come")
     with writing(use.engine) as connection:
@@ -316,9 +322,22 @@ def _unknown(project: str, fingerprint: str) -> NotFound:
     )
 
 
-def _to_leak(project: str, fingerprint: str) -> Response:
-    # Alone on its page, because it may not be in the list that was shown any more.
-    return RedirectResponse(Shown(project=project, fingerprint=fingerprint).href(), 303)
+def _check_reason(reason: str) -> None:
+    if not reason:
+        raise InvalidField("reason", reason, "say in a few words why: others will read it")
+
+
+def _back(form: dict[str, str], fingerprint: str) -> Response:
+    """To the page of a run that the form stands on, or else to the leak. Raises InvalidField for any other place."""
+    back = form.get("back")
+    if back is None:
+        # Alone on its page, because it may not be in the list that was shown any more.
+        return RedirectResponse(Shown(project=_project(form), fingerprint=fingerprint).href(), 303)
+    if not is_run_page(back):
+        raise InvalidField(
+            "back", back, "must be the address of the page of a run, without its server"
+        )
+    return RedirectResponse(f"{back}#findings", 303)
 
 
 def _project(form: dict[str, str]) -> str:

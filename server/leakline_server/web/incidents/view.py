@@ -11,26 +11,29 @@ from urllib.parse import quote, urlencode
 from leakline.text_format import count_of, join_words
 
 from ..rendering import number_formats
-from ..rendering.page_contexts import Cell, Column, Filter, Row, SaidView, Status, Table
-from ..run_page.verdict_view import KINDS, STATUSES, said_view, status_of
+from ..rendering.page_contexts import Cell, Column, Filter, Option, Row, SaidView, Status, Table
+from ..run_page.verdict_view import (
+    KINDS,
+    STATUSES,
+    expiries,
+    incident_action,
+    said_view,
+    status_of,
+)
 
 Json = Mapping[str, Any]
 
 # State of a leak -> (the status whose colour and shape it wears, word, meaning).
 STATES: Final = {
     "open": ("confirmed", "Open", "It leaks in a run, or leaked until the run ended."),
-    "acknowledged": ("watch", "Acknowledged", "Somebody knows of it; sent again when that expires or it gets worse."),
+    "acknowledged": ("watch", "Muted", "Alerts of it wait until that expires or it gets worse."),
     "closed": ("recovered", "Closed", "Somebody closed it with a note, and no run that began later has it."),
     "over": ("ok", "Over", "It leaked, and does in no run any more."),
-    "ignored": ("learning", "Ignored", "No alert is sent on it."),
+    "ignored": ("learning", "Muted for good", "No alert is ever sent on it."),
     "watched": ("filling", "Watched", "Growth that was never called a leak."),
 }  # fmt: skip
-# (seconds, label) of the choices for how long an acknowledgement holds; without seconds, until it is taken back.
-EXPIRIES: Final = (
-    ("3600", "1 hour"), ("28800", "8 hours"), ("86400", "1 day"), ("604800", "1 week"), ("2592000", "30 days"),
-    ("", "Until taken back"),
-)  # fmt: skip
-_CHOSEN_EXPIRY: Final = "86400"
+# Kind of what was said -> how the story of a leak has it.
+_IN_WORDS: Final = {"acknowledged": "muted", "ignored": "muted for good"}
 _RESOLVED: Final = Status("ok", "Resolved", "Its finding is gone.")
 _LEAKED: Final = ("confirmed", "suspected", "recovered", "resolved")
 # Names in the sentence; of more runs, their number.
@@ -59,13 +62,6 @@ class LeakView:
 
 
 @dataclass(frozen=True, slots=True)
-class Expiry:
-    seconds: str
-    label: str
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True)
 class IncidentsPage:
     """``/incidents``"""
 
@@ -75,7 +71,7 @@ class IncidentsPage:
     projects: tuple[str, ...]
     project: str
     chosen: str
-    expiries: tuple[Expiry, ...]
+    expiries: tuple[Option, ...]
     next_href: str | None
     all_href: str | None
     any_leaks: bool
@@ -134,7 +130,7 @@ def incidents_page(
         projects=tuple(projects) if len(projects) > 1 and not one else (),
         project=shown.project or "",
         chosen=shown.state or "",
-        expiries=tuple(Expiry(s, label, s == _CHOSEN_EXPIRY) for s, label in EXPIRIES),
+        expiries=expiries(),
         next_href=shown.href(cursor=next_cursor) if next_cursor else None,
         all_href=Shown(project=shown.project).href() if one else None,
         any_leaks=any(counts.values()) or shown != Shown(),
@@ -175,7 +171,7 @@ def _leak(id_: str, group: Json) -> LeakView:
         said=tuple(said_view(each) for each in group["acknowledgements"]),
         runs=_runs(group["runs"]),
         runs_label=count_of(total, "run"),
-        action=f"/incidents/{quote(fingerprint, safe='')}",
+        action=incident_action(fingerprint),
         href=Shown(project=project, fingerprint=fingerprint).href(),
     )
 
@@ -231,7 +227,7 @@ def _said_in_words(said: Json) -> str:
     if said["kind"] == "closed":
         return f"closed by note {reason}"
     until = f" until {number_formats.clock(said['expires_at'])}" if said["expires_at"] else ""
-    return f"{said['kind']}{until}{': ' if reason else ''}{reason}"
+    return f"{_IN_WORDS[said['kind']]}{until}{': ' if reason else ''}{reason}"
 
 
 def _names(names: Sequence[str], more: int) -> str:

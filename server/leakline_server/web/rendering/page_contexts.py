@@ -24,9 +24,16 @@ class Share:
     markdown_href: str
     json_href: str
     csv_href: str = ""  # nothing where there is none
+    link_action: str = ""  # where a link to the page is made, if there can be one
+    link_days: tuple[tuple[str, str], ...] = ()
+    public: bool = True  # whether links begin with the address that the server is said to have
 
 
-def share_run(run_id: str, process: str = "") -> Share:
+# (days, label) of the choices for how long a link to a run holds.
+LINK_DAYS: Final = (("1", "1 day"), ("7", "7 days"), ("30", "30 days"))
+
+
+def share_run(run_id: str, process: str = "", *, public: bool = True) -> Share:
     """Return the addresses of a run's reports; that of the HTML file names the process that the page shows."""
     address = f"/runs/{quote(run_id, safe='')}"
     shown = f"?{urlencode({'process': process})}" if process else ""
@@ -35,6 +42,9 @@ def share_run(run_id: str, process: str = "") -> Share:
         f"{address}/report.html{shown}",
         f"{address}/report.md",
         f"/api/v1{address}/verdict",
+        link_action=f"{address}/share",
+        link_days=LINK_DAYS,
+        public=public,
     )
 
 
@@ -225,15 +235,34 @@ class SuspectView:
 
 @dataclass(frozen=True, slots=True)
 class SaidView:
-    """What somebody said of a leak; ``kind`` as it is taken back, ``reason`` with its links."""
+    """What somebody said of a leak; ``kind`` as it is taken back, by the button ``undo``; ``reason`` with its links."""
 
     kind: str
     verb: str
+    undo: str
     reason: str
     since_at: str
     since: str
     until_at: str | None
     until: str
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    value: str
+    label: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Muting:
+    """The forms of a finding: ``action`` is where they are sent, ``back`` the address of the page they stand on."""
+
+    action: str
+    project: str
+    back: str
+    incident_href: str
+    expiries: tuple[Option, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +278,7 @@ class FindingView:
     search: str  # the type whose holders the training can be asked to look for, or nothing
     location: Cell | None = None  # where a fix of its phase says that it is in the code
     said: tuple[SaidView, ...] = ()
+    muting: Muting | None = None  # where it is an incident, on the page of its run
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,13 +349,6 @@ class ListHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    value: str
-    label: str
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Filter:
     status: Status
     href: str
@@ -374,6 +397,21 @@ class HeadFact:
 
 
 @dataclass(frozen=True, slots=True)
+class RunChoice:
+    id: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Where alerts go; ``status`` is the one whose colour and shape it wears."""
+
+    name: str
+    word: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunHead:
     id: str
     name: str
@@ -403,6 +441,9 @@ class RunHead:
     offers_cleanup: bool
     revision: int
     share: Share
+    previous: RunChoice | None  # of its project, to compare it with
+    here: str  # its address as it is shown, which forms lead back to
+    channels: tuple[Channel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,18 +484,16 @@ class RunPage:
 
 
 @dataclass(frozen=True, slots=True)
-class RunChoice:
-    id: str
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
 class PickPage:
-    """``/compare`` before two runs are chosen."""
+    """``/compare`` before two runs are chosen. ``choices``: those that ``query`` finds, and those chosen already."""
 
     title: str
     message: str
     choices: tuple[RunChoice, ...]
+    query: str
+    problems: tuple[str, ...]
+    note: str
+    any_runs: bool
     before: str
     after: str
     server: str

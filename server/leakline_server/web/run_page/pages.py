@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
+from pydantic import Field
 from starlette.responses import Response
 
 from leakline.analysis.findings.growth_tables import with_verdict
@@ -18,19 +19,23 @@ from leakline.report.verdict_facts import leading_finding
 from ...charts.chart_builder import GPU_SERIES
 from ...charts.chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
 from ...errors import run_not_found
-from ...limits import MAX_PAGE, MAX_RUNS_PICKED
+from ...limits import MAX_PAGE, MAX_QUERY_LENGTH, MAX_RUNS_PICKED
 from ...store import details, findings, incident_groups, snapshot_rows
 from ...store.alerts import alert_rows, assertions, webhooks
 from ...store.runs import process_list, runs
 from ...store.runs.run_history import NoSuchRun
 from ...store.series import CorruptChunk, SeriesQuery, has_series, summarise
-from ..auth.permissions import READ
+from ...text_cleaning import without_control
+from .. import webhook_api
+from ..auth.permissions import READ, SEE
 from ..axis_zoom import Stretch, read_stretch, wanted
 from ..compare import ComparePage, axis_of, compare_page, compared_lines
+from ..rendering import number_formats
 from ..rendering.page_contexts import ErrorPage, PickPage, RunChoice, RunPage
 from ..rendering.templating import render
 from ..responses import json_response
 from ..runs.pages import deleted_run
+from ..search_query import parse_query
 from ..services import Services, Use, address_of
 from .annotations import MAX_MARKS
 from .counted_objects import suspects_first
@@ -67,19 +72,19 @@ _TITLES: Final = {
 }
 
 
-@router.head("/runs/{run}")
-@router.get("/runs/{run}")
+@router.head("/runs/{run}", dependencies=[SEE])
+@router.get("/runs/{run}", dependencies=[SEE])
 def show_run(run: str, use: Use, process: str = "", tab: str = "") -> Response:
     return deleted_run(use, run) or render("run.html", read_run_page(use, run, process, tab))
 
 
-@router.get("/runs/{run}/fragments")
+@router.get("/runs/{run}/fragments", dependencies=[SEE])
 def show_fragments(run: str, use: Use, process: str = "", tab: str = "") -> Response:
     """What changes on the page of a run, for the live update."""
     return render("_run.html", read_run_page(use, run, process, tab))
 
 
-@router.get("/runs/{run}/lines")
+@router.get("/runs/{run}/lines", dependencies=[SEE])
 def show_lines(run: str, use: Use, x: str, process: str = "", tab: str = "") -> Response:
     """{"lines": {chart: its lines}, "x_seconds"} of a stretch of the axis, with as many points as the page has of all.
 
@@ -108,7 +113,9 @@ def _run_data(use: Services, run_id: str, process: str, tab: str) -> RunData:
         incidents=findings.list_incidents(use.engine, run_id),
         said=incident_groups.holding(use.engine, data.run["project"], leaks, time.time()),
         alerts=alert_rows.list_alerts(use.engine, run_id, MAX_MARKS),
-        any_webhook=bool(webhooks.list_webhooks(use.engine)),
+        webhooks=[webhook_api.to_json(each, None) for each in webhooks.list_webhooks(use.engine)],
+        public=use.config.public_url is not None,
+        previous=runs.previous_of(use.engine, data.run),
     )  # fmt: skip
     if "objects" not in data.tabs:
         return data
@@ -252,14 +259,17 @@ def compare(
     before: str = "",
     after: str = "",
     pick: Annotated[list[str] | None, Query(max_length=MAX_RUNS_PICKED)] = None,
+    q: Annotated[str, Field(max_length=MAX_QUERY_LENGTH)] = "",
+    search: str = "",
 ) -> Response:
-    """``pick`` is what the list of runs sends without scripts: two runs in any order, the older one is before."""
+    """``pick`` is what the list of runs sends without scripts: two runs in any order, the older one is before. With
+    ``search`` runs are looked for, whatever is chosen."""
     # In more than one group of the list, a run has more than one box.
     pick = list(dict.fromkeys(pick or ()))
     if len(pick) == 2:
         before, after = sorted(pick, key=lambda run_id: known_run(use, run_id)["started_at"])
-    if not (before and after):
-        return _pick(use, before, after, address_of(request, use))
+    if search or not (before and after):
+        return _pick(use, before, after, without_control(q).strip(), address_of(request, use))
     return render("compare.html", read_compare_page(use, before, after))
 
 
@@ -318,15 +328,33 @@ def _ends(
     return None
 
 
-def _pick(use: Services, before: str, after: str, server: str) -> Response:
-    items = runs.list_runs(use.engine, runs.RunFilter(limit=MAX_PAGE))["items"]
-    choices = tuple(RunChoice(each["id"], f"{each['project']} / {each['name']}") for each in items)
+def _pick(use: Services, before: str, after: str, query: str, server: str) -> Response:
+    asked = parse_query(query, time.time())
+    found = runs.list_runs(use.engine, runs.RunFilter(**asked.filters, limit=MAX_PAGE))
+    chosen = [runs.get_summary(use.engine, each) for each in dict.fromkeys((before, after)) if each]
+    items = {each["id"]: each for each in (*chosen, *found["items"]) if each is not None}
+    choices = tuple(
+        RunChoice(
+            each["id"],
+            f"{each['project']} / {each['name']}, {number_formats.clock(each['started_at'])}",
+        )
+        for each in items.values()
+    )
+    any_runs = bool(choices or query)
     message = (
         "Choose the run before a change and the one after it: the page says whether the leak is gone."
-        if choices
+        if any_runs
         else "Here two runs are held against each other, such as one before a fix and one after it. There are none yet."
     )
-    return render("pick.html", PickPage("Compare", message, choices, before, after, server))
+    note = ""
+    if found["next"]:
+        note = f"These are the newest {MAX_PAGE:,} of more: search for the others."
+    elif not found["items"] and any_runs:
+        note = "No run matches this search."
+    page = PickPage(
+        "Compare", message, choices, query, asked.problems, note, any_runs, before, after, server
+    )
+    return render("pick.html", page)
 
 
 def error_page(request: Request, status: int, code: str, message: str) -> Response:

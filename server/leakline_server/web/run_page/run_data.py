@@ -60,13 +60,18 @@ class RunData:
     said: Mapping[str, Sequence[Json]] = field(default_factory=dict)
     # {event, created_at in Unix seconds, payload}, the newest first.
     alerts: Sequence[Json] = ()
-    any_webhook: bool = True
+    # As the API lists them.
+    webhooks: Sequence[Json] = ()
     census: Json | None = None
     clock: Clock = NO_CLOCK
     # Of fixes, each with the run that it was compared with.
     effects: Sequence[Json] = ()
     # The process that the address of the page names, if the run has it.
     chosen_process: str = ""
+    # The run of its project that began before it.
+    previous: Json | None = None
+    # Whether the server has an address that others reach it by.
+    public: bool = True
     # When it was read, in Unix seconds; 0 where nobody waits for more.
     read_at: float = 0.0
 

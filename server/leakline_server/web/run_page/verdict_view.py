@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 from leakline.analysis.generation_axis import UNITS_OF_TIME
 from leakline.analysis.status import ACTIVE, CONFIRMING, GROWING, MIN_GENERATIONS
@@ -37,6 +38,8 @@ from ..rendering.number_formats import size
 from ..rendering.page_contexts import (
     Cell,
     FindingView,
+    Muting,
+    Option,
     SaidView,
     Section,
     Status,
@@ -255,10 +258,16 @@ def _whole(value: float) -> str:
 
 
 def findings_view(
-    findings: Sequence[Json], unit: str, said: Mapping[str, Sequence[Json]] = MappingProxyType({})
+    findings: Sequence[Json],
+    unit: str,
+    said: Mapping[str, Sequence[Json]] = MappingProxyType({}),
+    mutings: Mapping[str, Muting] = MappingProxyType({}),
 ) -> tuple[FindingView, ...]:
-    """``said``: what people said that holds, by fingerprint."""
-    return tuple(_finding(each, unit, said.get(each["fingerprint"], ())) for each in findings)
+    """``said``: what people said that holds, and ``mutings``: the forms to say it with, by fingerprint."""
+    return tuple(
+        _finding(each, unit, said.get(each["fingerprint"], ()), mutings.get(each["fingerprint"]))
+        for each in findings
+    )
 
 
 def findings_title(findings: Sequence[Json]) -> str:
@@ -268,7 +277,7 @@ def findings_title(findings: Sequence[Json]) -> str:
     return "Causes" if len(findings) > 1 else "Cause"
 
 
-def _finding(finding: Json, unit: str, said: Sequence[Json]) -> FindingView:
+def _finding(finding: Json, unit: str, said: Sequence[Json], muting: Muting | None) -> FindingView:
     growth = finding["growth_bytes_per_generation"]
     start = finding["started_at_generation"]
     where = finding.get("phase_path") or finding["phase"] or _spread(unit)
@@ -288,7 +297,7 @@ def _finding(finding: Json, unit: str, said: Sequence[Json]) -> FindingView:
     return FindingView(
         status_of(finding["status"]), where, _kind(finding), _priority_of(finding), suspects, tuple(facts),
         tuple(finding["evidence"]), tuple(finding["advice"]), _search(finding),
-        _location(finding), tuple(map(said_view, said)),
+        _location(finding), tuple(map(said_view, said)), muting,
     )  # fmt: skip
 
 
@@ -315,13 +324,44 @@ def _search(finding: Json) -> str:
     return next((s["name"] for s in finding["suspects"] if s["role"] == "type"), "")
 
 
-_VERBS: Final = {"acknowledged": "Acknowledged", "ignored": "Ignored", "closed": "Closed"}
+# (seconds, label) of the choices for how long a leak is muted; without seconds, until that is taken back.
+EXPIRIES: Final = (
+    ("3600", "1 hour"), ("28800", "8 hours"), ("86400", "1 day"), ("604800", "1 week"), ("2592000", "30 days"),
+    ("", "until unmuted"),
+)  # fmt: skip
+_CHOSEN_EXPIRY: Final = "86400"
+# Kind of what was said -> (how the page says it, what its button says that takes it back).
+_SAID: Final = {
+    "acknowledged": ("Muted", "Unmute"), "ignored": ("Muted for good", "Unmute"), "closed": ("Closed", "Take back"),
+}  # fmt: skip
+
+
+def expiries() -> tuple[Option, ...]:
+    return tuple(Option(value, label, value == _CHOSEN_EXPIRY) for value, label in EXPIRIES)
+
+
+def incident_action(fingerprint: str) -> str:
+    return f"/incidents/{quote(fingerprint, safe='')}"
+
+
+def mutings_of(project: str, fingerprints: Sequence[str], back: str) -> dict[str, Muting]:
+    """The forms of each leak, by fingerprint; ``back``: the address of the page that they stand on."""
+    return {
+        each: Muting(
+            incident_action(each),
+            project,
+            back,
+            f"/incidents?{urlencode({'project': project, 'fingerprint': each})}",
+            expiries(),
+        )
+        for each in fingerprints
+    }
 
 
 def said_view(said: Mapping[str, Any]) -> SaidView:
     return SaidView(
         said["kind"],
-        _VERBS[said["kind"]],
+        *_SAID[said["kind"]],
         said["reason"],
         said["created_at"],
         number_formats.clock(said["created_at"]),

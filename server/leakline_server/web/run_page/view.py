@@ -19,9 +19,19 @@ from leakline.transport.oom_inference import ended_as
 
 from ...charts.chart_parts import PRIVATE, Points
 from ...store.runs.runs import LISTENING, unix
+from ..alerts.view import channels
 from ..expectations.view import count_forms, expectations
 from ..rendering import evidence_sections, number_formats
-from ..rendering.page_contexts import Bar, HeadFact, RunHead, RunPage, Section, Tab, share_run
+from ..rendering.page_contexts import (
+    Bar,
+    HeadFact,
+    RunChoice,
+    RunHead,
+    RunPage,
+    Section,
+    Tab,
+    share_run,
+)
 from ..rendering.table_cells import commit_link
 from ..search_query import search_for
 from . import counted_objects, inventory_tables, process_sections
@@ -45,6 +55,7 @@ from .verdict_view import (
     facts,
     findings_title,
     findings_view,
+    mutings_of,
     past_forecasts,
     status_of,
     verdict_view,
@@ -66,6 +77,9 @@ def run_page(data: RunData) -> RunPage:
     findings = (data.verdict or {}).get("findings", ())
     processes = _process_bars(data, drawn.ends)
     status = (data.verdict or {}).get("status", "learning")
+    mutings = mutings_of(
+        run["project"], [each["fingerprint"] for each in data.incidents], _here(data)
+    )
     return RunPage(
         title=_title(data),
         icon=_ICONS.get(status, "/static/images/favicon.svg"),
@@ -75,7 +89,7 @@ def run_page(data: RunData) -> RunPage:
             ending=process_sections.ended_badly(run, data.snapshots),
         ),
         facts=facts(data.verdict, unit, over=process_sections.is_over(run)),
-        findings=findings_view(findings, unit, data.said),
+        findings=findings_view(findings, unit, data.said, mutings),
         findings_title=findings_title(findings),
         memory=evidence_sections.trend(drawn.charts["trend"], unit, _trend_note(data)),
         phases=evidence_sections.phase_bars(data.phase_accounts, findings),
@@ -86,6 +100,13 @@ def run_page(data: RunData) -> RunPage:
         chosen_process=data.chosen_process,
         tabs=tuple(_tabs(data, drawn)),
     )
+
+
+def _here(data: RunData) -> str:
+    """Its address, for forms that lead back to it."""
+    asked = {"process": data.chosen_process, "tab": data.tabs[0] if len(data.tabs) == 1 else ""}
+    given = urlencode({name: value for name, value in asked.items() if value})
+    return f"/runs/{quote(data.run['id'], safe='')}{f'?{given}' if given else ''}"
 
 
 def _tabs(data: RunData, drawn: Drawn) -> Iterator[Tab]:
@@ -187,7 +208,10 @@ def _head(data: RunData) -> RunHead:
         requests_href=f"/api/v1{address}/requests",
         offers_cleanup=_offers_cleanup(data.events),
         revision=run["revision"],
-        share=share_run(run["id"], data.chosen_process),
+        share=share_run(run["id"], data.chosen_process, public=data.public),
+        previous=RunChoice(data.previous["id"], data.previous["name"]) if data.previous else None,
+        here=_here(data),
+        channels=channels(data.webhooks),
     )
 
 
@@ -250,7 +274,7 @@ def _events(data: RunData, drawn: Drawn) -> _Sections:
         process_sections.end(run, data.snapshots),
         effects(data.effects, unit, run["environment"]),
         process_sections.lines(run),
-        timeline(run, data.events, data.alerts, drawn.effects, _whose(run), data.any_webhook),
+        timeline(run, data.events, data.alerts, drawn.effects, _whose(run), bool(data.webhooks)),
     ]
 
 

@@ -43,6 +43,7 @@ from ..auth.permissions import (
     CHANGE,
     OPEN,
     READ,
+    SEE,
     as_shown,
     may_add_to,
     may_only_add,
@@ -242,12 +243,20 @@ def list_runs(
     return json_response(found)
 
 
-@router.get("/runs/{run}", tags=["runs"], summary="One run", **_answer(api_schemas.Run))
+@router.get(
+    "/runs/{run}", dependencies=[SEE], tags=["runs"], summary="One run", **_answer(api_schemas.Run)
+)
 def get_run(run: RunId, use: Use) -> Response:
     return json_response(_found(run, runs.get_run(use.engine, run)))
 
 
-@router.get("/runs/{run}/verdict", tags=["findings"], summary="The verdict", **_answer(Verdict))
+@router.get(
+    "/runs/{run}/verdict",
+    dependencies=[SEE],
+    tags=["findings"],
+    summary="The verdict",
+    **_answer(Verdict),
+)
 def get_verdict(run: RunId, use: Use) -> Response:
     return json_response(_found(run, findings.current_verdict(use.engine, run)))
 
