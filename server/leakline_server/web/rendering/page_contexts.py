@@ -120,6 +120,15 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class AxisLink:
+    """The same page with this along its charts."""
+
+    label: str
+    href: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """A chart with what belongs to it for those who cannot see it."""
 
@@ -127,6 +136,7 @@ class Figure:
     description: str
     choices: tuple[Choice, ...] = ()
     low: bool = False
+    axes: tuple[AxisLink, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,16 @@ from ...charts.chart_parts import PRIVATE, Points
 from ...store.runs.runs import LISTENING, unix
 from ..expectations.view import count_forms, expectations
 from ..rendering import evidence_sections, number_formats
-from ..rendering.page_contexts import Bar, HeadFact, RunHead, RunPage, Section, Tab, share_run
+from ..rendering.page_contexts import (
+    AxisLink,
+    Bar,
+    HeadFact,
+    RunHead,
+    RunPage,
+    Section,
+    Tab,
+    share_run,
+)
 from ..rendering.table_cells import commit_link
 from ..search_query import search_for
 from . import counted_objects, inventory_tables, process_sections
@@ -53,7 +62,7 @@ def run_page(data: RunData) -> RunPage:
     run, unit = data.run, data.run["unit"]
     drawn = draw(data, palette_of(run, data.phase_accounts))
     findings = (data.verdict or {}).get("findings", ())
-    processes = _process_bars(run, data.process, drawn.ends)
+    processes = _process_bars(data, drawn.ends)
     return RunPage(
         title=run["name"],
         run=_head(data),
@@ -63,7 +72,7 @@ def run_page(data: RunData) -> RunPage:
         ),
         facts=facts(data.verdict, unit, over=process_sections.is_over(run)),
         findings=findings_view(findings, unit, data.said),
-        memory=evidence_sections.trend(drawn.charts["trend"], unit, _trend_note(data)),
+        memory=evidence_sections.trend(drawn.charts["trend"], unit, _trend_note(data), _axes(data)),
         phases=evidence_sections.phase_bars(data.phase_accounts, findings),
         phases_note=evidence_sections.why_phases_differ(findings),
         processes=processes[:BARS_SHOWN] if len(processes) > 1 else (),
@@ -72,12 +81,25 @@ def run_page(data: RunData) -> RunPage:
     )
 
 
+def _axes(data: RunData) -> tuple[AxisLink, ...]:
+    """Links to the same page by generations or by time, where a run has both."""
+    if not data.run["generations"]:
+        return ()
+    rest = {"tab": data.tabs[0]} | data.asked if len(data.tabs) == 1 else data.asked
+    by_time = data.axis.unit == "time"
+    of_unit = urlencode({name: value for name, value in rest.items() if name != "axis"})
+    return (
+        AxisLink(data.run["unit"], f"?{of_unit}", not by_time),
+        AxisLink("time", f"?{urlencode(rest | {'axis': 'time'})}", by_time),
+    )
+
+
 def _tabs(data: RunData, drawn: Drawn) -> Iterator[Tab]:
     whole = len(data.tabs) > 1
     for name, title in TABS.items():
         if name == "gpu" and not data.has_gpu:
             continue
-        asked = {"tab": name} | ({"process": data.chosen_process} if data.chosen_process else {})
+        asked = {"tab": name} | data.asked
         shown = name in data.tabs
         yield Tab(
             name,
@@ -261,13 +283,13 @@ def _whose(run: Json) -> dict[str, str]:
     return {each["instance"]: process_label(each) for each in run["processes"]}
 
 
-def _process_bars(run: Json, shown: str | None, ends: Sequence[Points]) -> tuple[Bar, ...]:
-    """Ranks, and children of the one that is ``shown``, by their growth; what did not grow or is not known is last.
+def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
+    """Ranks, and children of the one that is shown, by their growth; what did not grow or is not known is last.
 
     A link opens the page on the lines of a rank.
     """
     grown: dict[str, float | None] = {}
-    for each in run["processes"]:
+    for each in data.run["processes"]:
         growth = each["growth_bytes_per_generation"]
         grown[process_label(each)] = None if growth is None else float(growth["estimate"])
     ranks = set(grown)
@@ -279,8 +301,10 @@ def _process_bars(run: Json, shown: str | None, ends: Sequence[Points]) -> tuple
             name,
             "unknown" if value is None else number_formats.change(value),
             100 * max(value or 0, 0) / most if most > 0 else 0,
-            href=f"?{urlencode({'process': name})}" if len(ranks) > 1 and name in ranks else "",
-            chosen=name == shown,
+            href=f"?{urlencode(data.asked | {'process': name})}"
+            if len(ranks) > 1 and name in ranks
+            else "",
+            chosen=name == data.process,
         )
         for name, value in sorted(grown.items(), key=lambda item: -(item[1] or 0))
     )
