@@ -128,12 +128,10 @@ def test_the_start_of_a_leak_is_an_interval_not_a_line() -> None:
     assert without.bands == () and without.cone is None
 
 
-def test_a_limit_is_always_there_and_one_far_above_the_run_does_not_flatten_it() -> None:
+def test_a_limit_is_always_there_and_marked_as_one() -> None:
     for told in (verdict(), verdict(status="ok", findings=[])):
         (level,) = trend(told, [GIB, 2 * GIB]).levels
-        assert level.far
-        (level,) = trend(told, [40 * GIB, 41 * GIB]).levels
-        assert (level.value, level.label, level.far) == (64 * GIB, "limit (container)", False)
+        assert (level.value, level.label, level.limit) == (64 * GIB, "limit (container)", True)
     # Nor does it depend on what the verdict counts by.
     private = [line("process.anon_bytes", [0, 1], [40 * GIB, 41 * GIB])]
     hours = Axis("hours since the start", "time", 3600)
@@ -263,7 +261,7 @@ def test_a_forecast_reaches_the_limit_where_that_is_a_risk_or_near() -> None:
     risky = trend(verdict(oom=full_at(40)), ends)
     assert near.cone is not None and far.cone is not None and risky.cone is not None
     assert near.cone.x[-1] > 30 and near.cone.high[-1] >= 32 * GIB
-    assert [(level.value, level.far) for level in near.levels] == [(32 * GIB, False)]
+    assert [level.value for level in near.levels] == [32 * GIB]
     assert far.cone.x[-1] == 20
     assert risky.cone.x[-1] > 40 and risky.levels
 

@@ -85,12 +85,12 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """``far``: so far above the lines that its line would press them flat; only its label is shown."""
+    """``limit``: only its label is shown where it is so far above the lines that it would press them flat."""
 
     value: float
     label: str
     tone: str = "confirmed"
-    far: bool = False
+    limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +366,7 @@ def plan_bands(
 def forecast(
     verdict: Mapping[str, Any] | None, last: tuple[float, float] | None, axis: Axis, first_x: float
 ) -> tuple[Cone | None, tuple[Level, ...]]:
-    """The growth carried on for a while, and the limit, which is far where it would press the run flat."""
+    """The growth carried on for a while, and the limit."""
     growth = (verdict or {}).get("growth_bytes_per_generation")
     one = _one_unit(verdict, axis)
     if verdict is None or last is None:
@@ -376,7 +376,7 @@ def forecast(
     limit = oom["limit_bytes"]
     leaking = verdict["status"] in ("watch", "suspected", "confirmed")
     if one is None or not growth or not leaking or growth["estimate"] <= 0:
-        return None, _limit(oom, last[1])
+        return None, _limit(oom)
     seen = last[0] - first_x
     end = last[0] + max(2.0 * one, HORIZON * seen)
     full = oom["generation"]
@@ -385,12 +385,12 @@ def forecast(
         end = max(end, full["estimate"] * one + 0.05 * seen)
     per_x = {side: growth[side] / one for side in ("low", "estimate", "high")}
     cone = _cone(last, per_x, end, limit or 0)
-    return cone, _limit(oom, cone.high[-1])
+    return cone, _limit(oom)
 
 
-def _limit(oom: Mapping[str, Any], highest: float) -> tuple[Level, ...]:
+def _limit(oom: Mapping[str, Any]) -> tuple[Level, ...]:
     limit, source = oom["limit_bytes"], limit_word(oom["limit_source"])
-    return (Level(limit, f"limit ({source})", far=highest < 0.6 * limit),) if limit else ()
+    return (Level(limit, f"limit ({source})", limit=True),) if limit else ()
 
 
 def _cone(last: tuple[float, float], growth: Mapping[str, float], end: float, limit: float) -> Cone:
