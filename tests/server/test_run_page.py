@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import json
 import math
 import re
 import threading
@@ -486,6 +487,32 @@ def test_time_stands_along_the_charts_where_the_address_says_so(
     assert answer["x_seconds"] in (60, 3600) and len(answer["lines"]["trend"][0]["x"]) > 12
     # Generations are no seconds.
     assert api.get("/runs/r1/lines?x=0s..9s").status_code == 422
+
+
+def test_along_time_growth_begins_where_its_generation_was(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    run = make_run(leak_bytes=40 * MIB)
+    run.begin(api, 36)
+
+    def starts() -> list[dict[str, Any]]:
+        found = []
+        for address in ("/runs/r1", "/runs/r1?axis=time"):
+            text = api.get(address).text.partition('data-chart>{"id":"trend"')[2]
+            chart = json.loads('{"id":"trend"' + text.partition("</script>")[0])
+            found += [each for each in chart["bands"] if each["label"] == "leak starts"][:1]
+            assert address == "/runs/r1" or chart["cone"] is None
+        return found
+
+    eventually(lambda: len(starts()) == 2)
+    by_generation, by_time = starts()
+    rows = api.get("/runs/r1/lines?axis=time&x=-1..99999").json()
+    (line,) = [each for each in rows["lines"]["trend"] if each["group"] == "total"]
+    first, last = line["x"][0], line["x"][-1]
+    assert first <= by_time["first"] < by_time["last"] <= last
+    # Generations are alike in this run.
+    share = (by_generation["last"] - 0.5) / (36 / 3 - 1)
+    assert (by_time["last"] - first) / (last - first) == pytest.approx(share, abs=0.2)
 
 
 FEW = 3

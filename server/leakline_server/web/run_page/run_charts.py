@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -28,6 +29,7 @@ from ...charts.chart_parts import (
     until_others,
     with_named_last,
 )
+from ...store.runs.runs import unix
 from ..axis_zoom import Stretch
 from .annotations import fix_effects, marks, notes_of
 from .counted_objects import SOURCES, type_lines
@@ -174,10 +176,48 @@ def _trend(
         data.axis, data.clock,
     )  # fmt: skip
     verdict = own_verdict(data.run, data.verdict, data.process)
+    shown, whole = verdict, data.verdict
+    if data.chosen_axis:
+        shown, whole = in_time(data, verdict), in_time(data, data.verdict)
     return chart_builder.trend_chart(
-        data.axis, palette, private, rss, verdict, happened, _named(ends, verdict), _total(data), data.verdict,
+        data.axis, palette, private, rss, shown, happened, _named(ends, verdict), _total(data), whole,
         [*_blamed(verdict)[:1], *_blamed(data.verdict)[1:]],
     )  # fmt: skip
+
+
+def in_time(data: RunData, verdict: Json | None) -> Json | None:
+    """Say the verdict on a run of generations in minutes, as far as that goes: where growth began, and the limit.
+
+    Growth of a generation is none of a minute.
+    """
+    clock, begun = data.clock, unix(data.run["started_at"])
+    if verdict is None or not clock.times:
+        return verdict
+
+    def ended(generation: float) -> float:
+        place = bisect_left(clock.generations, generation)
+        time = (
+            begun
+            if generation < clock.generations[0]
+            else clock.times[min(place, len(clock.times) - 1)]
+        )
+        return (time - begun) / 60
+
+    def placed(finding: Json) -> Json:
+        start = finding["started_at_generation"]
+        if not start:
+            return finding
+        # It began between the end of the one before and its own.
+        low, high = ended(start["low"] - 1) + 0.5, ended(start["high"]) - 0.5
+        return {**finding, "started_at_generation": {**start, "low": low, "high": high}}
+
+    return {
+        **verdict,
+        "unit": "minute",
+        "growth_bytes_per_generation": None,
+        "oom": {**verdict["oom"], "generation": None},
+        "findings": [placed(each) for each in verdict["findings"]],
+    }
 
 
 def _blamed(verdict: Json | None) -> list[str]:
