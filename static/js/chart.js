@@ -1,11 +1,15 @@
 // Draws the charts of a page on one shared axis: zoom and hover are linked, drawing waits until a chart is in view.
 
 import { chartToCsv } from "./csv.js";
-import { figure, fullRange } from "./figure.js";
-import { covers, withLines } from "./zoom_range.js";
+import { figure, fullRange, shownLines } from "./figure.js";
+import { scaleName, titled } from "./image.js";
+import { HEADS, lineNumbers } from "./line_numbers.js";
+import { covers, followed, lastStretch, within, withLines } from "./zoom_range.js";
 
 const probe = document.createElement("span");
 probe.hidden = true;
+
+const finger = matchMedia("(pointer: coarse)");
 
 const colours = new Map();
 // Before any chart hears of it, and draws anew.
@@ -30,6 +34,9 @@ export class Charts {
     this.heard = { zoomed() {}, changed() {}, ...heard };
     this.all = new Map();
     this.range = null;
+    // So many of the end of the axis are shown while there is no range; null: all.
+    this.last = null;
+    this.log = new Set(); // charts with a logarithmic axis of values
     // The lines of each chart over the stretch that was read last, and that stretch.
     this.parts = {};
     this.partRange = null;
@@ -70,7 +77,17 @@ export class Charts {
 
   /** What the viewer has chosen to see, for an address. */
   view() {
-    return { range: this.range, groups: this.chosenGroups(), lines: this.lines, axis: this.axis() };
+    return { range: this.range, groups: this.chosenGroups(), lines: this.lines, axis: this.axis(), last: this.last, log: [...this.log] };
+  }
+
+  /** What is worth points of its own: a zoom; what is followed, where the whole has joined its readings. */
+  stretch() {
+    const joined = this.last && this.charts().some((chart) => chart.lines.some((line) => line.low));
+    return this.range ?? (joined ? this.#followed() : null);
+  }
+
+  #followed() {
+    return this.last ? lastStretch(this.charts(), this.last) : null;
   }
 
   /** Of a run that grew old the axis is in hours instead of minutes: what was looked at stays. */
@@ -89,19 +106,20 @@ export class Charts {
 
   /** What was read of a stretch; it is drawn while the viewer looks into it. */
   takeLines(range, lines) {
-    if (!covers(range, this.range)) return;
+    if (this.range ? !covers(range, this.range) : !this.last) return;
     this.parts = lines;
     this.partRange = range;
     this.redraw();
   }
 
-  /** Chart -> group of lines, and chart -> line -> shown, as the viewer had chosen. */
-  setView(groups, lines) {
+  /** As the viewer had chosen, of what `readView` reads. */
+  setView({ groups, lines, last, log }) {
+    this.last = last;
+    this.log = log;
     for (const [id, group] of groups) {
       const entry = this.all.get(id);
       if (!entry?.chart.groups.some((each) => each.id === group)) continue;
       this.groups.set(id, group);
-      press(toolsOf(id), group);
     }
     this.lines = lines;
     this.redraw();
@@ -120,6 +138,7 @@ export class Charts {
   /** Draws what is in view and marks the rest for when it comes into view. */
   redraw() {
     for (const entry of this.all.values()) {
+      this.#showChoices(entry.chart.id);
       entry.stale = true;
       if (entry.visible) this.#draw(entry);
     }
@@ -134,13 +153,53 @@ export class Charts {
     tools?.querySelector("[data-png]")?.addEventListener("click", () => this.#png(entry));
     tools?.querySelector("[data-csv]")?.addEventListener("click", () => csv(this.#shown(entry)));
     for (const button of tools?.querySelectorAll("[data-group]") ?? []) {
-      button.addEventListener("click", () => this.#choose(entry, button, tools));
+      button.addEventListener("click", () => this.#choose(entry, button));
     }
+    for (const button of tools?.querySelectorAll("[data-last]") ?? []) {
+      button.addEventListener("click", () => this.#follow(Number(button.dataset.last) || null));
+    }
+    tools?.querySelector("[data-log]")?.addEventListener("click", () => this.#switchLog(entry));
+    tools?.querySelector("[data-reset]")?.addEventListener("click", () => {
+      this.reset();
+      // The button is gone, and whoever works by keyboard goes on from here.
+      tools.querySelector("[data-png]")?.focus();
+    });
+    this.#showChoices(chart.id);
   }
 
-  #choose(entry, button, tools) {
+  /** The buttons of a chart say what is chosen. */
+  #showChoices(id) {
+    const tools = toolsOf(id);
+    if (!tools) return;
+    press(tools, "group", this.groups.get(id));
+    press(tools, "last", String(this.last ?? ""));
+    tools.querySelector("[data-log]")?.setAttribute("aria-pressed", String(this.log.has(id)));
+    const reset = tools.querySelector("[data-reset]");
+    if (reset) reset.hidden = !this.range && !this.last;
+  }
+
+  #switchLog(entry) {
+    const { id } = entry.chart;
+    if (!this.log.delete(id)) this.log.add(id);
+    this.#showChoices(id);
+    this.#draw(entry);
+    this.heard.changed();
+  }
+
+  /** The end of the axis is shown and followed; null: all of it. */
+  #follow(last) {
+    this.last = last;
+    this.zoom(null);
+  }
+
+  /** Everything is shown again. */
+  reset() {
+    this.#follow(null);
+  }
+
+  #choose(entry, button) {
     this.groups.set(entry.chart.id, button.dataset.group);
-    press(tools, button.dataset.group);
+    this.#showChoices(entry.chart.id);
     this.#draw(entry);
     this.heard.changed();
   }
@@ -154,16 +213,20 @@ export class Charts {
   }
 
   #shown({ chart }) {
-    const part = this.range ? this.parts[chart.id] : null;
-    return part ? withLines(chart, part) : chart;
+    const part = this.parts[chart.id];
+    if (this.range) return part ? withLines(chart, part) : chart;
+    const end = this.#followed();
+    return end ? within(part ? followed(chart, part) : chart, end) : chart;
   }
 
   #draw(entry) {
     const { element } = entry;
     const chart = this.#shown(entry);
     const view = {
-      range: this.range ?? fullRange(this.charts()),
-      zoomed: this.range !== null,
+      range: this.range ?? this.#followed() ?? fullRange(this.charts()),
+      zoomed: Boolean(this.range || this.last),
+      log: this.log.has(chart.id),
+      coarse: finger.matches,
       group: this.groups.get(chart.id),
       lines: this.lines.get(chart.id),
       narrow: matchMedia("(max-width: 44rem)").matches,
@@ -171,7 +234,8 @@ export class Charts {
     const { data, layout } = figure(chart, this.theme, colour, view);
     // A later range set from outside must win over what plotly remembers of the viewer's zoom.
     layout.xaxis.uirevision = view.range.join();
-    Plotly.react(element, data, layout, this.theme.config);
+    Plotly.react(element, data, layout, configFor(this.theme.config));
+    writeNumbers(chart, view);
     entry.stale = false;
     if (!entry.drawn) this.#listen(entry);
     element.dataset.points = String(Math.max(0, ...entry.chart.lines.map((line) => line.x.length)));
@@ -186,7 +250,7 @@ export class Charts {
       const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
       if (range[0] !== undefined) this.zoom([Number(range[0]), Number(range[1])]);
     });
-    element.on("plotly_doubleclick", () => this.zoom(null));
+    element.on("plotly_doubleclick", () => this.reset());
     element.on("plotly_hover", (event) => this.#hover(entry, event.points[0].x));
     element.on("plotly_unhover", () => this.#others(entry, (other) => Plotly.Fx.unhover(other.element)));
   }
@@ -225,7 +289,9 @@ export class Charts {
 
   #png(entry) {
     if (entry.stale) this.#draw(entry);
-    Plotly.downloadImage(entry.element, { format: "png", width: 1200, height: 560, scale: 2, filename: filename(entry.chart.id) });
+    const { data, layout } = entry.element;
+    const image = titled({ data, layout }, titlesOf(entry.element, entry.chart));
+    Plotly.downloadImage(image, { format: "png", width: 1200, height: 560, scale: 2, filename: filename(entry.chart.id) });
   }
 }
 
@@ -233,8 +299,47 @@ const filename = (id) => `leakline-${id}`;
 
 const toolsOf = (id) => document.querySelector(`[data-tools="${CSS.escape(id)}"]`);
 
-function press(tools, group) {
-  for (const each of tools?.querySelectorAll("[data-group]") ?? []) each.setAttribute("aria-pressed", String(each.dataset.group === group));
+/** Where a finger would drag, it scrolls the page: what is left is to zoom by steps. */
+const configFor = (config) => (finger.matches ? { ...config, modeBarButtons: [["zoomIn2d", "zoomOut2d"]] } : config);
+
+function press(tools, name, value) {
+  for (const each of tools.querySelectorAll(`[data-${name}]`)) each.setAttribute("aria-pressed", String(each.dataset[name] === value));
+}
+
+/** Below a chart, the numbers of its lines over what is shown. */
+function writeNumbers(chart, view) {
+  const home = document.querySelector(`[data-numbers="${CSS.escape(chart.id)}"]`);
+  if (!home) return;
+  const rows = lineNumbers(chart.unit, shownLines(chart, view).filter((line) => !line.hidden), view.range);
+  const text = JSON.stringify(rows);
+  if (home.dataset.written === text) return;
+  home.dataset.written = text;
+  const table = document.createElement("table");
+  const head = table.createTHead().insertRow();
+  head.append(...["line", ...HEADS].map((title) => cell("th", title, "col")));
+  const body = table.createTBody();
+  for (const { name, cells } of rows) body.insertRow().append(cell("th", name, "row"), ...cells.map((each) => cell("td", each)));
+  home.replaceChildren(...(rows.length ? [table] : []));
+}
+
+function cell(tag, text, scope) {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  if (scope) made.scope = scope;
+  return made;
+}
+
+/** What an image says of where it comes from. */
+function titlesOf(element, chart) {
+  const words = (found) => found?.textContent.replace(/\s+/g, " ").trim() ?? "";
+  return {
+    run: words(document.querySelector(".run-head h1") ?? document.querySelector("h1")),
+    chart: words(element.closest("section")?.querySelector("h2")),
+    unit: scaleName(element.layout, chart.unit),
+    at: new Date().toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" }),
+    ink: colour("--ink"),
+    whole: chart.x_unit === "generation",
+  };
 }
 
 function csv(chart) {

@@ -5,4 +5,4 @@ import { chartsInView } from "./viewing.js";
 
 const { charts } = await chartsInView(document.getElementById("comparison").dataset.lines, ["before", "after"]);
 charts.redraw();
-onKey("r", () => charts.zoom(null));
+onKey("r", () => charts.reset());

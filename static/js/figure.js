@@ -1,7 +1,7 @@
 // A chart as the server describes it (chart_builder.py) -> data and layout for plotly. Pure: the theme, the colours and the
 // view come in, nothing is read from the page.
 
-import { byteUnit, inUnits } from "./formats.js";
+import { byteUnit, bytes, inUnits } from "./formats.js";
 import { MARK_AXIS, markLines, markTraces } from "./marks.js";
 import { escapeHtml, faded, resolve } from "./paint.js";
 
@@ -10,23 +10,32 @@ import { escapeHtml, faded, resolve } from "./paint.js";
  * @param theme  static/plotly-theme.json
  * @param colour name of a css variable -> colour
  * @param view   {range: [first, last], zoomed: whether that is less than everything, group: string | null, narrow:
- *               boolean, lines: Map of line name -> whether the viewer wants it shown, or nothing}
+ *               boolean, coarse: whether a finger points, log: boolean, lines: Map of line name -> whether the viewer
+ *               wants it shown, or nothing}
  */
 export function figure(whole, theme, colour, view) {
   // Each group of lines has a forecast of its own.
-  const chart = { ...whole, cone: view.group in (whole.cones ?? {}) ? whole.cones[view.group] : whole.cone };
-  const chosen = (line) => view.lines?.get(line.name);
-  // On a phone the legend would leave no room; what waits in it is in the table.
-  const shown = (line) => (!line.group || line.group === view.group) && !(view.narrow && line.hidden && chosen(line) === undefined);
-  const lines = chart.lines.filter(shown).map((line) => ({ ...line, hidden: chosen(line) === undefined ? line.hidden : !chosen(line) }));
+  const cone = view.group in (whole.cones ?? {}) ? whole.cones[view.group] : whole.cone;
+  const chart = { ...whole, cone: view.zoomed ? cutCone(cone, view.range[1]) : cone };
+  const lines = shownLines(chart, view);
   const scale = scaleOf(chart, lines);
   const finest = FINEST * extent(chart, lines);
   const data = [
     ...lines.flatMap((line) => traces(chart, line, scale, theme, colour, finest)),
-    ...(inView(chart.cone, view) ? cone(chart, scale, colour) : []),
+    ...(inView(chart.cone, view) ? coneTraces(chart, scale, colour) : []),
     ...markTraces(chart.marks, colour),
   ];
-  return { data, layout: layout({ ...chart, levels: nearLevels(chart.levels, lines, view) }, theme, colour, view, scale) };
+  const levels = nearLevels(chart, lines, view);
+  const far = chart.levels.filter((level) => !levels.includes(level));
+  return { data, layout: layout({ ...chart, levels, far }, theme, colour, view, scale) };
+}
+
+/** The lines of the chosen group, with what the viewer has hidden or brought in. */
+export function shownLines(chart, view) {
+  const chosen = (line) => view.lines?.get(line.name);
+  // On a phone the legend would leave no room; what waits in it is in the table.
+  const shown = (line) => (!line.group || line.group === view.group) && !(view.narrow && line.hidden && chosen(line) === undefined);
+  return chart.lines.filter(shown).map((line) => ({ ...line, hidden: chosen(line) === undefined ? line.hidden : !chosen(line) }));
 }
 
 // Of the height of an axis: less than half a pixel of a chart, and each trace costs as much as the line itself.
@@ -44,14 +53,33 @@ function extent(chart, lines) {
   return high - low;
 }
 
+// More of them make a line a chain.
+const MOST_MARKERS = 30;
+
 const reaches = ({ low, high }, least) => high.some((y, i) => y - low[i] > least);
 
-/** A limit far above a stretch that was zoomed into would press its lines flat; the whole keeps it. */
-function nearLevels(levels, lines, view) {
-  if (!view.zoomed) return levels;
-  const shown = lines.filter((line) => !line.hidden).flatMap((line) => line.high ?? line.y);
-  const top = shown.reduce((most, y) => Math.max(most, y ?? 0), 0);
-  return levels.filter((level) => level.value <= 1.25 * top);
+/** A limit far above what is shown would press its lines flat: of that one only the label is. */
+function nearLevels(chart, lines, view) {
+  const foretold = inView(chart.cone, view) ? chart.cone.high : [];
+  const top = Math.max(topOf(lines.filter((line) => !line.hidden), view.range), ...foretold);
+  const near = (level) => (view.zoomed ? level.value <= 1.25 * top : !level.limit || 0.6 * level.value <= top);
+  return chart.levels.filter(near);
+}
+
+/** How high the lines reach in a stretch: areas lie on one another, as between two of their readings and after the last. */
+function topOf(lines, [first, last]) {
+  const inside = (x) => x >= first && x <= last;
+  const alone = lines.filter((line) => line.draw !== "area").flatMap((line) => (line.high ?? line.y).filter((_, i) => inside(line.x[i])));
+  const readings = lines.flatMap((line, place) => (line.draw === "area" ? line.x.map((x, i) => [x, place, line.y[i] ?? 0]) : []));
+  const now = new Map();
+  let sum = 0;
+  let top = alone.reduce((most, y) => Math.max(most, y ?? 0), 0);
+  readings.sort((a, b) => a[0] - b[0]).forEach(([x, place, y], i) => {
+    sum += y - (now.get(place) ?? 0);
+    now.set(place, y);
+    if (inside(x) && readings[i + 1]?.[0] !== x) top = Math.max(top, sum);
+  });
+  return top;
 }
 
 /** Divides by a binary unit, so that ticks and hover speak of GiB; other units stay as they are. */
@@ -81,6 +109,15 @@ export function fullRange(charts) {
   return [first - air, last + air];
 }
 
+/** The forecast as far as a stretch reaches: what lies beyond must not set its height. */
+function cutCone(cone, last) {
+  if (!cone || cone.x[cone.x.length - 1] <= last || cone.x[0] >= last) return cone;
+  const next = cone.x.findIndex((x) => x > last);
+  const part = (last - cone.x[next - 1]) / (cone.x[next] - cone.x[next - 1]);
+  const cut = (values) => [...values.slice(0, next), values[next - 1] + part * (values[next] - values[next - 1])];
+  return { ...cone, x: cut(cone.x), low: cut(cone.low), estimate: cut(cone.estimate), high: cut(cone.high) };
+}
+
 // A forecast outside a zoom must not set its height.
 const inView = (cone, { range: [first, last] }) => Boolean(cone) && cone.x[0] < last && cone.x[cone.x.length - 1] > first;
 
@@ -93,7 +130,7 @@ function traces(chart, line, scale, theme, colour, finest) {
   // The longest name makes the columns of the legend.
   if (line.draw === "bar") return [{ ...base, name: escapeHtml(nested(line.name)), type: "bar", marker: { color: tone } }];
   if (line.draw === "area") {
-    return [{ ...base, type: "scatter", mode: "lines", stackgroup: "whole", stackgaps: "interpolate", line: { color: tone, width: 1 }, fillcolor: faded(tone, 0.55) }];
+    return [{ ...base, type: "scatter", mode: "lines", stackgroup: "whole", stackgaps: "interpolate", line: { color: tone, width: line.named ? 2.5 : 1 }, fillcolor: faded(tone, line.named ? 0.7 : 0.55) }];
   }
   if (line.draw === "points") {
     return [{ ...base, type: "scatter", mode: "markers", marker: { color: colour("--ink"), size: 9, symbol: "line-ew-open", line: { width: 2, color: colour("--ink") } } }];
@@ -101,9 +138,9 @@ function traces(chart, line, scale, theme, colour, finest) {
   const main = {
     ...base,
     type: "scatter",
-    mode: line.x.length > 120 ? "lines" : "lines+markers",
+    mode: line.x.length > MOST_MARKERS ? "lines" : "lines+markers",
     connectgaps: false,
-    line: { color: tone, width: 2, dash: theme.dashes[line.dash % theme.dashes.length], simplify: true },
+    line: { color: tone, width: line.named ? 3 : 2, dash: theme.dashes[line.dash % theme.dashes.length], simplify: true },
     marker: { color: tone, size: 6, symbol: theme.symbols[line.symbol % theme.symbols.length] },
   };
   if (!line.low || !line.high || line.hidden || !reaches(line, finest)) return [main];
@@ -119,7 +156,7 @@ function traces(chart, line, scale, theme, colour, finest) {
 /** A phase within another, which stands before it: its own name is enough. */
 const nested = (name) => (name.includes("/") ? `…/${name.split("/").at(-1)}` : name);
 
-function cone(chart, scale, colour) {
+function coneTraces(chart, scale, colour) {
   const tone = colour("--suspected");
   const divided = (values) => values.map((value) => value / scale.factor);
   const edge = { x: chart.cone.x, type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
@@ -135,7 +172,8 @@ function layout(chart, theme, colour, view, scale) {
   const phone = view.narrow ? theme.phone : {};
   const bands = shownBands(chart, view).map((band) => ({
     type: "rect", xref: "x", x0: band.first, x1: band.last, layer: "below",
-    ...(isPlan(band) ? { yref: "y", y0: band.low / scale.factor, y1: band.high / scale.factor } : { yref: "paper", y0: 0, y1: 1 }),
+    // A logarithmic axis has no place for zero.
+    ...(isPlan(band) ? { yref: "y", y0: (view.log ? band.low || band.high / 1000 : band.low) / scale.factor, y1: band.high / scale.factor } : { yref: "paper", y0: 0, y1: 1 }),
     line: { width: 0 }, fillcolor: faded(colour(`--${band.tone}`), 0.13),
   }));
   const levels = chart.levels.map((level) => ({
@@ -146,6 +184,8 @@ function layout(chart, theme, colour, view, scale) {
     ...resolved,
     ...(phone.margin ? { margin: phone.margin } : {}),
     uirevision: "keep",
+    // Where a finger would zoom, it cannot scroll the page.
+    ...(view.coarse ? { dragmode: false } : {}),
     // What the viewer has hidden or shown is passed again with each drawing: plotly's own memory goes by place.
     legend: { ...resolved.legend, ...phone.legend, uirevision: JSON.stringify([view.group ?? null, ...(view.lines ?? [])]) },
     shapes: [...bands, ...markLines(chart.marks, colour), ...levels],
@@ -161,8 +201,7 @@ function layout(chart, theme, colour, view, scale) {
     },
     yaxis: {
       ...resolve(theme.yaxis, colour),
-      ...(isAmount(chart) ? { rangemode: "nonnegative" } : {}),
-      ...(chart.y_range ? { range: chart.y_range.map((each) => each / scale.factor) } : {}),
+      ...(view.log ? { type: "log", rangemode: "normal" } : linear(chart, scale)),
       title: { ...resolve(theme.yaxis.title, colour), text: view.narrow ? "" : escapeHtml(chart.y_title) },
       ticksuffix: scale.suffix === "" ? "" : scale.suffix.replace(/^ (?=%)/, "\u202f"),
       tickformat: chart.unit === "count" ? "~s" : ",~g",
@@ -170,6 +209,12 @@ function layout(chart, theme, colour, view, scale) {
     ...(chart.marks.length ? { yaxis2: MARK_AXIS } : {}),
   };
 }
+
+const linear = (chart, scale) => ({
+  type: "linear",
+  ...(isAmount(chart) ? { rangemode: "nonnegative" } : {}),
+  ...(chart.y_range ? { range: chart.y_range.map((each) => each / scale.factor) } : {}),
+});
 
 // Memory itself and no change of it: a forecast may reach below zero, and the axis has nothing to show there.
 const isAmount = ({ unit, lines }) => unit === "bytes" && lines.every(({ y, low }) => (low ?? y).every((each) => (each ?? 0) >= 0));
@@ -183,15 +228,21 @@ function shownBands(chart, view) {
 
 function annotations(chart, view, colour, scale) {
   const text = (label, tone) => ({ text: escapeHtml(inUnits(label)), showarrow: false, font: { size: 11, color: tone }, bgcolor: faded(colour("--surface"), 0.8) });
+  // plotly takes the place of a text on a logarithmic axis as its logarithm, that of a line as it is.
+  const at = (value) => (view.log ? Math.log10(value / scale.factor) : value / scale.factor);
   return [
     ...shownBands(chart, view).filter((band) => band.label).map((band) => ({
       ...text(band.label, colour(`--${band.tone}`)), xref: "x",
       ...(isPlan(band)
-        ? { yref: "y", x: band.first, y: band.high / scale.factor, xanchor: "left", yanchor: "top" }
+        ? { yref: "y", x: band.first, y: at(band.high), xanchor: "left", yanchor: "top" }
         : { yref: "paper", x: band.first, y: 0.985, xanchor: "left", yanchor: "top" }),
     })),
     ...chart.levels.map((level) => ({
-      ...text(level.label, colour(`--${level.tone}`)), xref: "paper", yref: "y", x: 0.995, y: level.value / scale.factor, xanchor: "right", yanchor: "bottom",
+      ...text(level.label, colour(`--${level.tone}`)), xref: "paper", yref: "y", x: 0.995, y: at(level.value), xanchor: "right", yanchor: "bottom",
+    })),
+    ...chart.far.filter(() => chart.unit === "bytes").map((level, i) => ({
+      ...text(`\u2191 ${level.label}: ${bytes(level.value)}`, colour(`--${level.tone}`)),
+      xref: "paper", yref: "paper", x: 0.005, y: 0.87 - 0.12 * i, xanchor: "left", yanchor: "top",
     })),
   ];
 }

@@ -7,7 +7,7 @@ import { chartsInView } from "./viewing.js";
 const page = document.getElementById("overlay-view");
 const { charts } = await chartsInView(page.dataset.lines, []);
 charts.redraw();
-onKey("r", () => charts.zoom(null));
+onKey("r", () => charts.reset());
 page.addEventListener("click", (event) => {
   const series = event.target.closest("a[data-series]");
   if (series) series.href = writeView(series.href, charts.view());

@@ -6,4 +6,4 @@ import { onKey } from "./page.js";
 const charts = new Charts(await loadTheme());
 charts.read();
 charts.redraw();
-onKey("r", () => charts.zoom(null));
+onKey("r", () => charts.reset());

@@ -28,7 +28,7 @@ const secondsQuiet = () => Math.floor((serverAt + performance.now() - Date.parse
 // Of a run that does not speak before its charts are drawn.
 if (quiet(run)) showState();
 
-const { charts, reader } = await chartsInView(page.dataset.lines, ["process", "tab"], { zoomed: (range) => pause(Boolean(range)) });
+const { charts, reader } = await chartsInView(page.dataset.lines, ["process", "tab", "axis"], { zoomed: (range) => pause(Boolean(range)) });
 const fragments = new Paced(refresh);
 paused = charts.range !== null;
 const stream = new LiveStream(liveAddress(), page.dataset.live.replace(/\/live$/, ""), {
@@ -45,14 +45,14 @@ else {
   stream.open();
   stayForTheLastVerdict();
 }
-mark.addEventListener("click", () => pause(!paused));
+mark.addEventListener("click", switchLive);
 listenForAsking(page);
 // Nothing arrives that would say that nothing arrives.
 setInterval(() => {
   if (mark.dataset.live === "late" || mark.dataset.live !== markOf(connection, run, paused, secondsQuiet())) showState();
 }, 1000);
-onKey("l", () => pause(!paused));
-onKey("r", () => charts.zoom(null));
+onKey("l", switchLive);
+onKey("r", () => charts.reset());
 page.addEventListener("click", choose);
 page.querySelector(".tab-choice")?.addEventListener("change", (event) => {
   const place = event.target.selectedIndex;
@@ -67,10 +67,18 @@ function liveAddress() {
   return address;
 }
 
-/** A link to another process or tab keeps the view of the charts. */
+/** A link to another process or tab keeps the view of the charts; one to another axis all but the place on it. */
 function choose(event) {
-  const link = event.target.closest('[data-part="processes"] a, [data-part="tabs"] a');
-  if (link) link.href = writeView(link.href, charts.view());
+  const link = event.target.closest('[data-part="processes"] a, [data-part="tabs"] a, a[data-axis]');
+  if (!link) return;
+  const view = charts.view();
+  link.href = writeView(link.href, "axis" in link.dataset ? { ...view, range: null, last: null } : view);
+}
+
+/** Whoever goes live wants to see what comes: at the end of the axis, where a zoom does not look. */
+function switchLive() {
+  if (paused && charts.range) charts.zoom(null);
+  else pause(!paused);
 }
 
 function pause(wanted) {
@@ -89,7 +97,7 @@ function showState() {
   showTimes(mark);
   mark.dataset.by = streamed ? "stream" : "looks";
   const often = streamed || state !== "live" ? "" : " Other windows have the streams of this browser: this one looks every five seconds.";
-  mark.title = paused ? "Resume (l). Double-click a chart to see everything again." : `Pause (l).${often}`;
+  mark.title = paused ? "Resume (l), and show everything again" : `Pause (l).${often}`;
 }
 
 function words(state) {
@@ -129,7 +137,7 @@ function show(html) {
   if (changed.some((name) => name.endsWith(".data"))) {
     charts.read();
     charts.redraw();
-    reader.want(charts.range);
+    reader.want(charts.stretch());
   }
   reveal();
   showTimes();

@@ -5,7 +5,7 @@ import { inUnits, useDecimal } from "./formats.js";
 import { keep, kept, keptAs } from "./browser_storage.js";
 
 // What people have named, and what is to be typed as it stands.
-const AS_IT_IS = "script, style, code, pre, textarea, option, [data-choose], .document, .run-head h1, td a, .name, .tag, .chart";
+const AS_IT_IS = "script, style, code, pre, textarea, option, [data-choose], .document, .run-head h1, td a, .name, .tag, .chart, .line-numbers";
 const LABELS = ["title", "aria-label"];
 // Text, or element and label -> what was written there, and what was put in its place.
 const texts = new WeakMap();

@@ -3,18 +3,21 @@
 //   x=12..40                     the stretch of the axis, in generations
 //   x=720s..2400s                of an axis of time, in seconds: it may be drawn in minutes now and in hours later
 //   group=trend:rss              the group of lines of a chart, where it is not the first
+//   last=50                      the last so many of the axis, wherever it ends
+//   log=trend                    a chart with a logarithmic axis of values
 //   hide=trend:after%20train     lines hidden, and with `show` brought in, by the legend
 
 const MOST_LINES = 40;
+const MOST_LAST = 1_000_000;
 const DIGITS = 9;
 
 /**
- * {range: [first, last] or null, groups: Map, lines: Map of chart -> Map of line -> shown}
+ * {range: [first, last] or null, groups: Map, lines: Map of chart -> Map of line -> shown, last: number or null, log: Set of charts}
  * @param axis {unit: "generation" or "time", seconds: what one of x is worth where that is time}
  */
 export function readView(search, axis) {
   const parameters = new URLSearchParams(search);
-  const view = { range: readRange(parameters.get("x") ?? "", axis), groups: new Map(), lines: new Map() };
+  const view = { range: readRange(parameters.get("x") ?? "", axis), groups: new Map(), lines: new Map(), last: readLast(parameters.get("last")), log: new Set(parameters.getAll("log").slice(0, MOST_LINES)) };
   for (const [id, group] of pairs(parameters, "group")) view.groups.set(id, group);
   for (const name of ["hide", "show"]) {
     for (const [id, line] of pairs(parameters, name)) {
@@ -23,6 +26,11 @@ export function readView(search, axis) {
     }
   }
   return view;
+}
+
+function readLast(text) {
+  const number = Number(text);
+  return Number.isInteger(number) && number > 0 && number <= MOST_LAST ? number : null;
 }
 
 function readRange(text, axis) {
@@ -40,11 +48,13 @@ function pairs(parameters, name) {
 }
 
 /** The address with the view in it; what else it says stays. */
-export function writeView(address, { range, groups, lines, axis }) {
+export function writeView(address, { range, groups, lines, axis, last = null, log = [] }) {
   const written = new URL(address);
-  for (const name of ["x", "group", "hide", "show"]) written.searchParams.delete(name);
+  for (const name of ["x", "group", "last", "log", "hide", "show"]) written.searchParams.delete(name);
   if (range) written.searchParams.set("x", rangeText(range, axis));
   for (const [id, group] of groups) written.searchParams.append("group", `${id}:${group}`);
+  if (last) written.searchParams.set("last", String(last));
+  for (const id of log) written.searchParams.append("log", id);
   const chosen = [...lines].flatMap(([id, of]) => [...of].map(([line, shown]) => [shown ? "show" : "hide", `${id}:${line}`]));
   for (const [name, text] of chosen.slice(0, MOST_LINES)) written.searchParams.append(name, text);
   return written;

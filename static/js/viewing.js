@@ -23,16 +23,16 @@ export async function chartsInView(linesAddress, kept, heard = {}) {
     ...heard,
     zoomed(range) {
       remember();
-      reader.want(range);
+      reader.want(charts.stretch());
       heard.zoomed?.(range);
     },
     changed: remember,
   });
   charts.read();
   const view = readView(location.search, charts.axis());
-  charts.setView(view.groups, view.lines);
+  charts.setView(view);
   if (view.range) charts.setRange(view.range);
-  reader.want(charts.range);
+  reader.want(charts.stretch());
   return { charts, reader };
 }
 

@@ -15,6 +15,39 @@ export function withLines(chart, part) {
   return { ...chart, lines };
 }
 
+/** The stretch with the last so many of the axis, as far as there are readings. */
+export function lastStretch(charts, number) {
+  const ends = charts.flatMap((chart) => chart.lines).filter(({ x }) => x.length).map(({ x }) => x[x.length - 1]);
+  if (!ends.length) return null;
+  const end = Math.max(...ends);
+  const inGenerations = charts[0].x_unit === "generation";
+  return inGenerations ? [end - number + 0.5, end + 0.5] : [end - number, end + 0.02 * number];
+}
+
+/** The chart with what lies in the stretch, and one point on either side of it, so that lines go on to the edge. */
+export function within(chart, [first, last]) {
+  const lines = chart.lines.map((line) => {
+    const from = line.x.findIndex((x) => x >= first);
+    const to = line.x.findLastIndex((x) => x <= last);
+    const cut = (values) => values?.slice(from < 0 ? line.x.length : Math.max(0, from - 1), to + 2) ?? null;
+    return { ...line, x: cut(line.x), y: cut(line.y), low: cut(line.low), high: cut(line.high) };
+  });
+  return { ...chart, lines };
+}
+
+/** The chart with the points of a stretch, and what has come after them. */
+export function followed(chart, part) {
+  const drawn = withLines(chart, part);
+  const lines = drawn.lines.map((line, i) => {
+    const whole = chart.lines[i];
+    const end = line.x.length ? line.x[line.x.length - 1] : -Infinity;
+    const at = whole.x.findLastIndex((x) => x <= end) + 1;
+    const more = (name) => line[name] && [...line[name], ...(whole[name] ?? whole.y).slice(at)];
+    return at < whole.x.length ? { ...line, x: more("x"), y: more("y"), low: more("low"), high: more("high") } : line;
+  });
+  return { ...drawn, lines };
+}
+
 /** {chart: lines} on an axis of which one is worth so many times more. */
 export function stretched(lines, times) {
   if (times === 1) return lines;

@@ -140,7 +140,7 @@ def test_the_pages_can_be_read_without_scripts(two_runs: None, open_page: Open) 
     expect(page.locator("#verdict-sentence")).to_contain_text("evaluate_population")
     expect(page.locator("#phases table")).to_contain_text("train_population")
     page.locator("#trend summary").click()
-    expect(page.locator("#trend table")).to_contain_text("GiB")
+    expect(page.locator("#trend details table")).to_contain_text("GiB")
     expect(page.get_by_role("button", name="Compare")).to_have_count(0)
 
 

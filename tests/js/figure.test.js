@@ -3,6 +3,8 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { figure, fullRange, scaleOf } from "../../static/js/figure.js";
+import { scaleName, titled } from "../../static/js/image.js";
+import { lineNumbers } from "../../static/js/line_numbers.js";
 import { markLines, markTraces } from "../../static/js/marks.js";
 import { escapeHtml, faded, resolve } from "../../static/js/paint.js";
 
@@ -70,6 +72,65 @@ test("extremes nearer to each other than a chart can show are left out, but for 
   assert.equal(figure(chart({ lines: [spike, { ...tall, hidden: true }] }), theme, colour, view).data.length, 4);
 });
 
+test("a limit is near the top of what areas add up to, also between two readings of one", () => {
+  const area = (name, x, y) => line({ name, x, y, draw: "area" });
+  const shapes = (value, lines, range = [0, 9]) =>
+    figure(chart({ lines, levels: [{ value, label: "limit", tone: "confirmed" }] }), theme, colour, { ...view, zoomed: true, range }).layout.shapes.length;
+  const both = [area("a", [0, 1, 2], [10, 10, 10]), area("b", [0, 1, 2], [30, 30, 30])];
+  assert.deepEqual([shapes(50, both), shapes(51, both)], [1, 0]);
+  const apart = [area("a", [0, 2], [10, 10]), area("b", [1, 3], [30, 30])];
+  assert.deepEqual([shapes(50, apart), shapes(51, apart)], [1, 0]);
+  // What was higher outside of the stretch does not count.
+  assert.equal(shapes(50, [area("a", [0, 1, 2], [10, 90, 10])], [1.5, 2.5]), 0);
+});
+
+test("a forecast is cut where a zoom ends, so that what comes later sets no height", () => {
+  const cone = { x: [1, 5], label: "forecast", estimate: [2 ** 30, 5 * 2 ** 30], low: [2 ** 30, 2 ** 30], high: [2 ** 30, 9 * 2 ** 30] };
+  const drawn = (zoomed) => figure(chart({ cone }), theme, colour, { ...view, zoomed, range: [0, 2] }).data.at(-1);
+  assert.deepEqual([drawn(false).x, drawn(true).x, drawn(true).y], [[1, 5], [1, 2], [1, 2]]);
+});
+
+test("lines of many points have no markers, and what the verdict names is thicker", () => {
+  const of = (length, more) => figure(chart({ lines: [line({ x: Array(length).fill(0).map((_, i) => i), y: Array(length).fill(1), ...more })] }), theme, colour, view).data[0];
+  assert.deepEqual([of(30).mode, of(31).mode], ["lines+markers", "lines"]);
+  assert.ok(of(31, { named: true }).line.width > of(31).line.width);
+  assert.ok(of(31, { named: true, draw: "area" }).line.width > of(31, { draw: "area" }).line.width);
+});
+
+test("where a finger points a chart leaves dragging to the page", () => {
+  const mode = (coarse) => figure(chart(), theme, colour, { ...view, coarse }).layout.dragmode;
+  assert.deepEqual([mode(true), mode(false)], [false, "zoom"]);
+});
+
+test("on a logarithmic axis texts stand at logarithms and lines at values", () => {
+  const plan = { first: 0, last: 1, label: "plan", tone: "ok", low: 0, high: 2 ** 31, group: null };
+  const { layout } = figure(chart({ bands: [plan], levels: [{ value: 100 * 2 ** 30, label: "limit", tone: "confirmed" }] }), theme, colour, { ...view, log: true });
+  assert.deepEqual([layout.yaxis.type, layout.yaxis.range], ["log", undefined]);
+  assert.deepEqual(layout.annotations.map((each) => each.y), [Math.log10(2), 2]);
+  assert.deepEqual(layout.shapes.map((each) => each.y1), [2, 100]);
+  // There is no place for zero.
+  assert.ok(layout.shapes[0].y0 > 0);
+});
+
+test("an image has a title of its own: what in which unit, of which run, over what, and when", () => {
+  const { data, layout } = figure(chart(), theme, colour, view);
+  const image = titled({ data, layout }, { run: "<b> / one", chart: "Memory", unit: scaleName(layout, "bytes"), at: "Nov 29", ink: "black", whole: true });
+  assert.equal(image.layout.title.text, "Memory (GiB), &lt;b&gt; / one");
+  assert.equal(image.layout.title.subtitle.text, "generation 0 to 1, Nov 29");
+  assert.ok(image.layout.margin.t > layout.margin.t && image.layout.legend.y < 1);
+  // The page keeps its own.
+  assert.equal(layout.title, undefined);
+});
+
+test("the numbers of a line are those of what is shown of it", () => {
+  const lines = [line({ x: [0, 1, 2, 3], y: [2 ** 30, null, 3 * 2 ** 30, 2 * 2 ** 30], low: [0, null, 2 ** 30, 2 ** 30], high: null }), line({ name: "later", x: [9], y: [1] })];
+  assert.deepEqual(lineNumbers("bytes", lines, [0, 3]), [{ name: "after train", cells: ["2.00 GiB", "0 B", "3.00 GiB", "+1.00 GiB"] }]);
+  assert.deepEqual(lineNumbers("bytes", lines, [1.5, 3])[0].cells, ["2.00 GiB", "1.00 GiB", "3.00 GiB", "\u22121.00 GiB"]);
+  assert.deepEqual(lineNumbers("bytes", lines, [0.5, 1.5]), []);
+  const written = (unit, y) => lineNumbers(unit, [line({ x: [0, 1], y })], [0, 1])[0].cells.at(-1);
+  assert.deepEqual([written("count", [9, 4]), written("seconds", [9, 4]), written("share", [0.5, 0.75]), written("number", [0, 1 / 3]), written("count", [3, 3])], ["\u22125", "\u22125.00 s", "+25.0 %", "+0.333333", "0"]);
+});
+
 test("only the chosen group of lines is drawn", () => {
   const lines = [line({ group: "private" }), line({ group: "rss", name: "rss" })];
   const { data } = figure(chart({ lines }), theme, colour, { ...view, group: "rss" });
@@ -115,8 +176,14 @@ test("every colour of the theme is a variable of the style sheet", () => {
 });
 
 test("a limit far above a stretch does not press its lines flat, and one that is near stays", () => {
-  const levels = (zoomed, value) => figure(chart({ levels: [{ value, label: "limit", tone: "confirmed" }] }), theme, colour, { ...view, zoomed }).layout.shapes.length;
-  assert.deepEqual([levels(false, 2 ** 40), levels(true, 2 ** 40), levels(true, 3.5 * 2 ** 30)], [1, 0, 1]);
+  const levels = (zoomed, value, more) => figure(chart({ levels: [{ value, label: "limit", tone: "confirmed", ...more }] }), theme, colour, { ...view, zoomed }).layout;
+  const lines = (...given) => levels(...given).shapes.length;
+  assert.deepEqual([lines(false, 2 ** 40), lines(true, 2 ** 40), lines(true, 3.5 * 2 ** 30)], [1, 0, 1]);
+  // Its label is always there, with its value where its line is not.
+  const limit = { limit: true };
+  assert.deepEqual([lines(false, 2 ** 40, limit), lines(false, 5 * 2 ** 30, limit), lines(true, 3.5 * 2 ** 30, limit)], [0, 1, 1]);
+  const texts = (...given) => levels(...given).annotations.map((each) => each.text);
+  assert.deepEqual([texts(false, 2 ** 40), texts(true, 2 ** 40), texts(false, 2 ** 40, limit)], [["limit"], ["\u2191 limit: 1.00 TiB"], ["\u2191 limit: 1.00 TiB"]]);
 });
 
 test("what the viewer hid or brought in wins over what the server proposes, on a phone too", () => {

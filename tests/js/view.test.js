@@ -1,16 +1,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { covers, stretched, StretchReader, withLines } from "../../static/js/zoom_range.js";
+import { covers, followed, lastStretch, stretched, StretchReader, within, withLines } from "../../static/js/zoom_range.js";
 import { rangeText, readView, writeView } from "../../static/js/view.js";
 
-const nothing = { range: null, groups: new Map(), lines: new Map() };
+const nothing = { range: null, groups: new Map(), lines: new Map(), last: null, log: new Set() };
 const generations = { unit: "generation", seconds: 1 };
 const minutes = { unit: "time", seconds: 60 };
 const hours = { unit: "time", seconds: 3600 };
 
 test("an address that says nothing, or nonsense, shows everything", () => {
-  for (const search of ["", "?x=", "?x=..", "?x=3..", "?x=a..b", "?x=4..2", "?x=1..2..3", "?x=1s..2", "?x=s..2s", "?hide=x&show=:y&group=z:"]) {
+  for (const search of ["", "?x=", "?x=..", "?x=3..", "?x=a..b", "?x=4..2", "?x=1..2..3", "?x=1s..2", "?x=s..2s", "?hide=x&show=:y&group=z:", "?last=", "?last=-3", "?last=1.5", "?last=x"]) {
     for (const axis of [generations, minutes]) assert.deepEqual(readView(search, axis), nothing, search);
   }
   assert.deepEqual(readView("?x=60s..90s", generations), nothing);
@@ -22,17 +22,20 @@ test("what was seen is read back from the address that was written", () => {
     groups: new Map([["trend", "rss"]]),
     lines: new Map([["trend", new Map([["after a/b & <c>: d", true], ["generation end", false]])], ["gpu", new Map([["GPU 0 active", true]])]]),
     axis: generations,
+    last: 50,
+    log: ["trend", "types"],
   };
   const address = writeView("http://h/runs/r?process=rank+0+main&x=1..2&group=old:one", view);
   assert.equal(address.searchParams.get("process"), "rank 0 main");
   const read = readView(address.search, generations);
   assert.deepEqual(read.range, view.range);
   assert.deepEqual(read.groups, view.groups);
+  assert.deepEqual([read.last, [...read.log]], [50, ["trend", "types"]]);
   assert.deepEqual(new Map([...read.lines].map(([id, of]) => [id, Object.fromEntries(of)])), new Map([...view.lines].map(([id, of]) => [id, Object.fromEntries(of)])));
 });
 
 test("a view of everything leaves nothing in the address", () => {
-  assert.equal(writeView("http://h/runs/r?x=1..2&hide=trend:a&g=4", nothing).search, "?g=4");
+  assert.equal(writeView("http://h/runs/r?x=1..2&hide=trend:a&g=4&last=10&log=trend", nothing).search, "?g=4");
 });
 
 test("a place far into a long run is not rounded away", () => {
@@ -114,4 +117,26 @@ test("a server that refuses or is away leaves the points of the whole", async ()
   const away = new StretchReader(String, (range) => taken.push(range), async () => { throw new TypeError("Failed to fetch"); });
   await away.want([0, 5]);
   assert.deepEqual(taken, []);
+});
+
+test("the end of the axis is as long as was asked for, by its readings and not by the forecast", () => {
+  const chart = (unit, ...xs) => ({ x_unit: unit, lines: xs.map((x) => ({ x })), cone: { x: [9, 40] } });
+  assert.deepEqual(lastStretch([chart("generation", [0, 5, 9], []), chart("generation", [0, 12])], 10), [2.5, 12.5]);
+  assert.deepEqual(lastStretch([chart("time", [0, 100])], 50), [50, 101]);
+  assert.equal(lastStretch([chart("generation", [])], 10), null);
+  assert.equal(lastStretch([], 10), null);
+});
+
+test("what lies in a stretch keeps a point on either side, to which its lines go on", () => {
+  const whole = { lines: [line("a", { x: [0, 1, 2, 3, 4], y: [0, 1, 2, 3, 4], low: [0, 0, 0, 0, 0] }), line("b", { x: [0], y: [7] }), line("c", { x: [], y: [] })] };
+  const [a, b, c] = within(whole, [1.5, 2.5]).lines;
+  assert.deepEqual([a.x, a.y, a.low, a.high], [[1, 2, 3], [1, 2, 3], [0, 0, 0], null]);
+  assert.deepEqual([b.x, c.x], [[], []]);
+});
+
+test("what comes after the points of a stretch is drawn behind them", () => {
+  const chart = { lines: [line("a", { x: [0, 8, 9, 10], y: [1, 2, 3, 4], low: [0, 0, 3, 4] }), line("b", { x: [10], y: [5] })] };
+  const [a, b] = followed(chart, [line("a", { x: [7, 8, 9], y: [20, 21, 22], low: [19, 20, 21] })]).lines;
+  assert.deepEqual([a.x, a.y, a.low], [[7, 8, 9, 10], [20, 21, 22, 4], [19, 20, 21, 4]]);
+  assert.deepEqual([b.x, b.y], [[10], [5]]);
 });

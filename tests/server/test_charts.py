@@ -20,9 +20,11 @@ from leakline_server.charts.chart_parts import (
     Palette,
     Points,
     add_up,
+    add_up_processes,
     budget_levels,
     join_attempts,
     to_script,
+    until_others,
 )
 from leakline_server.errors import InvalidField
 from leakline_server.web.axis_zoom import Stretch, read_stretch, wanted
@@ -123,13 +125,18 @@ def test_the_start_of_a_leak_is_an_interval_not_a_line() -> None:
     (band,) = trend(verdict(), [GIB] * 8).bands
     assert (band.first, band.last) == (1.5, 4.5)
     without = trend(verdict(status="ok", findings=[]), [GIB] * 8)
-    assert without.bands == () and without.cone is None and without.levels == ()
+    assert without.bands == () and without.cone is None
 
 
-def test_a_limit_far_above_the_run_does_not_flatten_it() -> None:
-    assert trend(verdict(), [GIB, 2 * GIB]).levels == ()
-    (level,) = trend(verdict(), [40 * GIB, 41 * GIB]).levels
-    assert (level.value, level.label) == (64 * GIB, "limit (container)")
+def test_a_limit_is_always_there_and_marked_as_one() -> None:
+    for told in (verdict(), verdict(status="ok", findings=[])):
+        (level,) = trend(told, [GIB, 2 * GIB]).levels
+        assert (level.value, level.label, level.limit) == (64 * GIB, "limit (container)", True)
+    # Nor does it depend on what the verdict counts by.
+    private = [line("process.anon_bytes", [0, 1], [40 * GIB, 41 * GIB])]
+    hours = Axis("hours since the start", "time", 3600)
+    by_time = chart_builder.trend_chart(hours, Palette(), private, [], verdict())
+    assert by_time.cone is None and by_time.levels == (level,)
 
 
 def test_the_forecast_opens_from_the_last_reading() -> None:
@@ -267,6 +274,55 @@ def test_the_forecast_of_rss_goes_on_from_rss() -> None:
     assert chart.cone is not None
     assert (chart.cone.estimate[0], chart.cones["rss"].estimate[0]) == (3 * GIB, 7 * GIB)
     assert chart_builder.trend_chart(AXIS, Palette(), [], rss, verdict()).cones == {}
+
+
+def total_of(**layers: tuple[list[float], list[float | None]]) -> Chart:
+    total = {name: line(name, x, y) for name, (x, y) in layers.items()}
+    return chart_builder.trend_chart(
+        AXIS, Palette(), PRIVATE, [], None, total=total, whole=verdict()
+    )
+
+
+def test_the_total_ends_where_all_processes_have_told_their_memory() -> None:
+    behind = total_of(a=([0, 1, 2], [10.0, 10.0, 11.0]), b=([0, 1], [30.0, 30.0]))
+    assert behind.cone is not None
+    assert (behind.cone.x[0], behind.cone.estimate[0]) == (1, 40)
+    # That of one process goes on from its own end, and what nothing is known of has none.
+    assert behind.cones == {"private": None}
+    # Readings at other moments: between two of them lies a line.
+    apart = total_of(a=([0, 2, 4], [10.0, 12.0, 14.0]), b=([0, 1, 3], [30.0, 30.0, 34.0]))
+    assert apart.cone is not None and (apart.cone.x[0], apart.cone.estimate[0]) == (3, 13 + 34)
+    gap = total_of(a=([0, 1, 2], [10.0, None, 12.0]), b=([0, 1, 2], [30.0, 30.0, None]))
+    assert gap.cone is not None and (gap.cone.x[0], gap.cone.estimate[0]) == (1, 11 + 30)
+    # One that has said nothing for very long: no sum that a forecast could go on from.
+    x = [float(each) for each in range(20)]
+    assert total_of(a=(x, [10.0] * 20), b=([0, 1], [30.0, 30.0])).cone is None
+
+
+def test_memory_of_a_process_that_has_ended_is_free() -> None:
+    lives = line("a", [0, 1, 2, 3, 4, 5], [10.0] * 6)
+    ended = line("b", [0, 1], [30.0, 30.0])
+    (first, gone) = until_others([(lives, False), (ended, True)])
+    assert first is lives
+    assert (list(gone.x), list(gone.y)) == ([0, 1, 2, 5], [30, 30, 0, 0])
+    assert add_up_processes([first, gone]).y == [40, 40, 10, 10, 10, 10]
+    # One that lives is unknown from there on, and one that ended with the others was not free before them.
+    assert until_others([(lives, False), (ended, False)])[1] is ended
+    nearly = line("b", [0, 1, 2, 3], [30.0] * 4)
+    assert until_others([(lives, True), (nearly, True)])[1] is nearly
+    assert add_up_processes([lives, nearly]).y == [40.0] * 4
+
+
+def test_what_the_verdict_names_is_drawn_over_the_rest() -> None:
+    private = [*PRIVATE, line("process.anon_bytes", [0, 1], [GIB, GIB], "train")]
+    private.append(line("process.anon_bytes", [0, 1], [GIB, GIB], "evaluate"))
+    palette = Palette.of(["train", "evaluate"])
+    chart = chart_builder.trend_chart(AXIS, palette, private, [], None, blamed=["after train"])
+    assert [(each.name, each.named) for each in chart.lines] == [
+        ("generation end", False), ("after evaluate", False), ("after train", True),
+    ]  # fmt: skip
+    # In the colour that it has on every chart.
+    assert [each.colour for each in chart.lines] == [0, 2, 1]
 
 
 def test_a_forecast_that_may_be_anything_does_not_press_the_run_flat() -> None:

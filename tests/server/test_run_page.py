@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import json
 import math
 import re
 import threading
@@ -433,6 +434,85 @@ def test_a_comparison_draws_the_rank_that_leaks_most(
     for before, after in (("little", "much"), ("much", "little")):
         page = api.get(f"/compare?before={before}&after={after}").text
         assert "Private memory of rank 1 main at the end" in page
+
+
+def layers(api: TestClient, address: str = "/runs/r1/lines?x=-1..99") -> dict[str, Any]:
+    """The lines of the total by name."""
+    lines = api.get(address).json()["lines"]["trend"]
+    return {each["name"]: each for each in lines if each["group"] == "total"}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_layer_of_children_is_the_sum_over_all_processes(
+    ranks: int, api: TestClient, make_run: Any
+) -> None:
+    for rank in range(ranks):
+        extra = {"children.uss_bytes": lambda _, rank=rank: (rank + 1) * 64 * MIB}
+        make_run(instance=f"p{rank}", rank=rank, extra=extra).begin(api, 36)
+    found = layers(api)["child processes"]
+    assert set(found["y"]) == {64 * MIB if ranks == 1 else 192 * MIB}
+    # Rows of one process go on with its own children, never with the sum over several.
+    assert (found["source"] is None) == (ranks > 1)
+
+
+def test_ranks_that_report_themselves_are_counted_once(api: TestClient, make_run: Any) -> None:
+    """Rank 0 has started rank 1, and a worker."""
+    extra = {
+        "children.uss_bytes": lambda _: 500 * MIB,
+        "children.ranks.uss_bytes": lambda _: 436 * MIB,
+    }
+    make_run(instance="p0", rank=0, extra=extra).begin(api, 36)
+    # While nobody hears of it otherwise, it is a child like the others.
+    assert set(layers(api)["child processes"]["y"]) == {500 * MIB}
+    make_run(instance="p1", rank=1).begin(api, 36)
+    found = layers(api)["child processes"]
+    assert set(found["y"]) == {64 * MIB} and found["source"] is None
+
+
+def test_time_stands_along_the_charts_where_the_address_says_so(
+    api: TestClient, make_run: Any
+) -> None:
+    make_run().begin(api, 36)
+    page = api.get("/runs/r1").text
+    assert '<a href="?tab=objects" data-axis aria-current="true">generation</a>' in page
+    assert '<a href="?tab=objects&amp;axis=time" data-axis>time</a>' in page
+    by_time = api.get("/runs/r1?axis=time&tab=phases").text
+    assert '<a href="?tab=phases" data-axis>generation</a>' in by_time
+    assert "tab=events&amp;axis=time" in by_time
+    assert '"x_unit":"time"' in by_time and '"x_unit":"generation"' not in by_time
+    # What counts generations has no place there.
+    assert 'id="chart-seconds"' not in by_time and 'id="chart-phases"' not in by_time
+    assert '"x_unit":"time"' in api.get("/runs/r1/fragments?axis=time").text
+    answer = api.get("/runs/r1/lines?axis=time&x=-1s..99999s").json()
+    assert answer["x_seconds"] in (60, 3600) and len(answer["lines"]["trend"][0]["x"]) > 12
+    # Generations are no seconds.
+    assert api.get("/runs/r1/lines?x=0s..9s").status_code == 422
+
+
+def test_along_time_growth_begins_where_its_generation_was(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    run = make_run(leak_bytes=40 * MIB)
+    run.begin(api, 36)
+
+    def starts() -> list[dict[str, Any]]:
+        found = []
+        for address in ("/runs/r1", "/runs/r1?axis=time"):
+            text = api.get(address).text.partition('data-chart>{"id":"trend"')[2]
+            chart = json.loads('{"id":"trend"' + text.partition("</script>")[0])
+            found += [each for each in chart["bands"] if each["label"] == "leak starts"][:1]
+            assert address == "/runs/r1" or chart["cone"] is None
+        return found
+
+    eventually(lambda: len(starts()) == 2)
+    by_generation, by_time = starts()
+    rows = api.get("/runs/r1/lines?axis=time&x=-1..99999").json()
+    (line,) = [each for each in rows["lines"]["trend"] if each["group"] == "total"]
+    first, last = line["x"][0], line["x"][-1]
+    assert first <= by_time["first"] < by_time["last"] <= last
+    # Generations are alike in this run.
+    share = (by_generation["last"] - 0.5) / (36 / 3 - 1)
+    assert (by_time["last"] - first) / (last - first) == pytest.approx(share, abs=0.2)
 
 
 FEW = 3

@@ -6,7 +6,7 @@ On walk one between the store and the page. Imports no web framework and speaks 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -15,6 +15,7 @@ from leakline.analysis.results import PhaseAccount, PhaseAccounts
 
 from .chart_parts import (
     COLOURS,
+    HORIZON,
     JS_PRIVATE,
     PRIVATE,
     SYMBOLS,
@@ -30,10 +31,11 @@ from .chart_parts import (
     Points,
     Source,
     Unit,
-    add_up,
+    add_up_processes,
     forecast,
     plan_bands,
     start_bands,
+    with_named_last,
 )
 
 _Value = TypeVar("_Value")
@@ -54,13 +56,15 @@ def trend_chart(
     named: tuple[Group, Sequence[Points]] | None = None,
     total: Mapping[str, Points] = MappingProxyType({}),
     whole: Mapping[str, Any] | None = None,
+    blamed: Collection[str] = (),
 ) -> Chart:
     """Memory of the run in layers that add up (``total``, by process), and that of one process after each phase, one
     line per phase end; the last of the chart is the end of the generation.
 
     ``verdict`` is as far as it speaks of the process, ``whole`` of the run. ``named``: the memory outside the
     process's own in which the leading finding grows. It is shown first where it is no part of the total, because the
-    start of the growth is marked and must stand on a line that rises.
+    start of the growth is marked and must stand on a line that rises. ``blamed``: names of the lines that the verdict
+    names.
     """
     # Lines of a group are hidden until it is chosen: where there is nothing to choose, they have none.
     names = ("private", "rss") if (private and rss) or named or total else (None, None)
@@ -111,8 +115,10 @@ def trend_chart(
         if named and named[0].id not in _IN_TOTAL:
             groups = (own_groups[0], first, *own_groups[1:])
         cones = {each.id: cone if each.id == "private" else of_rss for each in own_groups}
-        ends = add_up(tuple(total.values()))
+        ends = add_up_processes(tuple(total.values()))
         cone, levels = forecast(whole, _last_point([ends]), axis, _first_x([ends]))
+        if _is_behind(ends, tuple(total.values())):
+            cone = None
         if whole != verdict or named:
             starts = (
                 *(replace(band, group="total") for band in start_bands(whole, axis)),
@@ -130,7 +136,7 @@ def trend_chart(
         x_title=axis.title,
         x_unit=axis.unit,
         x_seconds=axis.seconds,
-        lines=tuple(lines),
+        lines=tuple(with_named_last(lines, blamed)),
         bands=(*starts, *bands),
         levels=levels,
         cone=cone,
@@ -138,6 +144,12 @@ def trend_chart(
         marks=tuple(marks),
         groups=groups,
     )
+
+
+def _is_behind(ends: Points, layers: Sequence[Points]) -> bool:
+    """Whether the sum ends so early that what follows is better known from the layers than foretold."""
+    first, last = _first_x([ends]), max((each.x[-1] for each in layers if each.x), default=0.0)
+    return bool(ends.x) and last - ends.x[-1] > max(2.0, HORIZON * (last - first))
 
 
 def _layers(axis: Axis, total: Mapping[str, Points]) -> list[Line]:
@@ -151,7 +163,8 @@ def _layers(axis: Axis, total: Mapping[str, Points]) -> list[Line]:
         replace(
             _named_line(points, name, 1 + place % COLOURS, kind, draw="area"),
             group="total",
-            source=Source(_private(points), points.process, None, kind),
+            # What is the sum over several processes is continued by no row of one of them.
+            source=Source(_private(points), points.process, None, kind) if points.process else None,
         )
         for place, (name, points) in enumerate(total.items())
     ]

@@ -6,7 +6,8 @@ All sizes are bytes, all times seconds; the browser picks the unit that reads be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -65,6 +66,8 @@ class Line:
     hidden: bool = False
     group: str | None = None
     source: Source | None = None
+    # What the verdict names.
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,12 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Level:
+    """``limit``: only its label is shown where it is so far above the lines that it would press them flat."""
+
     value: float
     label: str
     tone: str = "confirmed"
+    limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +211,69 @@ def _sum(
     ]
 
 
+def with_named_last(lines: Sequence[Line], names: Collection[str]) -> list[Line]:
+    """What the verdict names is drawn over the others, or on top of them."""
+    found = [replace(line, named=line.name in names) for line in lines]
+    return sorted(found, key=lambda line: line.named)
+
+
+def until_others(parts: Sequence[tuple[Points, bool]]) -> list[Points]:
+    """Carry each that is over (True) on as nothing to where the others are.
+
+    Memory of a process that has ended is free, while of one that lives and says nothing it is unknown.
+
+    One that is no more than two of its steps behind ended with them.
+    """
+    end = max((points.x[-1] for points, _ in parts if points.x), default=0.0)
+    return [_carried_on(points, end) if over else points for points, over in parts]
+
+
+def _carried_on(points: Points, end: float) -> Points:
+    if not points.x:
+        return points
+    last = points.x[-1]
+    step = last - points.x[-2] if len(points.x) > 1 else 1.0
+    if end - last <= 2 * step:
+        return points
+    more = [0.0, 0.0]
+    return replace(
+        points,
+        x=[*points.x, last + step, end],
+        y=[*points.y, *more],
+        low=None if points.low is None else [*points.low, *more],
+        high=None if points.high is None else [*points.high, *more],
+    )
+
+
+def add_up_processes(parts: Sequence[Points]) -> Points:
+    """Add up processes as far as all of them have a reading: what one has not said yet is unknown, not zero.
+
+    Between two readings of a process lies a straight line, and before its first one that: as layers are drawn.
+    """
+    known = [found for found in map(_known, parts) if found.x]
+    if not known:
+        return parts[0]
+    longest = max(known, key=lambda points: len(points.x))
+    end = min(points.x[-1] for points in known)
+    xs = [*(x for x in longest.x if x < end), end]
+    y = [sum(_at(points, x) for points in known) for x in xs]
+    return replace(longest, x=xs, y=y, low=None, high=None)
+
+
+def _known(points: Points) -> Points:
+    kept = [i for i, y in enumerate(points.y) if y is not None]
+    return replace(points, x=[points.x[i] for i in kept], y=[points.y[i] for i in kept])
+
+
+def _at(points: Points, x: float) -> float:
+    place = bisect_left(points.x, x)
+    after = points.y[min(place, len(points.x) - 1)] or 0.0
+    if place in (0, len(points.x)) or points.x[place] == x:
+        return after
+    before, (x0, x1) = points.y[place - 1] or 0.0, points.x[place - 1 : place + 1]
+    return before + (after - before) * (x - x0) / (x1 - x0)
+
+
 def join_attempts(attempts: Sequence[Points]) -> Points:
     """The same series of one rank over its attempts, oldest first.
 
@@ -297,19 +366,17 @@ def plan_bands(
 def forecast(
     verdict: Mapping[str, Any] | None, last: tuple[float, float] | None, axis: Axis, first_x: float
 ) -> tuple[Cone | None, tuple[Level, ...]]:
-    """The growth carried on for a while, and the limit where it is near enough to be seen with the run."""
+    """The growth carried on for a while, and the limit."""
     growth = (verdict or {}).get("growth_bytes_per_generation")
     one = _one_unit(verdict, axis)
-    if verdict is None or last is None or one is None:
+    if verdict is None or last is None:
         return None, ()
     # The end of a device's memory is no line among the memory of the process.
     oom = verdict["oom"] if verdict["oom"]["limit_source"] != "device" else to_json(OomForecast())
     limit = oom["limit_bytes"]
-    label = f"limit ({limit_word(oom['limit_source'])})"
     leaking = verdict["status"] in ("watch", "suspected", "confirmed")
-    if not growth or not leaking or growth["estimate"] <= 0:
-        near = limit is not None and last[1] >= 0.6 * limit
-        return None, ((Level(limit, label),) if near and limit else ())
+    if one is None or not growth or not leaking or growth["estimate"] <= 0:
+        return None, _limit(oom)
     seen = last[0] - first_x
     end = last[0] + max(2.0 * one, HORIZON * seen)
     full = oom["generation"]
@@ -318,8 +385,12 @@ def forecast(
         end = max(end, full["estimate"] * one + 0.05 * seen)
     per_x = {side: growth[side] / one for side in ("low", "estimate", "high")}
     cone = _cone(last, per_x, end, limit or 0)
-    near = limit is not None and cone.high[-1] >= 0.6 * limit
-    return cone, ((Level(limit, label),) if near and limit else ())
+    return cone, _limit(oom)
+
+
+def _limit(oom: Mapping[str, Any]) -> tuple[Level, ...]:
+    limit, source = oom["limit_bytes"], limit_word(oom["limit_source"])
+    return (Level(limit, f"limit ({source})", limit=True),) if limit else ()
 
 
 def _cone(last: tuple[float, float], growth: Mapping[str, float], end: float, limit: float) -> Cone:

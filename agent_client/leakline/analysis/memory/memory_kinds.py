@@ -155,7 +155,7 @@ def channels_of(timeline: Timeline, *, ranks_until: float | None = None) -> tupl
     for series in CHILDREN:
         values = _column(timeline, series)
         covered = _reported_by_ranks(timeline, ranks_until)
-        ranks = _column(timeline, _of_ranks(series)) if covered else ()
+        ranks = _column(timeline, of_ranks(series)) if covered else ()
         if values and ranks:
             ranks = (*ranks[:covered], *[ranks[covered - 1]] * (len(ranks) - covered))
             values = tuple(max(0.0, a - b) for a, b in zip(values, ranks, strict=True))
@@ -177,12 +177,13 @@ def channels_of(timeline: Timeline, *, ranks_until: float | None = None) -> tupl
 
 def _reported_by_ranks(timeline: Timeline, until: float | None) -> int:
     """Return in how many of the first generations the ranks among the children have reported themselves."""
-    if until is None or not any(timeline.has(_of_ranks(series)) for series in CHILDREN):
+    if until is None or not any(timeline.has(of_ranks(series)) for series in CHILDREN):
         return 0
     return sum(timeline.time[row] <= until for row in timeline.end_rows)
 
 
-def _of_ranks(series: str) -> str:
+def of_ranks(series: str) -> str:
+    """Return the series of the ranks among the children, which report themselves."""
     return series.replace("children.", "children.ranks.")
 
 
@@ -297,7 +298,7 @@ def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = N
     """Of the first ``end`` generations those without an open gap: no reading to come changes what is read of them."""
     of_devices = [series for index in _devices(timeline) for series in _of_device(index)]
     ends = [last_read(timeline.private_read, end)]
-    if any(timeline.has(_of_ranks(series)) for series in CHILDREN):
+    if any(timeline.has(of_ranks(series)) for series in CHILDREN):
         ends.append(_reported_by_ranks(timeline, ranks_until))
     of_javascript = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(timeline.series) else ()
     for series in filter(timeline.has, (*CHILDREN, SHARED, *of_devices, _METAL, *of_javascript)):

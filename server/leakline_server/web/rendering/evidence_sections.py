@@ -15,7 +15,7 @@ from leakline.text_format import format_times, join_words
 
 from ...charts.chart_parts import Chart
 from . import number_formats
-from .page_contexts import Bar, Choice, Figure, Section, Sign, Table
+from .page_contexts import AxisLink, Bar, Choice, Figure, Section, Sign, Table
 from .table_cells import Field, code, rated, shown, table
 
 # Rows of a table in the page; the API has them all.
@@ -38,7 +38,7 @@ _WRITE: Final[Mapping[str, Callable[[float | None], str]]] = {
 }  # fmt: skip
 
 
-def trend(chart: Chart, unit: str, note: str) -> Section:
+def trend(chart: Chart, unit: str, note: str, axes: tuple[AxisLink, ...] = ()) -> Section:
     if not chart.lines:
         how = "Memory after each phase, as soon as there is a reading."
         return Section("trend", "Memory", how, empty="Nothing was measured yet.")
@@ -47,7 +47,7 @@ def trend(chart: Chart, unit: str, note: str) -> Section:
     if chart.x_unit == "time":
         what = "Memory over time."
     choices = tuple(Choice(each.id, each.label, i == 0) for i, each in enumerate(chart.groups))
-    figure = Figure(chart, f"{what} {note}".strip(), choices)
+    figure = Figure(chart, f"{what} {note}".strip(), choices, axes=axes)
     table = line_table(chart, unit)
     return Section("trend", "Memory", how, figure, table, True, note, signs=_signs(chart))
 

@@ -130,6 +130,15 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class AxisLink:
+    """The same page with this along its charts."""
+
+    label: str
+    href: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """A chart with what belongs to it for those who cannot see it."""
 
@@ -137,6 +146,7 @@ class Figure:
     description: str
     choices: tuple[Choice, ...] = ()
     low: bool = False
+    axes: tuple[AxisLink, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,7 +489,7 @@ class RunPage:
     processes: tuple[Bar, ...]
     more_processes: tuple[Bar, ...]
     left_out: str
-    chosen_process: str
+    asked: tuple[tuple[str, str], ...]  # what the address keeps when another tab is opened
     tabs: tuple[Tab, ...]
 
 

@@ -74,35 +74,44 @@ _TITLES: Final = {
 
 @router.head("/runs/{run}", dependencies=[SEE])
 @router.get("/runs/{run}", dependencies=[SEE])
-def show_run(run: str, use: Use, process: str = "", tab: str = "") -> Response:
-    return deleted_run(use, run) or render("run.html", read_run_page(use, run, process, tab))
+def show_run(run: str, use: Use, process: str = "", tab: str = "", axis: str = "") -> Response:
+    return deleted_run(use, run) or render("run.html", read_run_page(use, run, process, tab, axis))
 
 
 @router.get("/runs/{run}/fragments", dependencies=[SEE])
-def show_fragments(run: str, use: Use, process: str = "", tab: str = "") -> Response:
+def show_fragments(
+    run: str, use: Use, process: str = "", tab: str = "", axis: str = ""
+) -> Response:
     """What changes on the page of a run, for the live update."""
-    return render("_run.html", read_run_page(use, run, process, tab))
+    return render("_run.html", read_run_page(use, run, process, tab, axis))
 
 
 @router.get("/runs/{run}/lines", dependencies=[SEE])
-def show_lines(run: str, use: Use, x: str, process: str = "", tab: str = "") -> Response:
+def show_lines(
+    run: str, use: Use, x: str, process: str = "", tab: str = "", axis: str = ""
+) -> Response:
     """{"lines": {chart: its lines}, "x_seconds"} of a stretch of the axis, with as many points as the page has of all.
 
     ``x_seconds``: what one of x is worth where x is time, which is more than on a page that was opened earlier.
     """
     stretch = read_stretch(x)
-    data = _chart_data(use, run, process, tab, stretch)
+    data = _chart_data(use, run, process, tab, axis, stretch)
     lines = zoomed_lines(data, stretch)
     return json_response({"lines": lines, "x_seconds": data.axis.seconds})
 
 
-def read_run_page(use: Services, run_id: str, process: str, tab: str = "") -> RunPage:
-    """Read what the first screen and the open tab show; of `ALL_TABS` everything."""
-    return run_page(_run_data(use, run_id, process, tab))
+def read_run_page(
+    use: Services, run_id: str, process: str, tab: str = "", axis: str = ""
+) -> RunPage:
+    """Read what the first screen and the open tab show; of `ALL_TABS` everything.
+
+    ``axis``: "time" for time along the charts, also where the run has generations.
+    """
+    return run_page(_run_data(use, run_id, process, tab, axis))
 
 
-def _run_data(use: Services, run_id: str, process: str, tab: str) -> RunData:
-    data = replace(_chart_data(use, run_id, process, tab), read_at=time.time())
+def _run_data(use: Services, run_id: str, process: str, tab: str, axis: str) -> RunData:
+    data = replace(_chart_data(use, run_id, process, tab, axis), read_at=time.time())
     leaks = [finding["fingerprint"] for finding in (data.verdict or {}).get("findings", ())]
     data = replace(
         data,
@@ -151,7 +160,7 @@ def _effects(
 
 
 def _chart_data(
-    use: Services, run_id: str, process: str, tab: str, stretch: Stretch | None = None
+    use: Services, run_id: str, process: str, tab: str, by: str, stretch: Stretch | None = None
 ) -> RunData:
     """What lines are drawn from; tables, marks and texts need more."""
     # The revision is read first: what arrives while the rest is read, the stream sends again.
@@ -164,7 +173,7 @@ def _chart_data(
     leading = (leading_finding(verdict) or {}).get("fingerprint")
     chosen = process if process in labels else ""
     shown = chosen or first_shown(run, leading)
-    axis = _axis(use, run)
+    axis = _axis(use, run, by)
     processes = processes_of(use, run)
 
     def read_of(label: str | None) -> ReadSeries:
@@ -189,6 +198,7 @@ def _chart_data(
         process=shown,
         clock=derived.clock,
         chosen_process=chosen,
+        chosen_axis=axis.unit if run["generations"] and axis.unit == "time" else "",
     )
 
 
@@ -205,11 +215,12 @@ def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> lis
     return [each["instance"] for each in processes if process_label(each) == label]
 
 
-def _axis(use: Services, run: Mapping[str, Any]) -> Axis:
-    """Generations, or time for a program that has none (``leakline run``, ``leakline watch``)."""
+def _axis(use: Services, run: Mapping[str, Any], by: str) -> Axis:
+    """Generations, or time where that is asked for and for a program that has none (``leakline run``, ``leakline
+    watch``)."""
     generations = Axis(run["unit"])
     if run["generations"]:
-        return generations
+        return _time_axis(run) if by == "time" else generations
     counted = SeriesQuery(("process.rss_bytes",), points=2)
     if summarise(use.engine, [run["id"]], counted)["items"]:
         return generations
@@ -217,6 +228,10 @@ def _axis(use: Services, run: Mapping[str, Any]) -> Axis:
     items = summarise(use.engine, [run["id"]], timed)["items"]
     if not any(len(item["x"]) > 1 for item in items):
         return generations
+    return _time_axis(run)
+
+
+def _time_axis(run: Mapping[str, Any]) -> Axis:
     # What was imported or uploaded later was heard of long after its end.
     minutes = (
         runs.unix(run["ended_at"] or run["last_seen_at"]) - runs.unix(run["started_at"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -10,7 +11,7 @@ from itertools import chain
 from typing import Any, Final
 
 from leakline.analysis.memory.memory_by_phase import NO_PHASE
-from leakline.analysis.memory.memory_kinds import CHILD_PREFIX, sizes_of_children
+from leakline.analysis.memory.memory_kinds import CHILD_PREFIX, of_ranks, sizes_of_children
 from leakline.analysis.results import PhaseAccount, PhaseAccounts
 from leakline.report.verdict_facts import NOT_PRIVATE
 
@@ -23,9 +24,12 @@ from ...charts.chart_parts import (
     Line,
     Palette,
     Points,
-    add_up,
+    add_up_processes,
     budget_levels,
+    until_others,
+    with_named_last,
 )
+from ...store.runs.runs import unix
 from ..axis_zoom import Stretch
 from .annotations import fix_effects, marks, notes_of
 from .counted_objects import SOURCES, type_lines
@@ -61,6 +65,7 @@ _OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
 }
 # Of the first that is known. More processes than that are not stacked.
 _CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
+CHILDREN_LAYER: Final = "child processes"
 MAX_LAYERS: Final = 32
 _FRAMES: Final = "js.frames_per_second"
 RSS: Final = ("process.rss_bytes",)
@@ -114,7 +119,7 @@ def draw(data: RunData, palette: Palette) -> Drawn:
     if "objects" in data.tabs:
         found += [
             chart_builder.memory_chart(axis, ends, kind),
-            chart_builder.counts_chart("types", axis, ends, titles, kind),
+            _types(data, ends, titles),
             chart_builder.counts_chart("tensors", axis, ends, _TENSORS, kind),
             chart_builder.fill_chart(axis, ends, capacities),
         ]
@@ -171,29 +176,107 @@ def _trend(
         data.axis, data.clock,
     )  # fmt: skip
     verdict = own_verdict(data.run, data.verdict, data.process)
+    shown, whole = verdict, data.verdict
+    if data.chosen_axis:
+        shown, whole = in_time(data, verdict), in_time(data, data.verdict)
     return chart_builder.trend_chart(
-        data.axis, palette, private, rss, verdict, happened, _named(ends, verdict), _total(data), data.verdict,
+        data.axis, palette, private, rss, shown, happened, _named(ends, verdict), _total(data), whole,
+        [*_blamed(verdict)[:1], *_blamed(data.verdict)[1:]],
     )  # fmt: skip
+
+
+def in_time(data: RunData, verdict: Json | None) -> Json | None:
+    """Say the verdict on a run of generations in minutes, as far as that goes: where growth began, and the limit.
+
+    Growth of a generation is none of a minute.
+    """
+    clock, begun = data.clock, unix(data.run["started_at"])
+    if verdict is None or not clock.times:
+        return verdict
+
+    def ended(generation: float) -> float:
+        place = bisect_left(clock.generations, generation)
+        time = (
+            begun
+            if generation < clock.generations[0]
+            else clock.times[min(place, len(clock.times) - 1)]
+        )
+        return (time - begun) / 60
+
+    def placed(finding: Json) -> Json:
+        start = finding["started_at_generation"]
+        if not start:
+            return finding
+        # It began between the end of the one before and its own.
+        low, high = ended(start["low"] - 1) + 0.5, ended(start["high"]) - 0.5
+        return {**finding, "started_at_generation": {**start, "low": low, "high": high}}
+
+    return {
+        **verdict,
+        "unit": "minute",
+        "growth_bytes_per_generation": None,
+        "oom": {**verdict["oom"], "generation": None},
+        "findings": [placed(each) for each in verdict["findings"]],
+    }
+
+
+def _blamed(verdict: Json | None) -> list[str]:
+    """Names of the lines of the phase and of the process that the leading finding names."""
+    finding = leading_finding(verdict)
+    if finding is None:
+        return ["", ""]
+    phase = finding.get("phase_path") or finding["phase"]
+    process = CHILDREN_LAYER if finding["kind"] == "children" else finding.get("process")
+    return [f"after {phase}", process or ""]
 
 
 def _total(data: RunData) -> dict[str, Points]:
     """Process -> its private memory at generation ends, RSS where that is not known; and that of all child processes
     together. Nothing of a run of very many processes, whose curves nobody could tell apart."""
-    labels = list(dict.fromkeys(process_label(each) for each in data.run["processes"]))
-    if len(labels) > MAX_LAYERS or data.run["processes_left_out"]:
+    # The newest attempt of each says whether it lives.
+    over = {process_label(each): _is_over(each) for each in data.run["processes"]}
+    if len(over) > MAX_LAYERS or data.run["processes_left_out"]:
         return {}
-    layers: dict[str, Points] = {}
-    children: list[Points] = []
-    for label in labels:
-        read = data.read_of(label)((*_TREND, *_CHILDREN), None, data.kind)
+    layers: dict[str, tuple[Points, bool]] = {}
+    children: list[tuple[Points, bool]] = []
+    several = len({each["rank"] for each in data.run["processes"]}) > 1
+    for label, ended in over.items():
+        read = data.read_of(label)(
+            (*_TREND, *_CHILDREN, *map(of_ranks, _CHILDREN)), None, data.kind
+        )
         found = next(filter(None, (summed(read, each) for each in (PRIVATE, JS_PRIVATE, RSS))), [])
         if found:
-            layers[label] = found[0]
+            layers[label] = found[0], ended
         by_name = {each.name: each for each in read}
-        children += [by_name[name] for name in _CHILDREN if name in by_name][:1]
+        for name in [name for name in _CHILDREN if name in by_name][:1]:
+            ranks = by_name.get(of_ranks(name)) if several else None
+            children.append((_without(by_name[name], ranks), ended))
+    total = dict(zip(layers, until_others(list(layers.values())), strict=True))
     if children and layers:
-        layers["child processes"] = add_up(children)
-    return layers
+        of_each = until_others([*children, *layers.values()])[: len(children)]
+        total[CHILDREN_LAYER] = add_up_processes(of_each)
+        if len(of_each) > 1:
+            # No row of one process goes on with the sum.
+            total[CHILDREN_LAYER] = replace(total[CHILDREN_LAYER], process="")
+    return total
+
+
+def _is_over(process: Json) -> bool:
+    return process["ended_at"] is not None and process["end_state"] != "silent"
+
+
+def _without(children: Points, ranks: Points | None) -> Points:
+    """Leave out the ranks that a process has started: they report themselves and are layers of their own."""
+    if ranks is None:
+        return children
+    # Where none is known there was none, or it is not in the sum either.
+    out = {x: y or 0.0 for x, y in zip(ranks.x, ranks.y, strict=True)}
+    y = [
+        None if each is None else max(0.0, each - out.get(x, 0.0))
+        for x, each in zip(children.x, children.y, strict=True)
+    ]
+    # A live row has the sum with the ranks.
+    return replace(children, y=y, low=None, high=None, process="")
 
 
 def _named(ends: Sequence[Points], verdict: Json | None) -> tuple[Group, Sequence[Points]] | None:
@@ -211,6 +294,13 @@ def _named(ends: Sequence[Points], verdict: Json | None) -> tuple[Group, Sequenc
 def _phase_accounts(data: RunData, palette: Palette) -> Chart | None:
     levels = budget_levels(data.verdict, data.phase_accounts)
     return chart_builder.phases_chart(data.axis, palette, data.phase_accounts, levels=levels)
+
+
+def _types(data: RunData, ends: Sequence[Points], titles: Mapping[str, str]) -> Chart | None:
+    suspects = (leading_finding(data.verdict) or {}).get("suspects", ())
+    blamed = [titles.get(f"type.{each['name']}.count", "") for each in suspects]
+    chart = chart_builder.counts_chart("types", data.axis, ends, titles, data.kind)
+    return chart and replace(chart, lines=tuple(with_named_last(chart.lines, blamed)))
 
 
 def _gauges(data: RunData, ends: Sequence[Points]) -> Chart | None:

@@ -72,8 +72,16 @@ class RunData:
     previous: Json | None = None
     # Whether the server has an address that others reach it by.
     public: bool = True
+    # "time" where the address of the page asks for it and the run has generations.
+    chosen_axis: str = ""
     # When it was read, in Unix seconds; 0 where nobody waits for more.
     read_at: float = 0.0
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """What links to other parts of the page keep of its address."""
+        both = {"process": self.chosen_process, "axis": self.chosen_axis}
+        return {name: value for name, value in both.items() if value}
 
     @property
     def kind(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -23,6 +24,7 @@ from ..alerts.view import channels
 from ..expectations.view import count_forms, expectations
 from ..rendering import evidence_sections, number_formats
 from ..rendering.page_contexts import (
+    AxisLink,
     Bar,
     HeadFact,
     RunChoice,
@@ -91,22 +93,41 @@ def run_page(data: RunData) -> RunPage:
         facts=facts(data.verdict, unit, over=process_sections.is_over(run)),
         findings=findings_view(findings, unit, data.said, mutings),
         findings_title=findings_title(findings),
-        memory=evidence_sections.trend(drawn.charts["trend"], unit, _trend_note(data)),
+        memory=evidence_sections.trend(drawn.charts["trend"], unit, _trend_note(data), _axes(data)),
         phases=evidence_sections.phase_bars(data.phase_accounts, findings),
         phases_note=evidence_sections.why_phases_differ(findings),
         processes=processes[:BARS_SHOWN] if len(processes) > 1 else (),
         more_processes=processes[BARS_SHOWN:],
         left_out=_left_out(run),
-        chosen_process=data.chosen_process,
+        asked=tuple(data.asked.items()),
         tabs=tuple(_tabs(data, drawn)),
     )
 
 
 def _here(data: RunData) -> str:
     """Its address, for forms that lead back to it."""
-    asked = {"process": data.chosen_process, "tab": data.tabs[0] if len(data.tabs) == 1 else ""}
-    given = urlencode({name: value for name, value in asked.items() if value})
-    return f"/runs/{quote(data.run['id'], safe='')}{f'?{given}' if given else ''}"
+    asked = _open_tab(data) | data.asked
+    return f"/runs/{quote(data.run['id'], safe='')}{f'?{urlencode(asked)}' if asked else ''}"
+
+
+def _open_tab(data: RunData) -> dict[str, str]:
+    """The tab as it stands in an address; the first one is open by itself."""
+    if len(data.tabs) > 1:
+        return {"tab": ALL_TABS}
+    return {} if data.tabs[0] == next(iter(TABS)) else {"tab": data.tabs[0]}
+
+
+def _axes(data: RunData) -> tuple[AxisLink, ...]:
+    """Links to the same page by generations or by time, where a run has both."""
+    if not data.run["generations"]:
+        return ()
+    rest = _open_tab(data) | data.asked
+    by_time = data.axis.unit == "time"
+    of_unit = urlencode({name: value for name, value in rest.items() if name != "axis"})
+    return (
+        AxisLink(data.run["unit"], f"?{of_unit}", not by_time),
+        AxisLink("time", f"?{urlencode(rest | {'axis': 'time'})}", by_time),
+    )
 
 
 def _tabs(data: RunData, drawn: Drawn) -> Iterator[Tab]:
@@ -114,7 +135,7 @@ def _tabs(data: RunData, drawn: Drawn) -> Iterator[Tab]:
     for name, title in TABS.items():
         if name == "gpu" and not data.has_gpu:
             continue
-        asked = {"tab": name} | ({"process": data.chosen_process} if data.chosen_process else {})
+        asked = {"tab": name} | data.asked
         shown = name in data.tabs
         yield Tab(
             name,
@@ -325,25 +346,25 @@ def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
     ranks = set(grown)
     children = sizes_of_children(each.name for each in ends)
     # Growth of a rank is per generation, or per second or minute where there are none; that of a child is read off
-    # the axis, which may be in hours.
-    steps = data.axis.seconds / UNITS_OF_TIME.get(run["unit"], data.axis.seconds)
+    # the axis, which may be in hours, and says nothing of generations where a viewer has chosen time.
+    by_time = data.axis.unit == "time"
+    steps = data.axis.seconds / UNITS_OF_TIME.get(run["unit"], math.nan) if by_time else 1
     for each in ends:
         if each.name in children:
             rate = growth_of(each)
-            grown[children[each.name]] = None if rate is None else rate / steps
+            is_known = rate is not None and not math.isnan(steps)
+            grown[children[each.name]] = (rate or 0) / steps if is_known else None
     most = max((value for value in grown.values() if value), default=0)
     names = sorted(grown, key=lambda name: -(grown[name] or 0))
     if data.process in names[BARS_SHOWN:]:
         names.remove(data.process)
         names.insert(BARS_SHOWN - 1, data.process)
-    tab = {} if data.tabs[0] == "objects" else {"tab": data.tabs[0]}
-    tab = {"tab": ALL_TABS} if len(data.tabs) > 1 else tab
     return tuple(
         Bar(
             name,
             "unknown" if (value := grown[name]) is None else number_formats.change(value),
             100 * max(value or 0, 0) / most if most > 0 else 0,
-            href=f"?{urlencode({'process': name} | tab)}"
+            href=f"?{urlencode(data.asked | {'process': name} | _open_tab(data))}"
             if len(ranks) > 1 and name in ranks
             else "",
             chosen=name == data.process,

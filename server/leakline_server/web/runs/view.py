@@ -237,7 +237,9 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         sparkline=sparkline(run["sparkline"]),
         memory=number_formats.size(run["rss_bytes"]),
         growth=number_formats.change(growth["estimate"]) if growth else "–",
-        per=f"{'of the finding' if leading else 'private memory'}, per {run['unit']}" if growth else "",
+        per=f"{'of the finding' if leading else 'private memory'}, per {run['unit']}"
+        if growth
+        else "",
         forecast=forecast_text(run["oom"], run["unit"]),
         out=forecast_in_short(run["oom"], run["unit"]),
         seen_at=run["last_seen_at"],
