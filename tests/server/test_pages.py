@@ -196,7 +196,7 @@ def test_words_of_a_search_become_filters(text: str, filters: dict[str, Any]) ->
            f"A run has one {what}, so none is found by “{one}” and “{other}” together: search for one of them.")
           for text, kept, what, one, other in (
             ("project:a project:b", {"projects": ("a", "b")}, "project", "a", "b"),
-            ("status:ok status:leaking", {"statuses": ("ok", "confirmed")}, "verdict", "ok", "confirmed"),
+            ("status:ok status:leaking", {"statuses": ("ok", "confirmed")}, "verdict", "ok", "leaking"),
             ("status:failed status:ok status:killed", {"statuses": ("failed", "ok", "killed")}, "state", "failed",
              "killed"),
           )),

@@ -123,7 +123,7 @@ _EXAMPLES: Final = {"config": "lr=0.1", "status": "leaking", "started": ">7d"}
 
 def _contradictions(projects: tuple[str, ...], statuses: tuple[str, ...]) -> list[str]:
     """What no run can match."""
-    known = ", ".join(("leaking", *(each for each in _STATUSES if each != "confirmed")))
+    known = ", ".join(sorted(map(_as_typed, _STATUSES), key=lambda each: each != "leaking"))
     problems = [
         f"There is no status “{status}”; there are: {known}."
         for status in statuses
@@ -131,7 +131,7 @@ def _contradictions(projects: tuple[str, ...], statuses: tuple[str, ...]) -> lis
     ]
     for what, values in (
         ("project", projects),
-        ("verdict", [each for each in statuses if each in SEVERITY]),
+        ("verdict", [_as_typed(each) for each in statuses if each in SEVERITY]),
         ("state", [each for each in statuses if each in STATES]),
     ):
         if len(set(values)) > 1:
@@ -140,6 +140,10 @@ def _contradictions(projects: tuple[str, ...], statuses: tuple[str, ...]) -> lis
                 f"A run has one {what}, so none is found by {named} together: search for one of them."
             )
     return problems
+
+
+def _as_typed(status: str) -> str:
+    return "leaking" if status == "confirmed" else status
 
 
 def _unknown_operator(word: Word) -> str | None:
