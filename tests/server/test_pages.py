@@ -334,7 +334,8 @@ def test_ranks_have_a_view_each_and_attempts_share_one(api: TestClient, make_run
     make_run(instance="p2", rank=1).send(api, 0, 9)
     make_run(instance="p3", attempt=2).send(api, 0, 9)
     text = page_of(api, "/runs/r1?process=rank+1+main")
-    assert text.count('<a href="?process=rank') == 2
+    ranks = text[text.index('data-part="processes"') : text.index('id="tabs"')]
+    assert ranks.count('<a href="?process=rank') == 2
     chart = json.loads(re.search(r"data-chart>(.*?)</script>", text)[1])  # type: ignore[index]
     layers = [
         (line["name"], line["source"]["process"])
