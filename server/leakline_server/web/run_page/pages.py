@@ -157,7 +157,7 @@ def _chart_data(
     leading = (leading_finding(verdict) or {}).get("fingerprint")
     chosen = process if process in labels else ""
     shown = chosen or first_shown(run, leading)
-    axis = _axis(use, run)
+    axis = axis_on_page(use, run)
     processes = processes_of(use, run)
 
     def read_of(label: str | None) -> ReadSeries:
@@ -197,7 +197,7 @@ def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> lis
     return [each["instance"] for each in processes if process_label(each) == label]
 
 
-def _axis(use: Services, run: Mapping[str, Any]) -> Axis:
+def axis_on_page(use: Services, run: Mapping[str, Any]) -> Axis:
     """Generations, or time for a program that has none (``leakline run``, ``leakline watch``)."""
     generations = Axis(run["unit"])
     if run["generations"]:
