@@ -12,7 +12,10 @@ export function remember(root = document) {
 /** The parts of a section: it is drawn as a whole when they are others, as when its chart has first numbers. */
 const names = (section) => [...section.querySelectorAll("[data-part]")].map((part) => part.dataset.part).join();
 
-/** Replaces each changed `data-part`, adds sections that are new and removes tables that are gone. Returns the names of the changed parts. */
+/**
+ * Replaces each changed `data-part`, adds sections that are new and removes tables that are gone, unless `html` is parts
+ * alone. Returns the names of the changed parts.
+ */
 export function takeParts(html, root = document) {
   const incoming = parser.parseFromString(html, "text/html");
   const changed = [];
@@ -29,7 +32,7 @@ export function takeParts(html, root = document) {
     }
     previous = root.getElementById(section.id) ?? previous;
   }
-  for (const here of root.querySelectorAll("[data-section]")) {
+  for (const here of previous ? root.querySelectorAll("[data-section]") : []) {
     // A chart stays: it may be open, and its numbers come back.
     if (!incoming.getElementById(here.id) && !here.querySelector(".chart")) here.remove();
   }

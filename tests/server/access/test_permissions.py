@@ -45,7 +45,7 @@ read GET /api/v1/runs/{run}/verdict /api/v1/runs/{run}/incidents /api/v1/runs/{r
 read GET /api/v1/runs/{run}/types /api/v1/runs/{run}/containers /api/v1/runs/{run}/events
 read GET /api/v1/runs/{run}/expectations /api/v1/runs/{run}/census /api/v1/runs/{run}/large-objects
 read GET /api/v1/runs/{run}/holders /api/v1/runs/{run}/snapshots /api/v1/runs/{run}/series
-read GET /api/v1/runs/{run}/changes
+read GET /api/v1/runs/{run}/changes /runs/{run}/changes
 read GET /api/v1/runs/{run}/live /api/v1/runs/{run}/export.{form} /api/v1/series /api/v1/compare
 read GET /api/v1/incidents /api/v1/incidents/{fingerprint} /api/v1/rules /api/v1/rules/presets
 read GET /api/v1/rules/{rule} /api/v1/webhooks /api/v1/webhooks/{webhook} /api/v1/webhooks/{webhook}/deliveries

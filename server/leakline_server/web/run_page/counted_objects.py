@@ -11,11 +11,12 @@ from typing import Any, Final
 from leakline.analysis.results import TypeGrowth, to_json
 from leakline.analysis.status import GROWING
 from leakline.report.verdict_facts import rating_words, with_graphs
+from leakline.text_format import count_of
 
 from ...charts.chart_parts import Chart
 from ..rendering import number_formats
 from ..rendering.evidence_sections import MAX_ROWS
-from ..rendering.page_contexts import Cell, Figure, Section
+from ..rendering.page_contexts import Cell, Figure, Section, Table
 from ..rendering.table_cells import Field, code, rated, sparkline, table
 from .verdict_view import short_name
 
@@ -99,7 +100,7 @@ def types(
         "Live instances by exact type. A type that gains the same number in every "
         f"{unit} and has a holder is the usual shape of a leak; lists and dicts follow their owners. Bytes are what "
         "the objects themselves own. Of a type that a finding names, the rates are those of the finding; first, last "
-        "and change are of the whole run."
+        "and change are of the whole run, or of the range that is chosen below."
     )
     heads = [
         "type",
@@ -138,6 +139,32 @@ def types(
         found,
         empty="No type has been counted yet.",
     )
+
+
+def types_between(
+    found: Json, grown: Sequence[TypeGrowth], first: str, last: str, unit: str
+) -> Table:
+    """The same types at two points, which are named ``first`` and ``last``; ``found`` as range_changes.py reads it."""
+    known = {each.name: each for each in grown}
+    rows: list[list[Field]] = [
+        [
+            code(row["type"]),
+            rated(rating_words(to_json(of)), _rating_status(of)),
+            number_formats.count(row["count_before"]),
+            number_formats.count(row["count_after"]),
+            number_formats.rate(row["count_change"]),
+            number_formats.rate(row["count_per_generation"]),
+            number_formats.change(row["bytes_change"]),
+            code(of.holder),
+            code(of.phase),
+        ]
+        for row in found["types"][:MAX_ROWS]
+        if (of := known.get(row["type"]))
+    ]
+    heads = (
+        "type", "rating", f"#{first}", f"#{last}", "#change", f"#per {unit}", "#bytes gained", "held by", "grows in",
+    )  # fmt: skip
+    return table(heads, rows, caption=f"{count_of(len(rows), 'type')}, what gained most first")
 
 
 def _type_row(

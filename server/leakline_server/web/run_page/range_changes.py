@@ -24,6 +24,7 @@ from ...limits import MAX_POINTS
 from ...store.engine import Engine
 from ...store.runs.runs import unix
 from ...store.series import SeriesQuery, summarise
+from ..axis_zoom import TwoPoints
 from ..derived_analysis import Derived
 from .counted_objects import suspects_first
 from .run_data import Json, process_label
@@ -39,7 +40,7 @@ _EVERY_NAME: Final = ("type.*.count", "type.*.bytes", *series_of(JS_TENSOR), *_M
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``at`` is on the axis of the run, as TwoPoints."""
+    """``at``: as TwoPoints."""
 
     at: float
     value: float
@@ -47,14 +48,6 @@ class Reading:
 
 # Series -> its newest reading up to a point.
 Readings = Mapping[str, Reading]
-
-
-@dataclass(frozen=True, slots=True)
-class TwoPoints:
-    """On the axis of a run: generations, or seconds since its start."""
-
-    first: float
-    last: float
 
 
 def recorded(run: Json, axis: Axis, derived: Derived) -> TwoPoints | None:

@@ -22,9 +22,10 @@ from ...store.series import Axis, SeriesQuery, summarise
 from .. import api_schemas
 from ..api_schemas import RunId
 from ..auth.permissions import READ
+from ..axis_zoom import TwoPoints
 from ..responses import json_response
 from ..run_page.pages import axis_on_page, known_run, processes_of
-from ..run_page.range_changes import TwoPoints, checked, read_changes, recorded
+from ..run_page.range_changes import checked, read_changes, recorded
 from ..services import Use
 
 router = APIRouter(prefix="/api/v1", tags=["samples"], dependencies=[READ])
