@@ -49,15 +49,21 @@ export function takeParts(html, root = document) {
   return changed;
 }
 
-/** Open `<details>`, scrolled tables and the focus survive an exchange. */
+/** Open `<details>`, scrolled tables, the focus and what was typed survive an exchange. */
 function keepPlace(here, exchange) {
   const open = [...here.querySelectorAll("details")].map((each) => each.open);
   const scrolled = [...here.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
+  const typed = [...here.querySelectorAll("input[id]")].filter(({ value, defaultValue }) => value !== defaultValue);
   const { activeElement: focused } = document;
   const at = here.contains(focused) ? reachable(here).indexOf(focused) : -1;
   exchange();
   here.querySelectorAll("details").forEach((each, i) => { if (i < open.length) each.open = open[i]; });
   here.querySelectorAll(".scroll").forEach((each, i) => { if (i < scrolled.length) each.scrollTo(...scrolled[i]); });
+  for (const { id, value, defaultValue } of typed) {
+    const field = document.getElementById(id);
+    // A field that the server has filled anew shows what it says.
+    if (field && field.defaultValue === defaultValue) field.value = value;
+  }
   // By its id, or where it stood; the page stays where it was scrolled to.
   if (at >= 0) ((focused.id && document.getElementById(focused.id)) || reachable(here)[at])?.focus({ preventScroll: true });
 }

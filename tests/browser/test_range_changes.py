@@ -186,6 +186,24 @@ def test_the_form_needs_no_mouse(run: str, open_page: Open) -> None:
     shows_the_leak(page, 3, 8)
 
 
+def test_what_is_typed_survives_live_updates(
+    train: Callable[..., MadeTraining], open_page: Open
+) -> None:
+    training = train("typing", 6)
+    page = open_page("/runs/typing?x=2..4")
+    expect(page.locator("#live")).to_have_attribute("data-live", "paused")
+    page.locator("#live").click()
+    expect(page.locator("#live")).to_have_attribute("data-live", "live")
+    field = page.get_by_label("to", exact=True)
+    field.fill("5")
+    training.run_generation()
+    expect(page.locator('[data-part="state"]')).to_contain_text("7 of 25 generations")
+    expect(field).to_have_value("5")
+    expect(field).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#changes h2")).to_have_text("Changed between generation 2 and 5")
+
+
 def test_a_shared_link_shows_the_same_at_once(run: str, server: str, open_page: Open) -> None:
     assert "Changed between generation 5 and 12" in text_of(f"{server}{run}?x=4.6..12.4")
     page = open_page(f"{run}?x=4.6..12.4")

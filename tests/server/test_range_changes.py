@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -171,6 +173,76 @@ def test_a_run_without_generations_is_asked_in_seconds(api: TestClient, make_run
     assert of_type(found, "app.Env")["counted_before_at"] == 60
     beyond = api.get("/api/v1/runs/timed/changes?from=60&to=4000")
     assert "seconds since the start from 0 to " in beyond.json()["error"]["message"]
+
+
+def text_of(html_text: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html.unescape(html_text).replace("\xad", "")).split())
+
+
+def panel_of(page: str) -> str:
+    """The text of the part of the page that says what changed."""
+    _, _, rest = page.partition('data-part="changes"')
+    return text_of("<" + re.split(r"data-part=", rest)[0])
+
+
+@pytest.mark.parametrize("path", ["", "/changes", "/fragments"])
+def test_a_page_and_its_fragments_say_what_changed(path: str, api: TestClient) -> None:
+    page = api.get(f"/runs/r1{path}?x=11.8..40.3").text
+    panel = panel_of(page)
+    assert "Changed between generation 12 and 40" in panel
+    assert f"+{28 * LEAK / MIB:.2f} MiB, +10.00 MiB per generation." in panel
+    assert "Env +224.00 MiB, +112" in panel
+    assert "train +280.00 MiB" in panel
+    assert "rank 1 main +280.00 MiB" in panel
+    types = text_of(page)
+    assert "at generation 12 at generation 40 change per generation bytes gained" in types
+    # Counted at an earlier generation.
+    assert "10 (at 10) 40 +30 +1 not measured" in types
+    assert "Changed between" not in api.get(f"/runs/r1{path}").text
+
+
+def test_a_range_goes_with_the_page(api: TestClient) -> None:
+    page = html.unescape(api.get("/runs/r1?process=rank+1+main&tab=objects&x=12..40").text)
+    assert "?tab=phases&process=rank+1+main&x=12..40#tabs" in page
+    assert "?tab=objects&process=rank+1+main&x=9..59#types" in page
+    assert "?tab=objects&process=rank+1+main#types" in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "leads_to"),
+    [
+        ("from=3&to=8", "/runs/r1?x=3..8#changes"),
+        ("from=3&to=8&tab=info&process=rank 0 main", "/runs/r1?tab=info&process=rank+0+main&x=3..8#changes"),
+        ("from=8&to=", "/runs/r1?x=8..#changes"),
+        ("from=%0d%0aset-cookie:a&to=8", "/runs/r1?x=%0D%0Aset-cookie%3Aa..8#changes"),
+    ],
+)  # fmt: skip
+def test_two_points_that_were_typed_lead_to_their_range(
+    asked: str, leads_to: str, api: TestClient
+) -> None:
+    answer = api.get(f"/runs/r1?{asked}", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
+    assert api.get(leads_to).status_code == 200
+
+
+def test_a_page_of_a_run_without_generations_compares_moments(
+    api: TestClient, make_run: Any
+) -> None:
+    made = make_run(id="minutes", extra={"process.anon_bytes": lambda i: 2**30 + i * MIB})
+    made.create(api)
+    for at in range(0, 600, 200):
+        wire = made.wire(at, 200)
+        wire["columns"]["generation"] = [None] * 200
+        assert api.post("/api/v1/runs/minutes/batches", json=wire).status_code == 200
+    hours = api.get("/runs/minutes?from=0.02&to=0.06", follow_redirects=False)
+    assert hours.headers["location"] == "/runs/minutes?x=72s..216s#changes"
+    panel = panel_of(api.get("/runs/minutes?x=72s..216s").text)
+    assert "Changed between 0.02 and 0.06 hours since the start" in panel
+    assert "+288.00 MiB" in panel
+    assert "No phase is known to have changed." in panel
+    wrong = panel_of(api.get("/runs/r1?x=72s..216s").text)
+    assert "Nothing to compare" in wrong
+    assert "must be without s: the axis of this run is the generation" in wrong
 
 
 @pytest.mark.parametrize(

@@ -351,9 +351,9 @@ class ChangedPhase(BaseModel):
 
 
 class ChangedType(BaseModel):
-    """`bytes_change`: its own bytes; of a type that a finding names, or whose own are not measured, its number times
-    what one keeps alive. `counted_before_at`, `counted_after_at`: when it was counted, of several processes the
-    earliest."""
+    """`bytes_change`: its own bytes; where these are not measured, or a finding names the type, its number times what
+    one keeps alive, if that is more. `counted_before_at`, `counted_after_at`: when it was counted, of several processes
+    the earliest."""
 
     type: str
     count_before: float | None

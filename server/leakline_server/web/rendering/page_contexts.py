@@ -198,8 +198,7 @@ class RangeForm:
     unit: str
     first: str
     last: str
-    low: str
-    high: str
+    least: str
     step: str
 
 

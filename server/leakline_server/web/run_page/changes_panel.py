@@ -74,18 +74,16 @@ def _address(data: RunData) -> dict[str, str]:
 
 
 def _form(data: RunData, known: TwoPoints) -> RangeForm:
+    """The same for as long as no other range is shown: what somebody types must survive live updates."""
     axis = data.axis
     by_generation = axis.unit == "generation"
     scale = 1.0 if by_generation else axis.seconds
-    shown = data.changes or {
-        "before": max(known.first, known.last - _NEWEST[0] * _seconds(data.run, axis)),
-        "after": known.last,
-    }
-    numbers = (shown["before"], shown["after"], known.first, known.last)
-    first, last, low, high = (f"{each / scale:.6g}" for each in numbers)
+    first = last = ""
+    if data.changes is not None:
+        first, last = (f"{data.changes[end] / scale:.9g}" for end in ("before", "after"))
     return RangeForm(
-        f"/runs/{quote(data.run['id'], safe='')}", tuple(_address(data).items()), axis.title, first, last, low, high,
-        "1" if by_generation else "any",
+        f"/runs/{quote(data.run['id'], safe='')}", tuple(_address(data).items()), axis.title, first, last,
+        f"{known.first / scale:.6g}", "1" if by_generation else "any",
     )  # fmt: skip
 
 

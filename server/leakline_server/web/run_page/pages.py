@@ -78,7 +78,7 @@ _TITLES: Final = {
 }
 
 
-# A stretch of the axis; what no script wrote may be anything.
+# A stretch of the axis, as people may have typed it.
 Asked = Annotated[str, Query(max_length=MAX_QUERY_LENGTH)]
 
 

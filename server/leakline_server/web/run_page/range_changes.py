@@ -291,12 +291,13 @@ def _less(value: float | None, other: float | None) -> float | None:
 
 
 def _with_size(row: dict[str, Any], of: TypeGrowth, is_named: bool) -> dict[str, Any]:
-    """With the bytes it gained: its own, but of a type that a finding names, or whose bytes nobody has measured, as
-    many as one of them keeps alive over the whole run."""
+    """With the bytes it gained: its own; where nobody has measured these, or a finding names the type, as many as one
+    of them keeps alive over the whole run, if that is more."""
     rate = of.count_per_generation.estimate if of.count_per_generation else 0.0
     size = of.bytes_per_generation / rate if rate and of.bytes_per_generation else 0.0
-    if row["count_change"] is not None and size > 0 and (is_named or row["bytes_change"] is None):
-        row["bytes_change"] = row["count_change"] * size
+    count, own = row["count_change"], row["bytes_change"]
+    if count is not None and size > 0 and (own is None or (is_named and count * size > own)):
+        row["bytes_change"] = count * size
     return row
 
 

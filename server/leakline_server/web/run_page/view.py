@@ -210,8 +210,7 @@ def types_section(data: RunData, chart: Chart | None) -> Section:
     found = replace(found, ranges=ranges(data))
     if data.changes is None:
         return found
-    ends, unit = ends_named(data), data.changes["unit"]
-    rows = counted_objects.types_between(data.changes, data.types, *ends, unit)
+    rows = counted_objects.types_between(data.changes, data.types, *ends_named(data))
     empty = "No type was counted near both ends of the range."
     return replace(found, table=rows if rows.rows else None, empty=empty)
 
