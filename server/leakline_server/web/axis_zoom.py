@@ -82,5 +82,7 @@ def two_points(stretch: Stretch, axis: Axis, known: TwoPoints) -> TwoPoints | No
 
 def text_of(points: TwoPoints, axis: Axis) -> str:
     """As it stands in an address."""
-    unit = "s" if axis.unit == "time" else ""
-    return "..".join(f"{each:.9g}{unit}" for each in (points.first, points.last))
+    ends = (points.first, points.last)
+    return "..".join(
+        f"{each:.15g}" if axis.unit == "generation" else f"{each:.9g}s" for each in ends
+    )

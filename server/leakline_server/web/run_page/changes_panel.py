@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from leakline.analysis.generation_axis import UNITS_OF_TIME
 from leakline.text_format import count_of
 
 from ...charts.chart_parts import Axis
@@ -14,6 +13,7 @@ from ..axis_zoom import TwoPoints, text_of
 from ..rendering import number_formats
 from ..rendering.evidence_sections import OUTSIDE_NAMES
 from ..rendering.page_contexts import Bar, RangeChanges, RangeForm, RangeLink, RankedChanges
+from .range_changes import unit_on
 from .run_data import ALL_TABS, Json, RunData
 from .verdict_view import short_name
 
@@ -83,30 +83,27 @@ def _form(data: RunData, known: TwoPoints) -> RangeForm:
         first, last = (f"{data.changes[end] / scale:.9g}" for end in ("before", "after"))
     return RangeForm(
         f"/runs/{quote(data.run['id'], safe='')}", tuple(_address(data).items()), axis.title, first, last,
-        f"{known.first / scale:.6g}", "1" if by_generation else "any",
+        f"{known.first / scale:.9g}", "1" if by_generation else "any",
     )  # fmt: skip
-
-
-def _seconds(run: Json, axis: Axis) -> float:
-    """What a unit of the run is worth on its axis."""
-    return 1 if axis.unit == "generation" else UNITS_OF_TIME.get(run["unit"], 60.0)
 
 
 def ranges(data: RunData) -> tuple[RangeLink, ...]:
     """The whole run, its newest units, and the stretch that is shown where it is none of these."""
     address, known = _address(data) | {"tab": "objects"}, data.recorded
+    unit, each_unit = unit_on(data.run, data.axis)
+    shown = ""
+    if data.changes is not None:
+        points = TwoPoints(data.changes["before"], data.changes["after"])
+        shown = text_of(points, data.axis)
     links = [RangeLink("Whole run", f"?{urlencode(address)}#types", data.changes is None)]
     for newest in _NEWEST:
         if known is None:
             break
-        first = known.last - newest * _seconds(data.run, data.axis)
+        first = known.last - newest * each_unit
         if first > known.first:
-            chosen = data.changes is not None and (
-                (data.changes["before"], data.changes["after"]) == (first, known.last)
-            )
-            asked = urlencode(address | {"x": text_of(TwoPoints(first, known.last), data.axis)})
-            unit = data.changes["unit"] if data.changes else data.run["unit"]
-            links.append(RangeLink(f"Last {count_of(newest, unit)}", f"?{asked}#types", chosen))
+            x = text_of(TwoPoints(first, known.last), data.axis)
+            asked = urlencode(address | {"x": x})
+            links.append(RangeLink(f"Last {count_of(newest, unit)}", f"?{asked}#types", x == shown))
     if data.changes is not None and not any(each.chosen for each in links):
         asked = urlencode(address | {"x": data.x})
         label = between(data.changes, data.axis)

@@ -68,7 +68,9 @@ def recorded(run: Json, axis: Axis, derived: Derived) -> TwoPoints | None:
 def checked(run: Json, axis: Axis, asked: TwoPoints, known: TwoPoints | None) -> TwoPoints:
     """Return what was asked for, whole numbers of generations as such. Raises InvalidField."""
     if not asked.first < asked.last:
-        raise InvalidField("from", asked.first, f"must be smaller than to, which is {asked.last:g}")
+        raise InvalidField(
+            "from", asked.first, f"must be smaller than to, which is {asked.last:.15g}"
+        )
     if known is None:
         raise InvalidField(
             "from", asked.first, f"this run has not recorded two {run['unit']}s to compare yet"
@@ -80,11 +82,19 @@ def checked(run: Json, axis: Axis, asked: TwoPoints, known: TwoPoints | None) ->
         if not known.first <= value <= known.last:
             raise InvalidField(
                 field, value,
-                f"must lie in what was recorded: {what} from {known.first:g} to {known.last:g}",
+                f"must lie in what was recorded: {what} from {known.first:.15g} to {known.last:.15g}",
             )  # fmt: skip
     if axis.unit == "time":
         return asked
     return TwoPoints(int(asked.first), int(asked.last))
+
+
+def unit_on(run: Json, axis: Axis) -> tuple[str, float]:
+    """Return what rates are per, and what one of it is worth as TwoPoints; minutes before a verdict says otherwise."""
+    if axis.unit == "generation":
+        return run["unit"], 1.0
+    unit = run["unit"] if run["unit"] in UNITS_OF_TIME else "minute"
+    return unit, UNITS_OF_TIME[unit]
 
 
 def read_changes(
@@ -108,8 +118,7 @@ def read_changes(
         both = _Reader(engine, run, axis, instances, known).at_both(asked)
         if any(both):
             readings[label] = both
-    unit = run["unit"] if run["unit"] in UNITS_OF_TIME or axis.unit == "generation" else "minute"
-    each_unit = UNITS_OF_TIME[unit] if axis.unit == "time" else 1.0
+    unit, each_unit = unit_on(run, axis)
     left_out = max(0, len(labels) - MOST_PROCESSES)
     rows = _processes(readings, each_unit)
     booked = None if axis.unit == "time" else _booked(derived.phase_accounts, asked)
