@@ -27,16 +27,19 @@ function colour(name) {
 
 export class Charts {
   /**
-   * @param heard {zoomed([first, last] or null), changed()}: the viewer moved the axis or chose other lines
+   * @param heard {zoomed([first, last] or null), changed(), clicked(x)}: the viewer moved the axis, chose other lines,
+   *              or clicked a point
    */
   constructor(theme, heard = {}) {
     this.theme = theme;
-    this.heard = { zoomed() {}, changed() {}, ...heard };
+    this.heard = { zoomed() {}, changed() {}, clicked() {}, ...heard };
     this.all = new Map();
     this.range = null;
     // So many of the end of the axis are shown while there is no range; null: all.
     this.last = null;
     this.log = new Set(); // charts with a logarithmic axis of values
+    // Where a line marks the point that was clicked.
+    this.point = null;
     // The lines of each chart over the stretch that was read last, and that stretch.
     this.parts = {};
     this.partRange = null;
@@ -234,6 +237,7 @@ export class Charts {
     const { data, layout } = figure(chart, this.theme, colour, view);
     // A later range set from outside must win over what plotly remembers of the viewer's zoom.
     layout.xaxis.uirevision = view.range.join();
+    if (this.point !== null) layout.shapes.push(pointLine(this.point, colour("--ink")));
     Plotly.react(element, data, layout, configFor(this.theme.config));
     writeNumbers(chart, view);
     entry.stale = false;
@@ -251,6 +255,7 @@ export class Charts {
       if (range[0] !== undefined) this.zoom([Number(range[0]), Number(range[1])]);
     });
     element.on("plotly_doubleclick", () => this.reset());
+    element.on("plotly_click", ({ points }) => this.heard.clicked(points[0].x));
     element.on("plotly_hover", (event) => this.#hover(entry, event.points[0].x));
     element.on("plotly_unhover", () => this.#others(entry, (other) => Plotly.Fx.unhover(other.element)));
   }
@@ -294,6 +299,8 @@ export class Charts {
     Plotly.downloadImage(image, { format: "png", width: 1200, height: 560, scale: 2, filename: filename(entry.chart.id) });
   }
 }
+
+const pointLine = (x, color) => ({ name: "clicked", type: "line", xref: "x", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, line: { color, width: 2, dash: "dot" } });
 
 const filename = (id) => `leakline-${id}`;
 

@@ -12,7 +12,10 @@ export function remember(root = document) {
 /** The parts of a section: it is drawn as a whole when they are others, as when its chart has first numbers. */
 const names = (section) => [...section.querySelectorAll("[data-part]")].map((part) => part.dataset.part).join();
 
-/** Replaces each changed `data-part`, adds sections that are new and removes tables that are gone. Returns the names of the changed parts. */
+/**
+ * Replaces each changed `data-part`, adds sections that are new and removes tables that are gone, unless `html` is parts
+ * alone. Returns the names of the changed parts.
+ */
 export function takeParts(html, root = document) {
   const incoming = parser.parseFromString(html, "text/html");
   const changed = [];
@@ -29,7 +32,7 @@ export function takeParts(html, root = document) {
     }
     previous = root.getElementById(section.id) ?? previous;
   }
-  for (const here of root.querySelectorAll("[data-section]")) {
+  for (const here of previous ? root.querySelectorAll("[data-section]") : []) {
     // A chart stays: it may be open, and its numbers come back.
     if (!incoming.getElementById(here.id) && !here.querySelector(".chart")) here.remove();
   }
@@ -50,14 +53,18 @@ export function takeParts(html, root = document) {
 function keepPlace(here, exchange) {
   const details = byName(here, "details");
   const scrolled = [...here.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
-  const changed = fields(here).filter((each) => !isAsWritten(each)).map((each) => [fieldName(each), each.value]);
+  const changed = fields(here).filter((each) => !isAsWritten(each)).map((each) => [fieldName(each), each.value, each.defaultValue]);
   const { activeElement: focused } = document;
   const name = here.contains(focused) ? nameOf(focused, here) : null;
   const at = byName(here, REACHABLE).get(name)?.indexOf(focused) ?? -1;
   const [from, to] = at >= 0 && focused.type === "text" ? [focused.selectionStart, focused.selectionEnd] : [];
   exchange();
   const fresh = new Map(fields(here).map((each) => [fieldName(each), each]));
-  for (const [name, value] of changed) if (fresh.has(name)) fresh.get(name).value = value;
+  for (const [name, value, given] of changed) {
+    const field = fresh.get(name);
+    // A field that the server has filled anew shows what it says.
+    if (field && field.defaultValue === given) field.value = value;
+  }
   for (const [name, found] of byName(here, "details")) {
     found.forEach((each, i) => { each.open = details.get(name)?.[i]?.open ?? each.open; });
   }

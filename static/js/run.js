@@ -6,6 +6,7 @@ import { LiveStream } from "./live.js";
 import { onKey, reveal, showTimes } from "./page.js";
 import { Paced } from "./rate_limit.js";
 import { takeParts } from "./page_fragments.js";
+import { TwoPoints } from "./two_points.js";
 import { isOver, markOf, quiet, WORDS } from "./run_state.js";
 import { writeView } from "./view.js";
 import { chartsInView } from "./viewing.js";
@@ -28,7 +29,9 @@ const secondsQuiet = () => Math.floor((serverAt + performance.now() - Date.parse
 // Of a run that does not speak before its charts are drawn.
 if (quiet(run)) showState();
 
-const { charts, reader } = await chartsInView(page.dataset.lines, ["process", "tab", "axis"], { zoomed: (range) => pause(Boolean(range)) });
+const two = new TwoPoints(document.getElementById("marked-point"));
+const { charts, reader } = await chartsInView(page.dataset.lines, ["process", "tab", "axis"], { zoomed, clicked: (x) => two.click(x) });
+two.charts = charts;
 const fragments = new Paced(refresh);
 paused = charts.range !== null;
 const stream = new LiveStream(liveAddress(), page.dataset.live.replace(/\/live$/, ""), {
@@ -79,6 +82,34 @@ function choose(event) {
 function switchLive() {
   if (paused && charts.range) charts.zoom(null);
   else pause(!paused);
+}
+
+function zoomed(range) {
+  two.moved();
+  pause(Boolean(range));
+  showChanges(range);
+}
+
+let asking = null;
+
+/** What changed in the stretch that is shown now, which the address has already. */
+async function showChanges(range) {
+  asking?.abort();
+  asking = new AbortController();
+  const { signal } = asking;
+  const before = document.querySelector('[data-part="changes"] .panel');
+  // Of another stretch, or of one that is not shown any more.
+  if (range) before?.setAttribute("aria-busy", "true");
+  else before?.remove();
+  try {
+    const answer = await fetch(page.dataset.changes + location.search, { signal });
+    if (!answer.ok) return;
+    takeParts(await answer.text());
+    showTimes();
+  } catch (error) {
+    // The server is away, or another stretch is asked for.
+    if (error.name !== "AbortError" && !(error instanceof TypeError)) throw error;
+  }
 }
 
 function pause(wanted) {

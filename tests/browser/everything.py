@@ -25,6 +25,7 @@ PAGES = {
     "live run": "/runs/live",
     "ended run": "/runs/fixed",
     "killed run": "/runs/killed",
+    "range of a run": "/runs/fixed?x=2..6",
     "comparison": "/compare?before=live&after=fixed",
     "overlay": "/overlay?run=live&run=fixed",
     "choosing two": "/compare",

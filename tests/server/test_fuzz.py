@@ -229,7 +229,7 @@ def test_hostile_bodies_are_refused_or_can_be_read(shared_api: TestClient, make_
     assert answers.keys() >= TAKEN - {("batches", 413)}, answers
     reads = (
         "", "/series?name=*", "/series?name=*&x=time&phase=*", "/events", "/verdict", "/phases", "/types",
-        "/containers", "/large-objects", "/holders", "/snapshots?name=*", "/incidents",
+        "/containers", "/large-objects", "/holders", "/snapshots?name=*", "/incidents", "/changes?from=0&to=1",
     )  # fmt: skip
     for read in reads:
         answer = shared_api.get(f"/api/v1/runs/f1{read}")

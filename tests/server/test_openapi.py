@@ -131,6 +131,7 @@ def test_a_wrong_method_is_answered_with_the_right_ones(
 
 MODELS: dict[str, Any] = {
     "runs": api_schemas.RunList, "runs/r1": api_schemas.Run, "projects": runs_api.Projects,
+    "runs/r1/changes?from=0&to=2": api_schemas.Changes,
     "runs/r1/series?name=*": api_schemas.SeriesList, "series?run=r1&name=*": api_schemas.Overlay,
     "runs/r1/verdict": Verdict, "runs/r1/phases": PhaseAccounts, "runs/r1/types": api_schemas.Types,
     "runs/r1/containers": api_schemas.Containers, "runs/r1/events": api_schemas.Events,

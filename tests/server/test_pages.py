@@ -42,6 +42,7 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 DEVICE_LINE = re.compile(r"(?:GPU \d+|Metal) [a-z][a-z, ]+")
 PAGES = {
     "runs.html": page_contexts.RunsPage, "run.html": page_contexts.RunPage, "_run.html": page_contexts.RunPage,
+    "_changes.html": page_contexts.ChangesFragment,
     "compare.html": compare_view.ComparePage, "pick.html": page_contexts.PickPage,
         "error.html": page_contexts.ErrorPage,
     "alerts.html": alerts_view.AlertsPage, "settings.html": settings_view.SettingsPage,

@@ -335,6 +335,65 @@ class Overlay(BaseModel):
     damaged: list[OverlayDamage]
 
 
+class MemoryChange(BaseModel):
+    bytes_before: float | None
+    bytes_after: float | None
+    bytes_change: float | None
+    bytes_per_generation: float | None
+
+
+class ChangedProcess(MemoryChange):
+    process: str
+
+
+class ChangedPhase(BaseModel):
+    phase: str
+    bytes_change: float
+    bytes_per_generation: float
+
+
+class ChangedType(BaseModel):
+    """`bytes_change`: its own bytes; where these are not measured, or a finding names the type, its number times what
+    one keeps alive, if that is more. `counted_before_at`, `counted_after_at`: when it was counted, of several processes
+    the earliest."""
+
+    type: str
+    count_before: float | None
+    count_after: float | None
+    count_change: float | None
+    count_per_generation: float | None
+    bytes_change: float | None
+    counted_before_at: float | None
+    counted_after_at: float | None
+
+
+class BookedRange(BaseModel):
+    """Generations `first` to `last` with both: those between the two points, which begin after the earlier one. Older
+    ones of a very long run are reported together, and those that lie there only in part are not among them."""
+
+    first: int
+    last: int
+    generations: int
+    bytes: float
+
+
+class Changes(BaseModel):
+    """What gained most bytes first, what is unknown last. `before`, `after` and every `..._at`: generations, or
+    seconds since the start where `axis` is `time`; `..._per_generation` is per `unit`. `total`: private memory of all
+    `processes` together, unknown where one of them is. `booked`: what `phases` are of, null where there are none."""
+
+    unit: str
+    axis: Literal["generation", "time"]
+    before: float
+    after: float
+    total: MemoryChange
+    types: list[ChangedType]
+    booked: BookedRange | None
+    phases: list[ChangedPhase]
+    processes: list[ChangedProcess]
+    processes_left_out: int
+
+
 class Event(BaseModel):
     process: str
     sequence: int

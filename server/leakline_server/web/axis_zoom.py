@@ -26,6 +26,14 @@ class Stretch:
     in_seconds: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TwoPoints:
+    """On the axis of a run: ends of generations, or seconds since its start."""
+
+    first: float
+    last: float
+
+
 def read_stretch(text: str) -> Stretch:
     """Raises InvalidField."""
     wrong = InvalidField(
@@ -56,3 +64,25 @@ def wanted(stretch: Stretch, axis: Axis, started: float) -> tuple[float, float]:
         return math.floor(stretch.first), math.ceil(stretch.last)
     scale = 1 if stretch.in_seconds else axis.seconds
     return started + stretch.first * scale, started + stretch.last * scale
+
+
+def two_points(stretch: Stretch, axis: Axis, known: TwoPoints) -> TwoPoints | None:
+    """Return the recorded points that lie next to the ends of a stretch; None where they are one, or none is near.
+
+    A chart is wider than what was recorded: it has air at both sides, and a forecast.
+    """
+    scale = 1.0 if stretch.in_seconds or axis.unit == "generation" else axis.seconds
+    first, last = (each * scale for each in (stretch.first, stretch.last))
+    if axis.unit == "generation":
+        # Both ends of a stretch that was brushed lie between two generations.
+        first, last = math.floor(first + 0.5), math.floor(last + 0.5)
+    first, last = max(first, known.first), min(last, known.last)
+    return TwoPoints(first, last) if first < last else None
+
+
+def text_of(points: TwoPoints, axis: Axis) -> str:
+    """As it stands in an address."""
+    ends = (points.first, points.last)
+    return "..".join(
+        f"{each:.15g}" if axis.unit == "generation" else f"{each:.9g}s" for each in ends
+    )

@@ -52,12 +52,15 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Derived:
+    """``read_between``: the first and the last reading in Unix seconds, None without one."""
+
     phase_accounts: PhaseAccounts
     types: tuple[TypeGrowth, ...]
     containers: tuple[ContainerFill, ...]
     counts: tuple[AssertionCheck, ...]
     stable: tuple[StableCount, ...]
     clock: Clock
+    read_between: tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,7 @@ class Derivations:
 
 
 def _derived(past: RunHistory) -> Derived:
+    times = [time for process in past.processes for time in process.time]
     return Derived(
         analysis.phase_accounts(past),
         tuple(analysis.type_growth(past)),
@@ -166,6 +170,7 @@ def _derived(past: RunHistory) -> Derived:
         analysis.check_counts(past),
         tuple(analysis.stable_counts(past)),
         clock_of(past),
+        (min(times), max(times)) if times else None,
     )
 
 

@@ -43,11 +43,12 @@ add PATCH /api/v1/runs/{run}
 read GET /metrics /api/v1/openapi.json /api/v1/projects /api/v1/runs
 see GET /api/v1/runs/{run} /api/v1/runs/{run}/verdict /api/v1/runs/{run}/live /api/v1/runs/{run}/export.{form}
 see GET /runs/{run} /runs/{run}/fragments /runs/{run}/lines /runs/{run}/report.html /runs/{run}/report.md
-see GET /runs/{run}/report.txt
+see GET /runs/{run}/report.txt /runs/{run}/changes
 read GET /api/v1/runs/{run}/incidents /api/v1/runs/{run}/phases
 read GET /api/v1/runs/{run}/types /api/v1/runs/{run}/containers /api/v1/runs/{run}/events
 read GET /api/v1/runs/{run}/expectations /api/v1/runs/{run}/census /api/v1/runs/{run}/large-objects
 read GET /api/v1/runs/{run}/holders /api/v1/runs/{run}/snapshots /api/v1/runs/{run}/series
+read GET /api/v1/runs/{run}/changes
 read GET /api/v1/series /api/v1/compare
 read GET /api/v1/incidents /api/v1/incidents/{fingerprint} /api/v1/rules /api/v1/rules/presets
 read GET /api/v1/rules/{rule} /api/v1/webhooks /api/v1/webhooks/{webhook} /api/v1/webhooks/{webhook}/deliveries

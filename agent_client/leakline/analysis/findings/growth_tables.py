@@ -143,7 +143,7 @@ def _order(row: TypeGrowth) -> tuple[bool, float, float, str]:
 
 
 def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
-    timeline, (series, size) = facts.timeline, _series_of(name)
+    timeline, (series, size) = facts.timeline, series_of(name)
     x, counts = timeline.points(series, baseline=True)
     if not counts:
         column = [v for v in timeline.series[series] if v is not None]
@@ -189,11 +189,11 @@ def _count_rate(
 
 def _bytes_rate(facts: Facts, name: str, slope: float | None, start: float | None) -> float | None:
     if slope is None or start is None:
-        return _rising_bytes(facts.timeline, _series_of(name)[1])
+        return _rising_bytes(facts.timeline, series_of(name)[1])
     each = facts.bytes_each.get(name)
     if each is not None:
         return slope * each
-    return rate_of(facts.timeline, _series_of(name)[1], start, len(facts.timeline))
+    return rate_of(facts.timeline, series_of(name)[1], start, len(facts.timeline))
 
 
 def _rising_bytes(timeline: Timeline, series: str) -> float | None:
@@ -207,7 +207,7 @@ def _rising_bytes(timeline: Timeline, series: str) -> float | None:
     return slope.estimate if slope.rises else None
 
 
-def _series_of(name: str) -> tuple[str, str]:
+def series_of(name: str) -> tuple[str, str]:
     """Where instances of a type are counted, and their bytes."""
     if name == JS_TENSOR:
         return JS_TENSORS, JS_TENSOR_BYTES

@@ -22,7 +22,7 @@ from .table_cells import Field, code, rated, shown, table
 MAX_ROWS: Final = 100
 # Phases on the first screen.
 PHASE_BARS: Final = 6
-_OUTSIDE_NAMES: Final = {"between": "outside phases", "other_threads": "other threads"}
+OUTSIDE_NAMES: Final = {"between": "outside phases", "other_threads": "other threads"}
 # Of a run so long the share that measuring takes is one to go by: the first looks are the most expensive.
 SHARE_KNOWN_SECONDS: Final = 60.0
 # Kind of a mark -> what it is called, as in static/js/marks.js: the first of those at one place gives the sign.
@@ -82,7 +82,7 @@ def phase_bars(found: PhaseAccounts, findings: Sequence[Mapping[str, Any]]) -> t
     causes = [each.get("phase_path") or each["phase"] for each in leaks]
     return tuple(
         Bar(
-            _OUTSIDE_NAMES.get(name, name),
+            OUTSIDE_NAMES.get(name, name),
             number_formats.change(mean),
             100 * max(mean, 0) / most if most > 0 else 0,
             "cause" if name in causes else "",

@@ -201,6 +201,49 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeLink:
+    """The page on a stretch of the run, or on all of it."""
+
+    label: str
+    href: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RangeForm:
+    """Asks for two points by number; ``hidden`` keeps the rest of the address."""
+
+    action: str
+    hidden: tuple[tuple[str, str], ...]
+    unit: str
+    first: str
+    last: str
+    least: str
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankedChanges:
+    """``rest``: of how many more there is no bar."""
+
+    title: str
+    bars: tuple[Bar, ...]
+    rest: str
+    empty: str
+
+
+@dataclass(frozen=True, slots=True)
+class RangeChanges:
+    """What changed between two points; without a title none were asked for, and there is the form alone."""
+
+    form: RangeForm
+    title: str = ""
+    sentence: str = ""
+    lists: tuple[RankedChanges, ...] = ()
+    whole_href: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """One piece of evidence. ``fold`` hides the table behind the chart; ``note`` is a measured sentence."""
 
@@ -214,6 +257,7 @@ class Section:
     empty: str = ""
     signs: tuple[Sign, ...] | None = None  # of its chart, of what may have some
     counts: CountForms | None = None
+    ranges: tuple[RangeLink, ...] | None = None  # that its table can be of, of what may have some
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,6 +490,7 @@ class RunHead:
     facts: tuple[HeadFact, ...]
     fragments_href: str
     lines_href: str
+    changes_href: str
     live_href: str
     requests_href: str
     offers_cleanup: bool
@@ -484,6 +529,7 @@ class RunPage:
     findings: tuple[FindingView, ...]
     findings_title: str
     memory: Section
+    changes: RangeChanges | None  # nothing where there are no two points yet
     phases: tuple[Bar, ...]
     phases_note: str
     processes: tuple[Bar, ...]
@@ -491,6 +537,14 @@ class RunPage:
     left_out: str
     asked: tuple[tuple[str, str], ...]  # what the address keeps when another tab is opened
     tabs: tuple[Tab, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesFragment:
+    """What changes on the page of a run when its viewer chooses a stretch; ``types`` where that tab is open."""
+
+    changes: RangeChanges | None
+    types: Section | None
 
 
 @dataclass(frozen=True, slots=True)

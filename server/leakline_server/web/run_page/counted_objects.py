@@ -15,8 +15,8 @@ from leakline.report.verdict_facts import rating_words, with_graphs
 from ...charts.chart_parts import Chart
 from ..rendering import number_formats
 from ..rendering.evidence_sections import MAX_ROWS
-from ..rendering.page_contexts import Cell, Figure, Section
-from ..rendering.table_cells import Field, code, rated, sparkline, table
+from ..rendering.page_contexts import Cell, Figure, Section, Table
+from ..rendering.table_cells import Field, code, rated, shown, sparkline, table
 from .verdict_view import short_name
 
 Json = Mapping[str, Any]
@@ -99,7 +99,7 @@ def types(
         "Live instances by exact type. A type that gains the same number in every "
         f"{unit} and has a holder is the usual shape of a leak; lists and dicts follow their owners. Bytes are what "
         "the objects themselves own. Of a type that a finding names, the rates are those of the finding; first, last "
-        "and change are of the whole run."
+        "and change are of the whole run where no range is chosen."
     )
     heads = [
         "type",
@@ -138,6 +138,40 @@ def types(
         found,
         empty="No type has been counted yet.",
     )
+
+
+def types_between(found: Json, grown: Sequence[TypeGrowth], first: str, last: str) -> Table:
+    """The same types at two points, which are named ``first`` and ``last``; ``found`` as range_changes.py reads it."""
+    unit = found["unit"]
+    known = {each.name: each for each in grown}
+    rows: list[list[Field]] = [
+        [
+            code(row["type"]),
+            rated(rating_words(to_json(of)), _rating_status(of)),
+            _counted(found, row, "before"),
+            _counted(found, row, "after"),
+            number_formats.rate(row["count_change"]),
+            number_formats.rate(row["count_per_generation"]),
+            number_formats.change(row["bytes_change"]),
+            code(of.holder),
+            code(of.phase),
+        ]
+        for row in found["types"][:MAX_ROWS]
+        if (of := known.get(row["type"]))
+    ]
+    heads = (
+        "type", "rating", f"#{first}", f"#{last}", "#change", f"#per {unit}", "#bytes gained", "held by", "grows in",
+    )  # fmt: skip
+    return table(
+        heads, rows, caption=shown(len(rows), len(found["types"]), "type", "what gained most first")
+    )
+
+
+def _counted(found: Json, row: Json, when: str) -> str:
+    """How many there were, and at which generation they were counted, where it is an earlier one."""
+    count, at = number_formats.count(row[f"count_{when}"]), row[f"counted_{when}_at"]
+    is_older = row[f"count_{when}"] is not None and found["axis"] == "generation" and at < found[when]  # fmt: skip
+    return f"{count} (at {at:,})" if is_older else count
 
 
 def _type_row(

@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import Field
 from starlette.responses import Response
 
@@ -17,8 +18,16 @@ from leakline.analysis.results import to_json
 from leakline.report.verdict_facts import leading_finding
 
 from ...charts.chart_builder import GPU_SERIES
-from ...charts.chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
-from ...errors import run_not_found
+from ...charts.chart_parts import (
+    JS_PRIVATE,
+    PRIVATE,
+    Axis,
+    Palette,
+    Points,
+    join_attempts,
+    points_of,
+)
+from ...errors import InvalidField, run_not_found
 from ...limits import MAX_PAGE, MAX_QUERY_LENGTH, MAX_RUNS_PICKED
 from ...store import details, findings, incident_groups, snapshot_rows
 from ...store.alerts import alert_rows, assertions, webhooks
@@ -28,19 +37,21 @@ from ...store.series import CorruptChunk, SeriesQuery, has_series, summarise
 from ...text_cleaning import without_control
 from .. import webhook_api
 from ..auth.permissions import READ, SEE
-from ..axis_zoom import Stretch, read_stretch, wanted
+from ..axis_zoom import Stretch, read_stretch, two_points, wanted
 from ..compare import ComparePage, axis_of, compare_page, compared_lines
 from ..rendering import number_formats
-from ..rendering.page_contexts import ErrorPage, PickPage, RunChoice, RunPage
+from ..rendering.page_contexts import ChangesFragment, ErrorPage, PickPage, RunChoice, RunPage
 from ..rendering.templating import render
 from ..responses import json_response
 from ..runs.pages import deleted_run
 from ..search_query import parse_query
 from ..services import Services, Use, address_of
 from .annotations import MAX_MARKS
+from .changes_panel import changes_panel, nothing_between
 from .counted_objects import suspects_first
 from .fix_effects import effects_shown
-from .run_charts import zoomed_lines
+from .range_changes import read_changes, recorded
+from .run_charts import draw, zoomed_lines
 from .run_data import (
     ALL_TABS,
     TABS,
@@ -51,7 +62,7 @@ from .run_data import (
     process_label,
     summed,
 )
-from .view import run_page
+from .view import run_page, types_section
 
 router = APIRouter(
     include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ]
@@ -72,18 +83,62 @@ _TITLES: Final = {
 }
 
 
+# A stretch of the axis, as people may have typed it.
+Asked = Annotated[str, Query(max_length=MAX_QUERY_LENGTH)]
+
+
 @router.head("/runs/{run}", dependencies=[SEE])
 @router.get("/runs/{run}", dependencies=[SEE])
-def show_run(run: str, use: Use, process: str = "", tab: str = "", axis: str = "") -> Response:
-    return deleted_run(use, run) or render("run.html", read_run_page(use, run, process, tab, axis))
+def show_run(
+    run: str,
+    use: Use,
+    process: str = "",
+    tab: str = "",
+    axis: str = "",
+    x: Asked = "",
+    start: Annotated[str, Query(alias="from", max_length=MAX_QUERY_LENGTH)] = "",
+    stop: Annotated[str, Query(alias="to", max_length=MAX_QUERY_LENGTH)] = "",
+) -> Response:
+    """``from`` and ``to`` are sent by the form of two points; their address is that of a zoom."""
+    deleted = deleted_run(use, run)
+    if deleted is None and (start or stop):
+        typed = _typed(start, stop, axis_on_page(use, known_run(use, run), axis))
+        asked = {"tab": tab, "process": process, "axis": axis, "x": typed}
+        kept = urlencode({name: value for name, value in asked.items() if value})
+        return RedirectResponse(f"/runs/{quote(run, safe='')}?{kept}#changes", 303)
+    return deleted or render("run.html", read_run_page(use, run, process, tab, axis, x))
+
+
+def _typed(start: str, stop: str, axis: Axis) -> str:
+    """In seconds where the axis is time: it may be in minutes now and in hours later."""
+    if axis.unit == "generation":
+        return f"{start}..{stop}"
+    try:
+        return "..".join(f"{float(each) * axis.seconds:.9g}s" for each in (start, stop))
+    except ValueError:
+        return f"{start}..{stop}"
 
 
 @router.get("/runs/{run}/fragments", dependencies=[SEE])
 def show_fragments(
-    run: str, use: Use, process: str = "", tab: str = "", axis: str = ""
+    run: str, use: Use, process: str = "", tab: str = "", axis: str = "", x: Asked = ""
 ) -> Response:
     """What changes on the page of a run, for the live update."""
-    return render("_run.html", read_run_page(use, run, process, tab, axis))
+    return render("_run.html", read_run_page(use, run, process, tab, axis, x))
+
+
+@router.get("/runs/{run}/changes", dependencies=[SEE])
+def show_changes(
+    run: str, use: Use, process: str = "", tab: str = "", axis: str = "", x: Asked = ""
+) -> Response:
+    """What a stretch of the axis, or all of it, changes on the page of a run besides its charts."""
+    data = _with_changes(use, _chart_data(use, run, process, tab, axis), x)
+    types = None
+    if "objects" in data.tabs:
+        # The table of the whole run has small curves.
+        chart = None if data.changes else draw(data, Palette()).charts.get("types")
+        types = types_section(data, chart)
+    return render("_changes.html", ChangesFragment(changes_panel(data), types))
 
 
 @router.get("/runs/{run}/lines", dependencies=[SEE])
@@ -101,13 +156,33 @@ def show_lines(
 
 
 def read_run_page(
-    use: Services, run_id: str, process: str, tab: str = "", axis: str = ""
+    use: Services, run_id: str, process: str, tab: str = "", axis: str = "", x: str = ""
 ) -> RunPage:
     """Read what the first screen and the open tab show; of `ALL_TABS` everything.
 
     ``axis``: "time" for time along the charts, also where the run has generations.
     """
-    return run_page(_run_data(use, run_id, process, tab, axis))
+    return run_page(_with_changes(use, _run_data(use, run_id, process, tab, axis), x))
+
+
+def _with_changes(use: Services, data: RunData, x: str) -> RunData:
+    """With what changed in the stretch of the address, or why that is not known."""
+    known = data.recorded
+    if not x or known is None:
+        return data
+    try:
+        stretch = read_stretch(x)
+        wanted(stretch, data.axis, 0.0)
+    except InvalidField as error:
+        return replace(data, no_changes=f"{error}.")
+    points = two_points(stretch, data.axis, known)
+    if points is None:
+        return replace(data, x=x, no_changes=nothing_between(data, known))
+    run = data.run
+    derived = use.derived.of(run["id"], at_once=run["state"] == "running")
+    processes = processes_of(use, run)
+    changes = read_changes(use.engine, run, processes, data.axis, derived, data.verdict, points)
+    return replace(data, x=x, changes=changes)
 
 
 def _run_data(use: Services, run_id: str, process: str, tab: str, axis: str) -> RunData:
@@ -173,7 +248,7 @@ def _chart_data(
     leading = (leading_finding(verdict) or {}).get("fingerprint")
     chosen = process if process in labels else ""
     shown = chosen or first_shown(run, leading)
-    axis = _axis(use, run, by)
+    axis = axis_on_page(use, run, by)
     processes = processes_of(use, run)
 
     def read_of(label: str | None) -> ReadSeries:
@@ -197,6 +272,7 @@ def _chart_data(
         stable=derived.stable,
         process=shown,
         clock=derived.clock,
+        recorded=recorded(run, axis, derived),
         chosen_process=chosen,
         chosen_axis=axis.unit if run["generations"] and axis.unit == "time" else "",
     )
@@ -215,7 +291,7 @@ def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> lis
     return [each["instance"] for each in processes if process_label(each) == label]
 
 
-def _axis(use: Services, run: Mapping[str, Any], by: str) -> Axis:
+def axis_on_page(use: Services, run: Mapping[str, Any], by: str = "") -> Axis:
     """Generations, or time where that is asked for and for a program that has none (``leakline run``, ``leakline
     watch``)."""
     generations = Axis(run["unit"])

@@ -17,6 +17,7 @@ from leakline.analysis.results import (
 
 from ...charts.chart_parts import Axis, Points, add_up
 from ...store.alerts.assertions import AcceptedCount
+from ..axis_zoom import TwoPoints
 from .annotations import NO_CLOCK, Clock
 
 Json = Mapping[str, Any]
@@ -74,6 +75,12 @@ class RunData:
     public: bool = True
     # "time" where the address of the page asks for it and the run has generations.
     chosen_axis: str = ""
+    # The first and the last point that can be compared, if there are two.
+    recorded: TwoPoints | None = None
+    # The stretch of the address, and what changed in it as range_changes.py reads it, or why that is not known.
+    x: str = ""
+    changes: Json | None = None
+    no_changes: str = ""
     # When it was read, in Unix seconds; 0 where nobody waits for more.
     read_at: float = 0.0
 

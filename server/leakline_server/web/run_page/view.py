@@ -18,7 +18,7 @@ from leakline.report.verdict_facts import NOT_PRIVATE, graph_rates, leading_find
 from leakline.text_format import count_of, plural
 from leakline.transport.oom_inference import ended_as
 
-from ...charts.chart_parts import PRIVATE, Points
+from ...charts.chart_parts import PRIVATE, Chart, Points
 from ...store.runs.runs import LISTENING, unix
 from ..alerts.view import channels
 from ..expectations.view import count_forms, expectations
@@ -38,6 +38,7 @@ from ..rendering.table_cells import commit_link
 from ..search_query import search_for
 from . import counted_objects, inventory_tables, process_sections
 from .annotations import timeline
+from .changes_panel import changes_panel, ends_named, ranges
 from .counted_objects import accounted
 from .fix_effects import effects, ticks
 from .process_sections import children, growth_of
@@ -94,6 +95,7 @@ def run_page(data: RunData) -> RunPage:
         findings=findings_view(findings, unit, data.said, mutings),
         findings_title=findings_title(findings),
         memory=evidence_sections.trend(drawn.charts["trend"], unit, _trend_note(data), _axes(data)),
+        changes=changes_panel(data),
         phases=evidence_sections.phase_bars(data.phase_accounts, findings),
         phases_note=evidence_sections.why_phases_differ(findings),
         processes=processes[:BARS_SHOWN] if len(processes) > 1 else (),
@@ -135,7 +137,7 @@ def _tabs(data: RunData, drawn: Drawn) -> Iterator[Tab]:
     for name, title in TABS.items():
         if name == "gpu" and not data.has_gpu:
             continue
-        asked = {"tab": name} | data.asked
+        asked = {"tab": name} | data.asked | ({"x": data.x} if data.x else {})
         shown = name in data.tabs
         yield Tab(
             name,
@@ -225,6 +227,7 @@ def _head(data: RunData) -> RunHead:
         facts=tuple(facts),
         fragments_href=f"{address}/fragments",
         lines_href=f"{address}/lines",
+        changes_href=f"{address}/changes",
         live_href=f"/api/v1{address}/live",
         requests_href=f"/api/v1{address}/requests",
         offers_cleanup=_offers_cleanup(data.events),
@@ -249,12 +252,8 @@ def _objects(data: RunData, drawn: Drawn) -> _Sections:
     run, unit, charts = data.run, data.run["unit"], drawn.charts
     last = {p.name: last_of(p) for p in drawn.ends}
     whose = _whose(run)
-    process = data.process if has_several(run) else None
-    newest = next(iter(data.phase_accounts.generations[-1:]), None)
     return [
-        counted_objects.types(
-            charts.get("types"), data.types, unit, process, newest, graph_rates(data.verdict)
-        ),
+        types_section(data, charts.get("types")),
         inventory_tables.holders(data.holders, whose),
         expectations(_checks(data), unit, count_forms(run, data.stable, data.accepted)),
         evidence_sections.tensors(charts.get("tensors"), unit),
@@ -269,6 +268,20 @@ def _objects(data: RunData, drawn: Drawn) -> _Sections:
             accounted=_accounted(data, drawn.ends, last),
         ),
     ]
+
+
+def types_section(data: RunData, chart: Chart | None) -> Section:
+    """Of the whole run, or its table of the range that is chosen."""
+    process = data.process if has_several(data.run) else None
+    newest = next(iter(data.phase_accounts.generations[-1:]), None)
+    rates = graph_rates(data.verdict)
+    found = counted_objects.types(chart, data.types, data.run["unit"], process, newest, rates)
+    found = replace(found, ranges=ranges(data))
+    if data.changes is None:
+        return found
+    rows = counted_objects.types_between(data.changes, data.types, *ends_named(data))
+    empty = "No type was counted near both ends of the range."
+    return replace(found, table=rows if rows.rows else None, empty=empty)
 
 
 def _phases(data: RunData, drawn: Drawn) -> _Sections:

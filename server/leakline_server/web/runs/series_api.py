@@ -1,4 +1,4 @@
-"""Series for charts: of one run, and of several laid over each other."""
+"""Series for charts: of one run, of several laid over each other, and what changed between two points of one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from ...limits import (
     MAX_QUERY_LENGTH,
     MAX_RUNS_OVERLAID,
 )
+from ...store import findings
 from ...store.runs import run_history
 from ...store.series import Axis, SeriesQuery, summarise
 from .. import api_schemas
 from ..api_schemas import RunId
 from ..auth.permissions import READ
+from ..axis_zoom import TwoPoints
 from ..responses import json_response
+from ..run_page.pages import axis_on_page, known_run, processes_of
+from ..run_page.range_changes import checked, read_changes, recorded
 from ..services import Use
 
 router = APIRouter(prefix="/api/v1", tags=["samples"], dependencies=[READ])
@@ -94,3 +98,32 @@ def get_overlay(
         return json_response(summarise(use.engine, tuple(dict.fromkeys(run)), query))
     except run_history.NoSuchRun as error:
         raise run_not_found(str(error)) from error
+
+
+@router.get(
+    "/runs/{run}/changes",
+    tags=["findings"],
+    summary="What changed between two points of a run",
+    response_model=None,
+    responses={200: {"model": api_schemas.Changes}, **_ERRORS},
+)
+def get_changes(
+    run: RunId,
+    use: Use,
+    start: Annotated[float, Query(alias="from", allow_inf_nan=False)],
+    stop: Annotated[float, Query(alias="to", allow_inf_nan=False)],
+) -> Response:
+    """Object types, phases and processes by the bytes they gained between the ends of two generations; of a run without
+    generations between two moments, in seconds since its start. What is unknown is null: of a type that was not counted
+    near one of the points."""
+    found = known_run(use, run)
+    axis = axis_on_page(use, found)
+    try:
+        derived = use.derived.of(run)
+        asked = checked(found, axis, TwoPoints(start, stop), recorded(found, axis, derived))
+        processes, verdict = processes_of(use, found), findings.current_verdict(use.engine, run)
+        return json_response(
+            read_changes(use.engine, found, processes, axis, derived, verdict, asked)
+        )
+    except run_history.NoSuchRun as error:
+        raise run_not_found(run) from error

@@ -1,0 +1,183 @@
+"""What changed between two points of a run -> the panel of its page, and the ranges of its table of types. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from leakline.text_format import count_of
+
+from ...charts.chart_parts import Axis
+from ..axis_zoom import TwoPoints, text_of
+from ..rendering import number_formats
+from ..rendering.evidence_sections import OUTSIDE_NAMES
+from ..rendering.page_contexts import Bar, RangeChanges, RangeForm, RangeLink, RankedChanges
+from .range_changes import unit_on
+from .run_data import ALL_TABS, Json, RunData
+from .verdict_view import short_name
+
+BARS_SHOWN: Final = 6
+# Units that a link looks back.
+_NEWEST: Final = (10, 50)
+
+
+def changes_panel(data: RunData) -> RangeChanges | None:
+    """Nothing where there are no two points to compare yet."""
+    if data.recorded is None:
+        return None
+    form, whole = _form(data, data.recorded), f"?{urlencode(_address(data))}"
+    if data.changes is None:
+        title = "Nothing to compare" if data.no_changes else ""
+        return RangeChanges(form, title, data.no_changes, whole_href=whole)
+    found = data.changes
+    lists = (
+        _ranked("Objects by type", found["types"], _type_name, _type_text, "No type was counted at both points."),
+        _ranked("Phases", found["phases"], _phase_name, _bytes_text, "No phase is known to have changed."),
+        _ranked("Processes", found["processes"], _process_name, _bytes_text, "No process was read."),
+    )  # fmt: skip
+    title = f"Changed between {between(found, data.axis, ' and ')}"
+    return RangeChanges(form, title, _sentence(found), lists, whole)
+
+
+def between(found: Json, axis: Axis, joined: str = " to ") -> str:
+    """``generation 12 to 40``, ``5 to 20 minutes since the start``."""
+    ends = (_number(found["before"], axis), _number(found["after"], axis))
+    words = (axis.title, joined.join(ends))
+    return " ".join(words if axis.unit == "generation" else words[::-1])
+
+
+def nothing_between(data: RunData, known: TwoPoints) -> str:
+    """Why a stretch has no two points, and what to do."""
+    what = f"two {data.run['unit']} ends" if data.axis.unit == "generation" else "two readings"
+    all_of_it = between({"before": known.first, "after": known.last}, data.axis)
+    return f"No {what} lie in what is shown. Choose a wider range: {all_of_it} were recorded."
+
+
+def ends_named(data: RunData) -> tuple[str, str]:
+    """``at generation 12``, ``after 5 min``."""
+    found, axis = data.changes or {}, data.axis
+    ends = (found["before"], found["after"])
+    if axis.unit == "generation":
+        return f"at {axis.title} {ends[0]:,}", f"at {axis.title} {ends[1]:,}"
+    return f"after {number_formats.seconds(ends[0])}", f"after {number_formats.seconds(ends[1])}"
+
+
+def _number(point: float, axis: Axis) -> str:
+    return f"{point:,}" if axis.unit == "generation" else f"{point / axis.seconds:,.4g}"
+
+
+def _address(data: RunData) -> dict[str, str]:
+    """What the address of the page says besides the stretch."""
+    shown = {"tab": data.tabs[0] if len(data.tabs) == 1 else ALL_TABS}
+    return shown | ({"process": data.chosen_process} if data.chosen_process else {})
+
+
+def _form(data: RunData, known: TwoPoints) -> RangeForm:
+    """The same for as long as no other range is shown: what somebody types must survive live updates."""
+    axis = data.axis
+    by_generation = axis.unit == "generation"
+    scale = 1.0 if by_generation else axis.seconds
+    first = last = ""
+    if data.changes is not None:
+        first, last = (f"{data.changes[end] / scale:.9g}" for end in ("before", "after"))
+    return RangeForm(
+        f"/runs/{quote(data.run['id'], safe='')}", tuple(_address(data).items()), axis.title, first, last,
+        f"{known.first / scale:.9g}", "1" if by_generation else "any",
+    )  # fmt: skip
+
+
+def ranges(data: RunData) -> tuple[RangeLink, ...]:
+    """The whole run, its newest units, and the stretch that is shown where it is none of these."""
+    address, known = _address(data) | {"tab": "objects"}, data.recorded
+    unit, each_unit = unit_on(data.run, data.axis)
+    shown = ""
+    if data.changes is not None:
+        points = TwoPoints(data.changes["before"], data.changes["after"])
+        shown = text_of(points, data.axis)
+    links = [RangeLink("Whole run", f"?{urlencode(address)}#types", data.changes is None)]
+    for newest in _NEWEST:
+        if known is None:
+            break
+        first = known.last - newest * each_unit
+        if first > known.first:
+            x = text_of(TwoPoints(first, known.last), data.axis)
+            asked = urlencode(address | {"x": x})
+            links.append(RangeLink(f"Last {count_of(newest, unit)}", f"?{asked}#types", x == shown))
+    if data.changes is not None and not any(each.chosen for each in links):
+        asked = urlencode(address | {"x": data.x})
+        label = between(data.changes, data.axis)
+        links.append(RangeLink(label[:1].upper() + label[1:], f"?{asked}#types", True))
+    return tuple(links)
+
+
+def _sentence(found: Json) -> str:
+    total, unit = found["total"], found["unit"]
+    if total["bytes_change"] is None:
+        memory = "Private memory of all processes together is not known at both points."
+    else:
+        memory = (
+            f"Private memory of all processes: {number_formats.size(total['bytes_before'])} to "
+            f"{number_formats.size(total['bytes_after'])}, {number_formats.change(total['bytes_change'])}, "
+            f"{number_formats.change(total['bytes_per_generation'])} per {unit}."
+        )
+    said = [memory]
+    booked = found["booked"]
+    if booked and booked["first"] > found["before"] + 1:
+        said.append(
+            f"Phases are of {unit} {booked['first']:,} to {booked['last']:,}: older ones are reported together."
+        )
+    if found["processes_left_out"]:
+        said.append(f"{found['processes_left_out']:,} more of its processes were not read.")
+    return " ".join(said)
+
+
+_Row = Mapping[str, Any]
+
+
+def _ranked(
+    title: str, rows: Sequence[_Row], name: Callable[[_Row], str], text: Callable[[_Row], str], empty: str
+) -> RankedChanges:  # fmt: skip
+    moved = [
+        row for row in rows if row["bytes_change"] or row.get("count_change") or _is_unknown(row)
+    ]
+    shown = moved[:BARS_SHOWN]
+    # Where no bytes are known, numbers are compared.
+    by = "bytes_change" if any(row["bytes_change"] for row in shown) else "count_change"
+    most = max((row.get(by) or 0 for row in shown), default=0)
+    bars = tuple(
+        Bar(name(row), text(row), 100 * max(row.get(by) or 0, 0) / most if most > 0 else 0)
+        for row in shown
+    )
+    rest = f"{len(moved) - len(shown):,} more" if len(moved) > len(shown) else ""
+    return RankedChanges(title, bars, rest, "Nothing changed." if rows else empty)
+
+
+def _is_unknown(row: _Row) -> bool:
+    return row["bytes_change"] is None and row.get("count_change") is None
+
+
+def _type_name(row: _Row) -> str:
+    return short_name(str(row["type"]))
+
+
+def _phase_name(row: _Row) -> str:
+    name = str(row["phase"])
+    return OUTSIDE_NAMES.get(name, name)
+
+
+def _process_name(row: _Row) -> str:
+    return str(row["process"])
+
+
+def _bytes_text(row: _Row) -> str:
+    return "unknown" if row["bytes_change"] is None else number_formats.change(row["bytes_change"])
+
+
+def _type_text(row: _Row) -> str:
+    """Bytes are not measured of every type."""
+    if _is_unknown(row):
+        return "unknown"
+    count = "" if row["count_change"] is None else number_formats.rate(row["count_change"])
+    size = "" if row["bytes_change"] is None else number_formats.change(row["bytes_change"])
+    return ", ".join(each for each in (size, count) if each)

@@ -1,0 +1,38 @@
+// Two points of the charts, clicked one after the other, are a stretch as if it had been brushed.
+
+export class TwoPoints {
+  /** @param line where the page says that a point is marked */
+  constructor(line) {
+    this.line = line;
+    this.charts = null;
+    this.moving = false;
+    document.addEventListener("keydown", (event) => event.key === "Escape" && this.forget());
+    document.addEventListener("click", ({ target }) => target.closest(".chart") ?? this.forget());
+  }
+
+  click(x) {
+    // The second of a double click, by which everything is shown again.
+    if (this.moving) return;
+    const { point } = this.charts;
+    if (point === null) return this.#mark(x);
+    this.forget();
+    if (point !== x) this.charts.zoom([Math.min(point, x), Math.max(point, x)]);
+  }
+
+  /** The axis was moved in another way. */
+  moved() {
+    this.forget();
+    this.moving = true;
+    queueMicrotask(() => { this.moving = false; });
+  }
+
+  forget() {
+    if (this.charts && this.charts.point !== null) this.#mark(null);
+  }
+
+  #mark(x) {
+    this.charts.point = x;
+    this.line.textContent = x === null ? "" : "Click a second point to compare. Escape forgets the first.";
+    this.charts.redraw();
+  }
+}

@@ -1,0 +1,233 @@
+"""Two points of a run are compared: brushed, clicked, typed without scripts, and followed from a shared link."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.browser.patience import PATIENCE_MS, drag, eventually, text_of, until
+from tests.browser.training import MadeTraining
+
+from leakline.transport.http_delivery import request_json
+
+Open = Callable[..., Page]
+GENERATIONS = 20
+LEAKING_RANK = "rank 1 main"
+
+
+@pytest.fixture(scope="module")
+def run(server: str) -> str:
+    """Of two ranks the second leaks. It has ended, so nothing on its page changes by itself."""
+    for rank in (0, 1):
+        training = MadeTraining(server, "ranged", leaking=rank == 1, rank=rank)
+        training.start()
+        training.run_generations(GENERATIONS)
+        training.finish()
+    eventually(
+        lambda: request_json(server, "GET", "/runs/ranged/verdict")["generations"] == GENERATIONS
+    )
+    return "/runs/ranged"
+
+
+def drawn(page: Page) -> None:
+    expect(page.locator("#chart-trend")).to_have_attribute(
+        "data-points", str(GENERATIONS), timeout=PATIENCE_MS
+    )
+
+
+def first_of(page: Page, title: str) -> list[str]:
+    """Name and amount of the first bar of a list of the panel."""
+    bar = page.locator(".ranked > div", has_text=title).locator("li").first
+    return bar.locator("span").all_inner_texts()
+
+
+def shows_the_leak(page: Page, first: int, last: int) -> None:
+    """The panel, the address and the table of types speak of the same range."""
+    expect(page.locator("#changes h2")).to_have_text(
+        f"Changed between generation {first} and {last}"
+    )
+    assert parse_qs(urlsplit(page.url).query)["x"][0]
+    count = 16 * (last - first)
+    name, amount = first_of(page, "Objects by type")
+    assert name == "TradingEnvironment"
+    assert amount.endswith(f"+{count:,}")
+    assert first_of(page, "Phases")[0] == "evaluate_population"
+    assert first_of(page, "Processes")[0] == LEAKING_RANK
+    heads = page.locator("#types th").all_inner_texts()
+    assert heads[2:4] == [f"at generation {first}", f"at generation {last}"]
+    row = page.locator("#types tbody tr").first.locator("td").all_inner_texts()
+    assert row[4:6] == [f"+{count:,}", "+16"]
+
+
+def point(page: Page, generation: int) -> None:
+    """Click a generation, as soon as it is pointed at."""
+    at = page.evaluate(
+        """(x) => {
+            const { left, top } = document.getElementById("chart-trend").getBoundingClientRect();
+            const { xaxis, yaxis } = document.getElementById("chart-trend")._fullLayout;
+            return [left + xaxis._offset + xaxis.l2p(x), top + yaxis._offset + yaxis._length / 2];
+        }""",
+        generation,
+    )
+    page.mouse.move(at[0] - 2, at[1])
+    page.mouse.move(*at)
+    expect(page.locator("#chart-trend .hoverlayer .legend")).to_contain_text(
+        f"generation {generation}"
+    )
+    page.mouse.click(*at)
+
+
+def marked(page: Page) -> bool:
+    """Whether a line of the chart marks the point that was clicked."""
+    found: bool = page.evaluate(
+        """() => document.getElementById("chart-trend").layout.shapes.some(({ name }) => name === "clicked")"""
+    )
+    return found
+
+
+def no_double_click(page: Page) -> None:
+    """Wait until a click is none: plotly takes two within 300 ms for one, wherever they are."""
+    at = page.evaluate("performance.now()")
+    until(page, lambda: page.evaluate("performance.now()") > at + 350)
+
+
+def test_brushing_shows_what_changed_and_a_reset_removes_it(run: str, open_page: Open) -> None:
+    page = open_page(run)
+    drawn(page)
+    whole = page.locator("#types table").inner_text()
+    drag(page, "trend", 0.25, 0.5)
+    expect(page.locator("#changes h2")).to_be_visible()
+    said = re.fullmatch(
+        r"Changed between generation (\d+) and (\d+)", page.locator("#changes h2").inner_text()
+    )
+    assert said is not None
+    shows_the_leak(page, int(said[1]), int(said[2]))
+
+    page.keyboard.press("r")
+    expect(page.locator("#changes .panel")).to_have_count(0)
+    assert "x=" not in page.url
+    until(page, lambda: page.locator("#types table").inner_text() == whole)
+
+
+def test_two_clicks_are_a_range(run: str, open_page: Open) -> None:
+    page = open_page(run)
+    drawn(page)
+    page.locator("#chart-trend").scroll_into_view_if_needed()
+    line = page.locator("#marked-point")
+    point(page, 5)
+    expect(line).to_contain_text("Click a second point to compare")
+    assert marked(page)
+    no_double_click(page)
+    point(page, 12)
+    expect(line).to_be_empty()
+    shows_the_leak(page, 5, 12)
+    assert "x=5..12" in page.url
+    assert not marked(page)
+
+
+@pytest.mark.parametrize("way", ["Escape", "elsewhere", "double click", "the same again"])
+def test_a_marked_point_is_forgotten(way: str, run: str, open_page: Open) -> None:
+    page = open_page(run)
+    drawn(page)
+    page.locator("#chart-trend").scroll_into_view_if_needed()
+    line = page.locator("#marked-point")
+    point(page, 5)
+    expect(line).not_to_be_empty()
+    if way == "Escape":
+        page.keyboard.press("Escape")
+    elif way == "elsewhere":
+        page.locator("#verdict-sentence").click()
+    else:
+        if way == "the same again":
+            no_double_click(page)
+        point(page, 5)
+    expect(line).to_be_empty()
+    assert not marked(page)
+    assert "x=" not in page.url
+
+
+def test_the_form_compares_without_scripts(run: str, open_page: Open) -> None:
+    page = open_page(f"{run}?tab=objects&process=rank+0+main", java_script_enabled=False)
+    page.get_by_text("Compare two points").click()
+    page.get_by_label("From generation").fill("4")
+    page.get_by_label("to", exact=True).fill("14")
+    page.get_by_role("button", name="Compare", exact=True).click()
+    shows_the_leak(page, 4, 14)
+    asked = parse_qs(urlsplit(page.url).query)
+    assert asked == {"tab": ["objects"], "process": ["rank 0 main"], "x": ["4..14"]}
+
+    # The same page at other ranges, and of the whole run.
+    page.get_by_role("link", name="Last 10 generations").click()
+    shows_the_leak(page, 9, 19)
+    assert parse_qs(urlsplit(page.url).query)["process"] == ["rank 0 main"]
+    page.locator("#types").get_by_role("link", name="Whole run").click()
+    expect(page.locator("#changes .panel")).to_have_count(0)
+    assert page.locator("#types th").all_inner_texts()[3] == "first"
+
+
+def test_the_form_needs_no_mouse(run: str, open_page: Open) -> None:
+    page = open_page(run)
+    drawn(page)
+    page.locator("#changes summary").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("3")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("8")
+    page.keyboard.press("Enter")
+    expect(page.locator("#chart-trend")).to_have_attribute(
+        "data-of", "stretch", timeout=PATIENCE_MS
+    )
+    shows_the_leak(page, 3, 8)
+
+
+def test_what_is_typed_survives_live_updates(
+    train: Callable[..., MadeTraining], open_page: Open
+) -> None:
+    training = train("typing", 6)
+    page = open_page("/runs/typing?x=2..4")
+    expect(page.locator("#live")).to_have_attribute("data-live", "paused")
+    page.locator("#live").click()
+    expect(page.locator("#live")).to_have_attribute("data-live", "live")
+    field = page.get_by_label("to", exact=True)
+    field.fill("5")
+    training.run_generation()
+    expect(page.locator('[data-part="state"]')).to_contain_text("7 of 25 generations")
+    expect(field).to_have_value("5")
+    expect(field).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#changes h2")).to_have_text("Changed between generation 2 and 5")
+
+
+def test_a_shared_link_shows_the_same_at_once(run: str, server: str, open_page: Open) -> None:
+    assert "Changed between generation 5 and 12" in text_of(f"{server}{run}?x=4.6..12.4")
+    page = open_page(f"{run}?x=4.6..12.4")
+    shows_the_leak(page, 5, 12)
+    expect(page.locator("#chart-trend")).to_have_attribute(
+        "data-of", "stretch", timeout=PATIENCE_MS
+    )
+    page.get_by_role("link", name="Phases and time").click()
+    expect(page.locator("#changes h2")).to_have_text("Changed between generation 5 and 12")
+    page.get_by_role("link", name="Whole run").click()
+    expect(page.locator("#changes .panel")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("x", "why"),
+    [
+        ("12..5", "must be two numbers, the smaller first"),
+        ("7.6..8.2", "Choose a wider range: generation 0 to 19 were recorded."),
+        ("40..60", "Choose a wider range: generation 0 to 19 were recorded."),
+        ("<b>", "must be two numbers"),
+    ],
+)
+def test_a_range_without_two_points_says_why(x: str, why: str, run: str, open_page: Open) -> None:
+    page = open_page(f"{run}?x={x}", java_script_enabled=False)
+    expect(page.locator("#changes h2")).to_have_text("Nothing to compare")
+    expect(page.locator("#changes")).to_contain_text(why)
+    expect(page.locator("#types th").nth(3)).to_have_text("first")

@@ -1,0 +1,273 @@
+"""What changed between two points of a run: right numbers, the leak first, null where something is not known."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+MIB = 2**20
+LEAK = 10 * MIB
+GENERATIONS = 60
+# The rank that leaks begins to with this generation.
+STARTS = 5
+
+
+def grown(generation: int) -> int:
+    return max(0, generation - STARTS)
+
+
+def at_end(value: Callable[[int], int | None]) -> Callable[[int], int | None]:
+    """Of a generation, at its end alone."""
+    return lambda i: value(i // 3) if i % 3 == 2 else None
+
+
+SAMPLES: Mapping[str, Callable[[int], int | None]] = {
+    "phase.train.bytes": at_end(lambda g: LEAK if g > STARTS else 0),
+    "phase.evaluate.bytes": at_end(lambda g: 0),
+    "phase.between.bytes": at_end(lambda g: 0),
+    "process.anon_bytes": lambda i: 2**30 + LEAK * grown(i // 3),
+    "type.app.Env.count": at_end(lambda g: 2 + 4 * grown(g)),
+    "type.app.Env.bytes": at_end(lambda g: 2 * MIB * (2 + 4 * grown(g))),
+    "type.app.Steady.count": at_end(lambda g: 17),
+    "type.app.Steady.bytes": at_end(lambda g: 1700),
+    # Counted at every tenth generation, and its bytes never.
+    "type.app.Rare.count": at_end(lambda g: g if g % 10 == 0 else None),
+    # Seen for the first time in generation 30.
+    "type.app.Late.count": at_end(lambda g: g if g >= 30 else None),
+}
+QUIET = {
+    "phase.evaluate.bytes": at_end(lambda g: 0),
+    "process.anon_bytes": lambda i: 2**29,
+    "type.app.Env.count": at_end(lambda g: 2),
+    "type.app.Env.bytes": at_end(lambda g: 4 * MIB),
+}
+
+
+@pytest.fixture(scope="module")
+def api(shared_api: TestClient, make_run: Any) -> TestClient:
+    """Of two ranks the second leaks, in the phase train."""
+    make_run(extra=QUIET).begin(shared_api, 3 * GENERATIONS)
+    make_run(instance="p2", rank=1, extra=SAMPLES).send(shared_api, 0, 3 * GENERATIONS)
+    return shared_api
+
+
+def changes(api: TestClient, first: float, last: float, run: str = "r1") -> dict[str, Any]:
+    answer = api.get(f"/api/v1/runs/{run}/changes?from={first}&to={last}")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def of_type(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+    (row,) = [row for row in found["types"] if row["type"] == name]
+    return dict(row)
+
+
+def test_what_leaks_comes_first_with_its_numbers(api: TestClient) -> None:
+    found = changes(api, 12, 40)
+    assert (found["unit"], found["axis"], found["before"], found["after"]) == (
+        "generation", "generation", 12, 40,
+    )  # fmt: skip
+    assert found["types"][0] == {
+        "type": "app.Env",
+        # Of both ranks.
+        "count_before": 4 + 4 * 7,
+        "count_after": 4 + 4 * 35,
+        "count_change": 4 * 28,
+        "count_per_generation": 4.0,
+        "bytes_change": 2 * MIB * 4 * 28,
+        "counted_before_at": 12,
+        "counted_after_at": 40,
+    }
+    assert found["phases"][0] == {
+        "phase": "train", "bytes_change": 28 * LEAK, "bytes_per_generation": LEAK,
+    }  # fmt: skip
+    assert found["booked"] == {"first": 13, "last": 40, "generations": 28, "bytes": 28 * LEAK}
+    before = 2**30 + 7 * LEAK
+    assert found["processes"] == [
+        {
+            "process": "rank 1 main", "bytes_before": before, "bytes_after": before + 28 * LEAK,
+            "bytes_change": 28 * LEAK, "bytes_per_generation": LEAK,
+        },
+        {
+            "process": "rank 0 main", "bytes_before": 2**29, "bytes_after": 2**29, "bytes_change": 0,
+            "bytes_per_generation": 0,
+        },
+    ]  # fmt: skip
+    assert found["total"] == {
+        "bytes_before": before + 2**29, "bytes_after": before + 2**29 + 28 * LEAK, "bytes_change": 28 * LEAK,
+        "bytes_per_generation": LEAK,
+    }  # fmt: skip
+    assert found["processes_left_out"] == 0
+
+
+def test_before_the_leak_nothing_has_changed(api: TestClient) -> None:
+    found = changes(api, 1, STARTS)
+    assert of_type(found, "app.Env")["count_change"] == 0
+    assert found["total"]["bytes_change"] == found["booked"]["bytes"] == 0
+
+
+def test_a_count_is_the_newest_up_to_a_point_and_its_rate_is_of_the_time_between(
+    api: TestClient,
+) -> None:
+    row = of_type(changes(api, 12, 45), "app.Rare")
+    assert (row["count_before"], row["count_after"]) == (10, 40)
+    assert (row["counted_before_at"], row["counted_after_at"]) == (10, 40)
+    assert row["count_per_generation"] == 1
+    assert row["bytes_change"] is None
+
+
+def test_what_was_not_counted_in_between_is_not_known(api: TestClient) -> None:
+    found = changes(api, 12, 15)
+    row = of_type(found, "app.Rare")
+    assert (row["count_before"], row["count_after"]) == (10, None)
+    assert row["count_change"] is row["count_per_generation"] is row["bytes_change"] is None
+    # Nor is it zero before it was counted for the first time.
+    late = of_type(changes(api, 20, 40), "app.Late")
+    assert (late["count_before"], late["count_after"], late["count_change"]) == (None, 40, None)
+    assert all(row["type"] != "app.Late" for row in found["types"])
+    unknown = [row["bytes_change"] is None for row in found["types"]]
+    assert unknown == sorted(unknown)
+
+
+def test_one_process_that_is_not_known_makes_the_sum_unknown(
+    api: TestClient, make_run: Any
+) -> None:
+    make_run(id="joined", extra=SAMPLES).begin(api, 3 * 20)
+    late = make_run(id="joined", instance="p9", rank=9, extra=SAMPLES)
+    late.send(api, 3 * 15, 3 * 5)
+    found = changes(api, 10, 19, "joined")
+    assert [row["bytes_change"] for row in found["processes"]] == [9 * LEAK, None]
+    assert found["processes"][1]["bytes_after"] == 2**30 + LEAK * 14
+    assert [found["total"][name] for name in ("bytes_before", "bytes_change")] == [None, None]
+    assert changes(api, 16, 19, "joined")["total"]["bytes_change"] == 2 * 3 * LEAK
+
+
+def test_a_point_before_a_restart_is_of_the_earlier_attempt(api: TestClient, make_run: Any) -> None:
+    make_run(id="resumed", extra=SAMPLES).begin(api, 3 * 20)
+    again = {**SAMPLES, "process.anon_bytes": lambda i: 7 * MIB}
+    make_run(id="resumed", instance="p2", attempt=2, extra=again).send(api, 3 * 10, 3 * 20)
+    (row,) = changes(api, 8, 12, "resumed")["processes"]
+    assert (row["bytes_before"], row["bytes_after"]) == (2**30 + 3 * LEAK, 7 * MIB)
+
+
+def test_a_run_without_generations_is_asked_in_seconds(api: TestClient, make_run: Any) -> None:
+    made = make_run(id="timed", extra={"process.anon_bytes": lambda i: 2**30 + i * MIB})
+    made.create(api)
+    for at in range(0, 600, 200):
+        wire = made.wire(at, 200)
+        wire["columns"]["generation"] = [None] * 200
+        assert api.post("/api/v1/runs/timed/batches", json=wire).status_code == 200
+    found = changes(api, 60, 240, "timed")
+    # A snapshot each half second.
+    assert found["axis"] == "time"
+    assert found["total"]["bytes_change"] == 360 * MIB
+    seconds = {"second": 1, "minute": 60}[found["unit"]]
+    assert found["total"]["bytes_per_generation"] == pytest.approx(2 * MIB * seconds)
+    assert (found["booked"], found["phases"]) == (None, [])
+    assert of_type(found, "app.Env")["counted_before_at"] == 60
+    beyond = api.get("/api/v1/runs/timed/changes?from=60&to=4000")
+    assert "seconds since the start from 0 to " in beyond.json()["error"]["message"]
+
+
+def text_of(html_text: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html.unescape(html_text).replace("\xad", "")).split())
+
+
+def panel_of(page: str) -> str:
+    """The text of the part of the page that says what changed."""
+    _, _, rest = page.partition('data-part="changes"')
+    return text_of("<" + re.split(r"data-part=", rest)[0])
+
+
+@pytest.mark.parametrize("path", ["", "/changes", "/fragments"])
+def test_a_page_and_its_fragments_say_what_changed(path: str, api: TestClient) -> None:
+    page = api.get(f"/runs/r1{path}?x=11.8..40.3").text
+    panel = panel_of(page)
+    assert "Changed between generation 12 and 40" in panel
+    assert f"+{28 * LEAK / MIB:.2f} MiB, +10.00 MiB per generation." in panel
+    assert "Env +224.00 MiB, +112" in panel
+    assert "train +280.00 MiB" in panel
+    assert "rank 1 main +280.00 MiB" in panel
+    types = text_of(page)
+    assert "at generation 12 at generation 40 change per generation bytes gained" in types
+    # Counted at an earlier generation.
+    assert "10 (at 10) 40 +30 +1 not measured" in types
+    assert "Changed between" not in api.get(f"/runs/r1{path}").text
+
+
+def test_a_range_goes_with_the_page(api: TestClient) -> None:
+    page = html.unescape(api.get("/runs/r1?process=rank+1+main&tab=objects&x=12..40").text)
+    assert "?tab=phases&process=rank+1+main&x=12..40#tabs" in page
+    assert "?tab=objects&process=rank+1+main&x=9..59#types" in page
+    assert "?tab=objects&process=rank+1+main#types" in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "leads_to"),
+    [
+        ("from=3&to=8", "/runs/r1?x=3..8#changes"),
+        ("from=3&to=8&tab=info&process=rank 0 main", "/runs/r1?tab=info&process=rank+0+main&x=3..8#changes"),
+        ("from=8&to=", "/runs/r1?x=8..#changes"),
+        ("from=%0d%0aset-cookie:a&to=8", "/runs/r1?x=%0D%0Aset-cookie%3Aa..8#changes"),
+    ],
+)  # fmt: skip
+def test_two_points_that_were_typed_lead_to_their_range(
+    asked: str, leads_to: str, api: TestClient
+) -> None:
+    answer = api.get(f"/runs/r1?{asked}", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
+    assert api.get(leads_to).status_code == 200
+
+
+def test_a_page_of_a_run_without_generations_compares_moments(
+    api: TestClient, make_run: Any
+) -> None:
+    made = make_run(id="minutes", extra={"process.anon_bytes": lambda i: 2**30 + i * MIB})
+    made.create(api)
+    for at in range(0, 600, 200):
+        wire = made.wire(at, 200)
+        wire["columns"]["generation"] = [None] * 200
+        assert api.post("/api/v1/runs/minutes/batches", json=wire).status_code == 200
+    hours = api.get("/runs/minutes?from=0.02&to=0.06", follow_redirects=False)
+    assert hours.headers["location"] == "/runs/minutes?x=72s..216s#changes"
+    panel = panel_of(api.get("/runs/minutes?x=72s..216s").text)
+    assert "Changed between 0.02 and 0.06 hours since the start" in panel
+    assert "+288.00 MiB" in panel
+    assert "No phase is known to have changed." in panel
+    wrong = panel_of(api.get("/runs/r1?x=72s..216s").text)
+    assert "Nothing to compare" in wrong
+    assert "must be without s: the axis of this run is the generation" in wrong
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ("from=40&to=12", "from=40.0: must be smaller than to, which is 12"),
+        ("from=12&to=12", "must be smaller than to"),
+        ("from=12&to=60", "to=60.0: must lie in what was recorded: generations from 0 to 59"),
+        ("from=-1&to=12", "from=-1.0: must lie in what was recorded: generations from 0 to 59"),
+        ("from=1.5&to=12", "must be a whole generation"),
+        ("from=nan&to=12", "from"),
+        ("from=12", "to"),
+        ("to=12", "from"),
+    ],
+)
+def test_a_question_that_has_no_answer_is_refused(asked: str, why: str, api: TestClient) -> None:
+    answer = api.get(f"/api/v1/runs/r1/changes?{asked}")
+    assert answer.status_code == 422
+    assert why in answer.json()["error"]["message"]
+
+
+def test_of_a_run_nobody_knows_there_is_no_answer(api: TestClient, make_run: Any) -> None:
+    answer = api.get("/api/v1/runs/nobody/changes?from=1&to=2")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found")
+    make_run(id="begun").begin(api, 3)
+    answer = api.get("/api/v1/runs/begun/changes?from=0&to=1")
+    assert answer.status_code == 422
+    assert "has not recorded two generations to compare yet" in answer.json()["error"]["message"]
