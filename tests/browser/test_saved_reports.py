@@ -168,8 +168,8 @@ def test_the_menu_works_without_scripts_fits_a_phone_and_closes_as_menus_do(
     expect(plain.get_by_role("button", name="Copy report")).to_have_count(0)
     plain.locator("#share").click()
     for words in ("HTML", "Markdown", "Text", "JSON"):
-        expect(plain.locator(".menu a", has_text=words).first).to_be_visible()
-    box = plain.locator(".menu > .panel").bounding_box()
+        expect(plain.locator("#share + .panel a", has_text=words).first).to_be_visible()
+    box = plain.locator("#share + .panel").bounding_box()
     assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"]
     page = open_page(RUN)
     page.locator("#share").click()

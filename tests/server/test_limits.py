@@ -675,6 +675,9 @@ REFUSED: dict[str, Way] = {
     "MAX_ADVICE_LENGTH": Way(422, rule(advice="x" * (limits.MAX_ADVICE_LENGTH + 1))),
     "MAX_WORD_LENGTH": Way(422, rule(above="1" * (limits.MAX_WORD_LENGTH + 1))),
     "MAX_QUERY_LENGTH": Way(422, sends("GET", f"/api/v1/runs?q={'x' * (limits.MAX_QUERY_LENGTH + 1)}")),
+    "MAX_SEARCH_WORDS": Way(
+        422, sends("GET", "/api/v1/runs?q=" + "+".join(map(str, range(limits.MAX_SEARCH_WORDS + 1))))
+    ),
     "MAX_SECRET_LENGTH": Way(422, sends(
         "GET", f"/sign-in?next={'x' * (limits.MAX_SECRET_LENGTH + 1)}", accept="application/json")),
     "MAX_LINE_LENGTH": Way(422, batch(rows(
