@@ -10,6 +10,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, ParamSpec, TypeVar
 
@@ -344,13 +345,31 @@ class Run:
             return ""
         text = ""
         with self._guard:
-            if self._loop is not None:
-                self._chain.flush()
-            if self._chain.spool_path is not None:
+            if (spool := self._written_spool()) is not None:
                 from .report import report_text
 
-                text = report_text(self._chain.spool_path)
+                text = report_text(spool)
         return text
+
+    def _repr_html_(self) -> str | None:
+        """Return the first screen of the run's page for a notebook; None where there is nothing to show."""
+        if self._settings is None or self._forgotten:
+            return None
+        text = None
+        with self._guard:
+            if (spool := self._written_spool()) is not None:
+                from .report import load
+                from .report.html_fragment import html_fragment
+
+                link = self.url if self._settings.mode == "online" else ""
+                text = html_fragment(load([spool]), link)
+        return text
+
+    def _written_spool(self) -> Path | None:
+        """Return the file with all that was recorded so far; None where none could be written."""
+        if self._loop is not None:
+            self._chain.flush()
+        return self._chain.spool_path
 
     def finish(self) -> None:
         """End the run: last snapshot, send what is left (at most 2 s), say the verdict. Twice is once.

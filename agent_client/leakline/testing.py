@@ -106,9 +106,11 @@ class MeasuredRun(Run):
         runs._active = self._before
         if loop is not None:
             self._settle()
-            loop.finish()
-            loop.sampler.stop()
-            loop.sampler.forget()
+            try:
+                loop.finish()
+            finally:
+                loop.sampler.stop()
+                loop.sampler.forget()
 
     def end_generation(self) -> None:
         """What is garbage by now is none that a later collection would not take."""

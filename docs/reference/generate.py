@@ -144,7 +144,7 @@ def python() -> str:
     ]
     for name in sorted(vars(leakline.Run)):
         member = inspect.getattr_static(leakline.Run, name)
-        if not name.startswith("_") and name not in ("or_current",) and member.__doc__:
+        if not name.startswith("_") and member.__doc__:
             lines += _told(f"run.{name}", member)
     for error in (leakline.LeaklineError, leakline.BadArgument):
         lines += [f"## `leakline.{error.__name__}`", "", *_prose(error.__doc__ or ""), ""]

@@ -33,7 +33,7 @@ function showChoices() {
 
 /**
  * `<time>` in the viewer's own zone; the server writes UTC for those without scripts. `data-show` says how: `ago`, `clock`
- * (with the day where that is not today), else in full.
+ * or to the `minute` (both with the day where that is not today), else in full.
  */
 export function showTimes(root = document) {
   const now = new Date();
@@ -47,8 +47,9 @@ export function showTimes(root = document) {
 
 function timeText(then, now, show) {
   if (show === "ago") return ago(then, now);
-  if (show === "clock" && then.toDateString() === now.toDateString()) return then.toLocaleTimeString();
-  return then.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  const timeStyle = show === "minute" ? "short" : "medium";
+  if (["clock", "minute"].includes(show) && then.toDateString() === now.toDateString()) return then.toLocaleTimeString(undefined, { timeStyle });
+  return then.toLocaleString(undefined, { dateStyle: "medium", timeStyle });
 }
 
 const keys = new Map();

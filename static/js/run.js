@@ -57,6 +57,10 @@ setInterval(() => {
 onKey("l", () => pause(!paused));
 onKey("r", () => charts.zoom(null));
 page.addEventListener("click", choose);
+page.querySelector(".tab-choice")?.addEventListener("change", (event) => {
+  const place = event.target.selectedIndex;
+  page.querySelectorAll('[data-part="tabs"] a')[place].click();
+});
 showState();
 
 function liveAddress() {
@@ -152,6 +156,7 @@ async function refresh() {
 
 function show(html) {
   const changed = takeParts(html);
+  if (changed.includes("title")) showTitle();
   if (changed.some((name) => name.endsWith(".data"))) {
     charts.read();
     charts.redraw();
@@ -159,6 +164,13 @@ function show(html) {
   }
   reveal();
   showTimes();
+}
+
+/** In the tab of the browser, for who looks at another one. */
+function showTitle() {
+  const part = page.querySelector('[data-part="title"]');
+  document.title = part.textContent;
+  document.querySelector('link[rel="icon"]').href = part.dataset.icon;
 }
 
 let drawing = false;

@@ -142,7 +142,6 @@ def test_a_resume_that_repeats_generations_replaces_all_that_was_kept_of_them() 
     )
 
 
-@pytest.mark.long
 def attempt(start: float, wanted: range, growth: float) -> list[tuple[Any, ...]]:
     """(time, generation, phase, kind, bytes): two phases in each generation, and its end; 12 was never ended."""
     found: list[tuple[Any, ...]] = [(None, None, "baseline", 300 * MIB + growth)]
@@ -181,6 +180,7 @@ def test_rows_that_come_late_and_replace_those_of_an_earlier_attempt(generations
     assert moments(history(second), kept) == moments(history(second), Kept())
 
 
+@pytest.mark.long
 def test_children_read_now_and_then_and_programs_without_generations() -> None:
     rng, n = random.Random(8), 60
     children = [None if i % 7 else 200 * MIB + 4 * MIB * i for i in range(n)]

@@ -147,6 +147,24 @@ def test_live_bytes_by_phase_need_readings_of_four_whole_generations(read: int) 
         assert {name: round(size) for name, size in live.items()} == {"a": 100, "b": 900, "between": 0}  # fmt: skip
 
 
+def test_what_either_of_two_phases_took_and_what_came_after_all_phases_are_on_one_line() -> None:
+    """Memory was not read after a: what a and b took together is of neither, so it is between phases as well."""
+    rows: list[tuple[str, int | None, str | None]] = [("baseline", None, None)]
+    level = 400 * MIB
+    column: list[int | None] = [level]
+    for generation in range(4):
+        for phase, taken in (("a", 10), ("b", 20), ("c", 5), (None, 3)):
+            level += taken * MIB
+            rows.append(("phase_end" if phase else "generation_end", generation, phase))
+            column.append(None if phase == "a" else level)
+    found = phase_accounts(steps_history(rows, {"process.anon_bytes": column}))
+    assert {line.name: [size / MIB for size in line.bytes] for line in found.lines} == {
+        "c": [5] * 4,
+        "between": [33] * 4,
+    }
+    assert [size / MIB for size in found.total] == [38] * 4
+
+
 LOADED = 16
 GROWTH = 20 * MIB
 RECORDS = "type.app.Record.count"

@@ -12,7 +12,7 @@ Open = Callable[..., Page]
 
 def test_a_document_is_two_clicks_from_any_page(server: str, open_page: Open) -> None:
     page = open_page("/incidents")
-    page.get_by_role("link", name="Documentation").click()
+    page.get_by_role("link", name="Docs", exact=True).click()
     page.locator(".document").get_by_role("link", name="Find a leak").click()
     expect(page).to_have_url(f"{server}/docs/find-a-leak")
     expect(page.get_by_role("heading", level=1)).to_have_text("Find a leak")

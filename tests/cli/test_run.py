@@ -194,6 +194,30 @@ def test_a_sitecustomize_that_fails_is_reported_and_the_program_observed(place: 
     assert (alone.stdout, alone.stderr) == ("False\n", "")
 
 
+NO_THREADS = """
+import threading
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = refuse
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [[sys.executable, "-c", "print('here')"], ["sh", "-c", "echo here; sleep 2.5"]]
+)
+def test_where_no_thread_can_start_the_program_goes_on_and_its_end_is_recorded(
+    place: Place, command: list[str]
+) -> None:
+    place.write(NO_THREADS, "sitecustomize.py")
+    said = place.run(command, PYTHONPATH=str(place.folder))
+    assert (said.returncode, said.stdout) == (0, "here\n")
+    assert "can't start new thread" in said.stderr
+    assert not re.search("Traceback|Error in sitecustomize", said.stderr)
+    (recorded,) = place.recorded()
+    assert recorded.how == ("finished", "")
+    assert [s.kind for s in recorded.snapshots] == ["baseline", "finish"]
+
+
 def test_what_the_program_starts_finds_the_run_in_its_environment_and_joins_it(
     place: Place,
 ) -> None:

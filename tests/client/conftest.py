@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.client.recording import snapshots_of
 import leakline
 from leakline.core.pipeline import Chain
 from leakline.runtime import error_boundary
+from leakline.runtime.threads import OurThread
 from leakline.snapshot import Batch, Snapshot, batch_from_bytes
 from leakline.transport.spool_format import collect, read_records
 
@@ -148,6 +150,18 @@ def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
 @pytest.fixture
 def until() -> Callable[..., None]:
     return wait_until
+
+
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """None of our threads can start meanwhile, as where the system has no more."""
+
+    def refuse(thread: OurThread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OurThread, "start", refuse)
+        yield
 
 
 @dataclass

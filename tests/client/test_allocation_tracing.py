@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.client.conftest import wait_until
+from tests.client.conftest import no_threads, wait_until
 from tests.client.recording import events
 
 from leakline import Run
@@ -84,6 +84,17 @@ def test_a_program_that_traces_itself_goes_on_tracing() -> None:
     assert tracemalloc.is_tracing()
     assert watched.marks == []
     tracemalloc.stop()
+
+
+def test_without_a_thread_nothing_is_traced_and_the_next_generation_end_tries_again() -> None:
+    watched = Watched()
+    with no_threads():
+        watched.see("generation_end", "phase_end", "generation_end")
+    assert (tracemalloc.is_tracing(), watched.marks) == (False, [])
+    watched.see("generation_end")
+    assert tracemalloc.is_tracing()
+    watched.see("generation_end")
+    assert len(watched.marks) == 1
 
 
 def test_at_most_ten_lines_are_reported_once_the_largest_first() -> None:

@@ -6,10 +6,12 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from tests.client.conftest import no_threads
 
 import leakline
 from leakline import Run, analysis
@@ -237,6 +239,66 @@ def test_a_look_that_fails_is_not_the_last(slow: SlowAnalysis, internal_exceptio
         watch._verdict_thread.wait(60)
     assert [verdict.status for _, verdict in heard] == ["suspected"]
     assert [type(internal_exceptions.pop())] == [ZeroDivisionError]
+
+
+def test_a_look_that_got_no_thread_is_made_up_for_at_the_end(slow: SlowAnalysis) -> None:
+    slow.go.set()
+    watch, heard = watching("suspected")
+    with no_threads(), pytest.raises(RuntimeError):
+        generation_end(watch, 0)
+    watch.conclude()
+    for callback, verdict in watch.due():
+        callback(verdict)
+    assert [name for name, _ in heard] == ["suspected"]
+
+
+def test_where_the_spool_is_gone_callbacks_hear_of_what_comes(
+    offline: Run, slow: SlowAnalysis
+) -> None:
+    slow.go.set()
+    with offline.generation(0):
+        pass
+    chain = offline._chain
+    chain.flush()
+    assert chain.spool_path is not None
+    chain.spool_path.unlink()
+    heard: list[str] = []
+    offline.on("suspected", lambda verdict: heard.append(verdict.status))
+    assert chain.verdicts.follows
+    with offline.generation(1):
+        pass
+    offline.finish()
+    assert heard == ["suspected"]
+
+
+def test_two_threads_that_follow_the_verdict_first_at_once_begin_it_once(
+    offline: Run, slow: SlowAnalysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow.go.set()
+    chain, both = offline._chain, threading.Barrier(2)
+    recorded = chain._recorded
+
+    def recorded_by_both() -> list[Snapshot]:
+        # Where one of them has to wait for the other, they never meet here.
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+        return recorded()
+
+    monkeypatch.setattr(chain, "_recorded", recorded_by_both)
+    heard: list[Any] = []
+    threads = [
+        threading.Thread(target=offline.on, args=("suspected", heard.append)) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    with offline.generation(0):
+        pass
+    kept = [snapshot.sequence for snapshot in chain.verdicts._snapshots]
+    assert kept == sorted(set(kept))
+    offline.finish()
+    assert len(heard) == 2
 
 
 def test_what_is_due_by_the_end_of_a_run_is_called_there(offline: Run, slow: SlowAnalysis) -> None:

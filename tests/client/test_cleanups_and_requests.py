@@ -223,6 +223,37 @@ def test_registering_again_replaces_the_function_and_nothing_else(offline: leakl
     assert declared.data == {"on_request": False, "when": ["gauge.tensors", 500]}
 
 
+class Meeting(list[Any]):
+    """Two threads that append to it do so at the same moment."""
+
+    def __init__(self, given: list[Any]) -> None:
+        super().__init__(given)
+        self.both = threading.Barrier(2)
+
+    def append(self, one: Any) -> None:
+        self.both.wait(20)
+        super().append(one)
+
+
+def test_two_threads_that_register_first_at_once_see_each_generation_once(
+    offline: leakline.Run,
+) -> None:
+    loop = offline._chain.loop
+    loop.listeners = Meeting(loop.listeners)
+    threads = [
+        threading.Thread(target=offline.register_cleanup, args=(name, list)) for name in "ab"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(offline._chain.cleanups.registered) == ["a", "b"]
+    for generation in range(3):
+        with offline.generation(generation):
+            pass
+    assert offline._chain.cleanups._generation_ends == 3
+
+
 def test_a_finished_run_holds_nothing_of_the_program(offline: leakline.Run) -> None:
     kept = Kept()
     gone = weakref.ref(kept)

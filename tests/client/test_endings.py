@@ -13,12 +13,15 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+from tests.client.conftest import no_threads
 from tests.client.exits import ENDS, End, seconds_to_end
 from tests.client.faults import FaultServer
 from tests.client.recording import events, recorded
@@ -572,6 +575,70 @@ def test_a_run_left_in_the_middle_of_its_phases_ends_whole_when_the_next_begins(
     ]
     assert kinds == [["baseline", "generation_end", "finish"], ["baseline", "finish"]]
     assert [(read_end(path) or {})["state"] for path in spools(spool_directory)] == ["finished"] * 2
+
+
+@pytest.mark.parametrize("online", [False, True])
+def test_a_run_that_gets_no_threads_is_recorded_whole_at_its_end(
+    spool_directory: Path, server: Any, internal_exceptions: Any, online: bool
+) -> None:
+    with no_threads():
+        run = leakline.init(
+            server=server.address, mode="online" if online else "offline", quiet=True
+        )
+        assert leakline.current() is run
+        for generation in range(3):
+            with run.generation(generation):
+                pass
+        began = time.monotonic()
+        run.finish()
+    # Nobody waits for a thread that is not there.
+    assert time.monotonic() - began < ABSENT_SECONDS
+    assert [s.kind for s in recorded()] == ["baseline", *["generation_end"] * 3, "finish"]
+    (path,) = spools(spool_directory)
+    assert (read_end(path) or {})["state"] == "finished"
+    assert {str(error) for error in internal_exceptions} == {"can't start new thread"}
+    internal_exceptions.clear()
+
+
+def fail(*_: object) -> None:
+    raise OSError("planned")
+
+
+@pytest.mark.parametrize("part", ["output.stop", "loop.sampler.stop", "recorder.close", "sender.close"])  # fmt: skip
+def test_a_part_that_fails_at_the_end_of_a_run_keeps_no_other_open(
+    spool_directory: Path, server: Any, internal_exceptions: Any, part: str
+) -> None:
+    run = leakline.init(server=server.address, quiet=True, log_lines=True)
+    with run.generation(0):
+        pass
+    chain = run._chain
+    owner, _, name = part.rpartition(".")
+    failing = attrgetter(owner)(chain)
+    close = getattr(failing, name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failing, name, fail)
+        run.finish()
+    assert [str(error) for error in internal_exceptions] == ["planned"]
+    internal_exceptions.clear()
+    file = chain.outbox.file
+    assert file is not None and file._fd < 0
+    (path,) = spools(spool_directory)
+    assert (read_end(path) is None) == (part == "recorder.close")
+    assert len(server.ends) == (part != "sender.close")
+    close(*(({}, 5.0) if name == "close" else ()))
+
+
+def test_a_discarded_run_leaves_no_spool_although_a_part_of_it_fails(
+    offline: leakline.Run, spool_directory: Path, internal_exceptions: Any
+) -> None:
+    sampler = offline._chain.loop.sampler
+    assert spools(spool_directory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampler, "stop", fail)
+        offline._chain.discard()
+    assert spools(spool_directory) == []
+    assert [str(error) for error in internal_exceptions] == ["planned"]
+    internal_exceptions.clear()
 
 
 def test_a_run_may_begin_on_one_thread_and_end_on_another(spool_directory: Path) -> None:

@@ -6,15 +6,18 @@ import gc
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.conftest import no_threads
 from tests.client.recording import recorded
 
 import leakline
 from leakline.probes.native_module import native, why_not_native
 from leakline.sampling.incremental_scan import Outcome, SliceThread
 from leakline.sampling.overhead_budget import NATIVE_SECONDS_PER_BLOCK, CensusPlan, Governor
+from leakline.transport.spool_format import read_end
 
 pytestmark = pytest.mark.alone
 
@@ -94,6 +97,37 @@ def test_a_stop_ends_the_work_and_takes_no_more() -> None:
     outcome = taken(slices)
     assert outcome.result is None
     assert not slices.offer("census", Steps(1))
+
+
+def test_work_whose_thread_cannot_start_is_not_under_way() -> None:
+    slices = SliceThread()
+    with no_threads(), pytest.raises(RuntimeError):
+        slices.offer("census", Steps(1))
+    assert (slices.is_free, slices.bytes) == (True, 0)
+    assert taken(slices) is None
+    assert slices.offer("holders", Steps(1))
+    outcome = taken(slices)
+    assert outcome is not None and (outcome.name, outcome.result) == ("holders", "found")
+    slices.stop()
+
+
+@needs_native
+def test_a_run_whose_census_got_no_thread_ends_whole(
+    monkeypatch: pytest.MonkeyPatch, spool_directory: Path, internal_exceptions: Any
+) -> None:
+    monkeypatch.setenv("LEAKLINE_MAX_PAUSE", "0.001")
+    run = leakline.init(mode="offline", quiet=True)
+    run.census()
+    with no_threads(), run.generation(0), run.phase("train"):
+        pass
+    run.finish()
+    kinds = [s.kind for s in recorded()]
+    assert kinds == ["baseline", "phase_end", "generation_end", "finish"]
+    (path,) = spool_directory.rglob("*.spool")
+    end = read_end(path)
+    assert end is not None and end["state"] == "finished"
+    assert {str(error) for error in internal_exceptions} == {"can't start new thread"}
+    internal_exceptions.clear()
 
 
 def test_the_program_runs_between_two_slices() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -13,6 +14,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+import leakline
+from leakline.testing import MeasuredRun
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +54,20 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
+
+
+def test_a_measured_run_that_fails_at_its_end_leaves_no_hook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(kind: str) -> None:
+        raise OSError("planned")
+
+    hooks, run = len(gc.callbacks), MeasuredRun()
+    with pytest.raises(OSError, match="planned"), run:
+        assert run._loop is not None
+        monkeypatch.setattr(run._loop.sampler, "measure", fail)
+    assert len(gc.callbacks) == hooks
+    assert leakline.current() is not run
 
 
 def test_leaks_fail_with_the_verdict_and_the_holder_and_the_healthy_pass(place: Place) -> None:

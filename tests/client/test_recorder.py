@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from tests.client.conftest import no_threads
 from tests.client.spools import END, PROCESS, SERVER, batch, numbers, sequences, snapshot, spool
 
 import leakline
@@ -27,7 +28,7 @@ from leakline.transport.recorder import (
     Recorder,
 )
 from leakline.transport.spool_file import Outbox, SpoolMemory
-from leakline.transport.spool_format import Account, read_batches
+from leakline.transport.spool_format import Account, read_batches, read_end
 
 
 class Slow:
@@ -189,6 +190,21 @@ def test_a_queue_that_is_full_is_a_counted_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
+def test_what_waits_for_a_thread_that_could_not_start_is_recorded_at_the_end(
+    tmp_path: Path,
+) -> None:
+    file = spool(tmp_path)
+    recorder = Recorder(Outbox(file, lambda why: None), PROCESS, Losses())
+    with no_threads(), pytest.raises(RuntimeError):
+        recorder.start()
+    for number in (1, 2, 3):
+        recorder.put(snapshot(number))
+    assert recorder.close(END, 5.0)
+    assert (sequences(file.path), read_end(file.path)) == ([1, 2, 3], END)
+    # Nothing of the recorder's haste stays on the thread of the program.
+    assert not threads.hurried()
+
+
 def test_a_full_queue_is_never_a_wait() -> None:
     """The outbox is on a disk that does not answer."""
     outbox, losses = Slow(), Losses()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from leakline.report import (
     spools_by_run,
 )
 from leakline.report.document_blocks import bullets, code, escape, one_line, table
+from leakline.report.html_fragment import html_fragment
 from leakline.report.report_data import trend
 from leakline.report.terminal_text import render, signed_gib
 from leakline.report.verdict_facts import change_interval, forecast, graph_rates, with_graphs
@@ -494,3 +496,47 @@ def test_a_name_that_is_pasted_mentions_nobody(write: Any, name: str) -> None:
 def test_no_name_at_all_is_a_dash_and_a_table_without_rows_is_nothing() -> None:
     assert code("") == code("\n") == "–"
     assert list(table(("a", "b"), [])) == []
+
+
+def test_a_notebook_shows_the_first_screen_of_a_run(tmp_path: Path) -> None:
+    program = """
+import leakline
+
+class Kept:
+    def __init__(self):
+        self.data = bytearray(300_000)
+
+kept = []
+run = leakline.init("demo", mode="offline", name="<b>night</b>", quiet=True, watch=[Kept])
+for generation in range(12):
+    with run.generation(generation), run.phase("evaluate"):
+        kept += [Kept() for _ in range(20)]
+print(run._repr_html_())
+run.finish()
+assert "Kept" in run._repr_html_()
+assert leakline.current()._repr_html_() is None
+"""
+    environment = {**os.environ, "LEAKLINE_DIR": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )  # fmt: skip
+    shown = ran.stdout
+    for words in (
+        "evaluate keeps 20 Kept per generation",
+        "Growth by phase",
+        "Memory from",
+        "12 generations",
+    ):
+        assert words in shown
+    assert "&lt;b&gt;night&lt;/b&gt;" in shown and "<b>night" not in shown
+    assert not re.search(r"<script|\bsrc=|https?://|url\(", shown)
+    assert ran.stderr == ""
+
+
+def test_a_notebook_shows_what_is_not_known_as_not_known(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.row(None, None, GIB, 1, "baseline")
+    story.file.close()
+    shown = html_fragment(load([story.path]))
+    assert "Learning" in shown and "not measured" in shown
+    assert "<svg" not in shown and "Growth by phase" not in shown and "Cause" not in shown

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.conftest import no_threads
 from tests.client.spools import END, HEADER, PROCESS, snapshot, spool
 
 import leakline
@@ -264,6 +265,23 @@ def test_a_refused_run_stops_sending_and_stays_in_the_spool(
     first, second = (upload(chain.path, Delivery(server.address)) for _ in range(2))
     assert (first.sent, first.state, second.sent, second.state) == (2, "finished", 0, "finished")
     assert server.ends == [{**END, "instance": "instance-1"}]
+
+
+def test_a_sender_that_got_no_thread_is_not_waited_for(tmp_path: Path) -> None:
+    sender = resting(Delivery("http://127.0.0.1:9"), time.monotonic, 0.0)
+    with no_threads(), pytest.raises(RuntimeError):
+        sender.start()
+    began = time.monotonic()
+    assert not sender.close(END, 5.0)
+    assert time.monotonic() - began < 1.0
+
+
+def test_a_refused_run_leaves_no_connection_open(tmp_path: Path, server: Any) -> None:
+    server.answer(403)
+    chain = Chain(tmp_path, server.address)
+    chain.put(1)
+    assert not chain.close()
+    assert chain.sender._delivery._connection is None
 
 
 def test_a_server_that_is_back_after_an_hour_is_found_within_half_a_minute() -> None:

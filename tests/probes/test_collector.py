@@ -153,6 +153,17 @@ def test_the_hook_is_there_once_and_goes_away() -> None:
     assert len(gc.callbacks) == hooks
 
 
+def test_a_hook_that_the_program_took_away_ends_as_well() -> None:
+    statistics, hooks = CollectorStatistics(), gc.callbacks[:]
+    statistics.start()
+    gc.callbacks[:] = hooks
+    statistics.stop()
+    assert gc.callbacks == hooks
+    statistics.start()
+    assert len(gc.callbacks) == len(hooks) + 1
+    statistics.stop()
+
+
 # -- blocks
 
 

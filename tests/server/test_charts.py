@@ -27,7 +27,6 @@ from leakline_server.charts.chart_parts import (
 from leakline_server.errors import InvalidField
 from leakline_server.web.axis_zoom import Stretch, read_stretch, wanted
 from leakline_server.web.rendering import evidence_sections
-from leakline_server.web.run_page import inventory_tables
 from leakline_server.web.run_page.annotations import (
     MAX_CACHES,
     MAX_CLEANUPS,
@@ -37,6 +36,7 @@ from leakline_server.web.run_page.annotations import (
     Note,
     fix_effects,
     marks,
+    timeline,
 )
 from leakline_server.web.run_page.counted_objects import accounted
 from leakline_server.web.run_page.view import progress
@@ -423,7 +423,7 @@ def test_a_stretch_has_every_reading_where_the_whole_has_a_bucket(long_run: Test
 MIB, GIB = 2**20, 2**30
 RUN: dict[str, Any] = {
     "unit": "generation", "started_at": "1970-01-01T00:00:00.000+00:00", "attempts": [], "attempts_left_out": 0,
-    "notes": [], "last_seen_at": "1970-01-01T00:20:00.000+00:00",
+    "notes": [], "environment": {}, "last_seen_at": "1970-01-01T00:20:00.000+00:00",
 }  # fmt: skip
 CLOCK = Clock([100.0, 200.0, 300.0], [0, 1, 2])
 
@@ -502,7 +502,7 @@ def test_a_cleanup_says_what_it_freed_on_a_device_and_is_marked_only_where_that_
         devices = {"cuda.0.reserved_bytes": [before * GIB, GIB]}
         told = event("cleanup", "agent", freed_bytes=-4096, devices=devices)
         assert marks_of(told)[0].text == said
-        section = inventory_tables.events([told], "generation")
+        section = timeline(RUN, [told], [], {})
         assert section is not None and section.table is not None
         cell = section.table.rows[0].cells[-1]
         assert cell.text == said.removeprefix("agent: ")
@@ -617,7 +617,7 @@ def test_the_effect_of_a_fix_is_in_the_table_of_events_too() -> None:
     assert [len(each) for each in effects.values()] == [1, 1, 0]
     assert len(set(map(tuple, effects.values()))) == 3
     environment = {"repository": "git@github.com:erl/trading.git", "commit": commit}
-    section = inventory_tables.events([fix], "generation", environment, effects)
+    section = timeline({**RUN, "environment": environment}, [fix], [], effects)
     assert section is not None and section.table is not None
     cell = section.table.rows[0].cells[-1]
     assert cell.text.startswith(
@@ -664,10 +664,25 @@ def test_a_plan_that_was_left_behind_is_no_progress() -> None:
 def test_alerts_say_whether_any_webhook_received_them() -> None:
     payload = {"summary": "Leaking: soon", "when": {"generation": 3}}
     row = {"event": "risk", "created_at": 1e9, "payload": payload}
-    sent, unsent = (
-        inventory_tables.alerts([row], "generation", any_webhook=each) for each in (True, False)
-    )
-    assert sent is not None and sent.how.startswith("Alerts on this run, to every webhook")
-    assert unsent is not None and unsent.how.startswith(
-        "Alerts that would have been sent; no webhook is set up"
-    )
+    sent, unsent = (timeline(RUN, [], [row], {}, any_webhook=each) for each in (True, False))
+    assert sent is not None and "webhook" not in sent.how
+    assert unsent is not None and "No webhook is set up, so its alerts were not sent" in unsent.how
+    assert sent.table is not None
+    assert [cell.text for cell in sent.table.rows[0].cells][2:] == [
+        "alert",
+        "risk",
+        "–",
+        "Leaking: soon",
+    ]
+
+
+def test_what_happened_is_one_list_the_newest_first() -> None:
+    alert = {"event": "risk", "created_at": 30.0, "payload": {"summary": "soon", "when": {}}}
+    said = [{"text": "by hand", "at": 20.0}, {"text": "before there were times"}]
+    mark, note = event("mark", "drop", time=10.0), event("note", "note", time=40.0, text="see it")
+    section = timeline({**RUN, "notes": said}, [mark, note], [alert], {})
+    assert section is not None and section.table is not None
+    kinds = [(row.cells[2].text, row.cells[-1].text) for row in section.table.rows]
+    assert kinds == [
+        ("note", "see it"), ("alert", "soon"), ("note", "by hand"), ("mark", "–"), ("note", "before there were times"),
+    ]  # fmt: skip

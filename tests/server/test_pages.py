@@ -32,7 +32,7 @@ from leakline_server.web.incidents import view as incidents_view
 from leakline_server.web.rendering import evidence_sections, number_formats, page_contexts
 from leakline_server.web.rendering.table_cells import code_link, commit_link, sparkline, web_link
 from leakline_server.web.rendering.templating import VIEWER, breakable, environment, zoned
-from leakline_server.web.run_page import inventory_tables
+from leakline_server.web.run_page.annotations import timeline
 from leakline_server.web.runs import pages
 from leakline_server.web.search_query import Search, parse_query
 from leakline_server.web.settings import Found, settings_page
@@ -124,7 +124,7 @@ def test_the_patterns_have_every_colour_and_every_status() -> None:
     colours = re.findall(r"^ {2}(--[\w-]+):", (STATIC / "css" / "variables.css").read_text(), re.M)
     assert len(colours) > 30
     assert re.findall(r"fill=\"var\((--[\w-]+)\)\"", page) == colours
-    for word in ("Leaking", "Suspected leak", "Watch", "Filling", "OK", "Recovered", "Learning"):
+    for word in ("Leaking", "Suspected", "Watch", "Filling", "OK", "Recovered", "Learning"):
         assert word in words
     assert "7.10 GiB" in words and "not measured" in words
 
@@ -259,7 +259,7 @@ def test_a_full_collection_says_how_many_objects_it_freed() -> None:
         "kind": "collection", "name": "full", "generation": 3, "time": 1_750_000_000.0, "phase": None,
         "data": {"generation": 2, "freed": 1234, "uncollectable": 0, "seconds": 0.5},
     }  # fmt: skip
-    section = inventory_tables.events([event], "generation")
+    section = timeline({"unit": "generation", "environment": {}, "notes": []}, [event], [], {})
     assert section is not None and section.table is not None
     assert "freed 1,234 objects of unknown size in 0.50 s" in str(section.table.rows[0])
 
@@ -496,10 +496,13 @@ def test_notes_are_listed_newest_first_with_their_links(api: TestClient, make_ru
     said = {"notes": [{"text": "checked by hand", "link": "http://wiki.example/x"}]}
     assert api.patch("/api/v1/runs/r1", json=said).status_code == 200
     page = api.get("/runs/r1?tab=all").text
-    notes = page[page.index('id="notes"') :]
+    notes = page[page.index('id="events"') :]
     notes = notes[: notes.index("</section>")]
     assert notes.index("checked by hand") < notes.index("later") < notes.index("see &lt;b&gt;this")
-    assert '<a href="http://wiki.example/x" rel="noopener noreferrer">wiki.example</a>' in notes
+    assert (
+        '<a href="http://wiki.example/x" rel="noopener noreferrer">checked by hand (wiki.example)</a>'
+        in notes
+    )
     assert 'href="javascript' not in page
 
 
@@ -667,7 +670,7 @@ def test_a_project_that_nobody_has_counted_is_not_said_to_be_empty() -> None:
 
 def test_a_time_in_a_sentence_is_one_for_scripts_and_the_rest_is_text() -> None:
     assert zoned("until 2026-01-31 12:10 UTC: <b>") == (
-        'until <time datetime="2026-01-31T12:10Z" data-show="full">2026-01-31 12:10 UTC</time>: &lt;b&gt;'
+        'until <time datetime="2026-01-31T12:10Z" data-show="minute">2026-01-31 12:10 UTC</time>: &lt;b&gt;'
     )
     assert zoned("no 26-01-31 12:10 UTC & 1") == "no 26-01-31 12:10 UTC &amp; 1"
 

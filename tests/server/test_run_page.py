@@ -758,3 +758,15 @@ def test_an_older_census_is_dated(at: int, older: bool, api: TestClient, eventua
     page = api.get("/runs/r1?tab=all").text.replace("\u00a0", " ")
     assert "other objects 3.00 MiB" in page
     assert (f"Other objects are those of the census at generation {at}." in page) is older
+
+
+def test_a_tab_without_anything_says_so_and_has_a_place_for_what_comes(
+    api: TestClient, make_run: Any
+) -> None:
+    make_run().begin(api, 6)
+    for address in ("/runs/r1", "/runs/r1/fragments"):
+        page = api.get(f"{address}?tab=gpu").text
+        assert re.search(r'<a href="[^"]*tab=gpu[^"]*" aria-current="true">GPU</a>', page)
+        tab = page[page.index('id="tab-gpu"') :]
+        assert "Nothing of this was measured in this run." in tab
+    assert "tab=gpu" not in api.get("/runs/r1").text

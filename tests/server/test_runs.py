@@ -349,7 +349,8 @@ def test_runs_are_sorted_by_their_verdicts(api: TestClient, make_run: Any, event
 
     def told() -> list[float | None]:
         items = api.get("/api/v1/runs").json()["items"]
-        rates = {item["id"]: item["growth_bytes_per_generation"] for item in items}
+        leading = "leading_growth_bytes_per_generation"
+        rates = {item["id"]: item[leading] for item in items}
         return [rates[run_id] and rates[run_id]["estimate"] for run_id in sorted(rates)]
 
     eventually(lambda: None not in told())
@@ -376,7 +377,10 @@ def test_an_end_of_memory_without_risk_is_not_sorted(risk: str, out: float | Non
 def test_severity_is_that_of_the_worst_leak_or_of_the_memory_left(
     found: Any, risk: str, severity: int
 ) -> None:
-    findings = [{"status": status, "priority": priority} for status, priority in found]
+    findings = [
+        {"status": status, "priority": priority, "growth_bytes_per_generation": {"estimate": 1.0}}
+        for status, priority in found
+    ]
     verdict = {
         "growth_bytes_per_generation": None,
         "oom": {"risk": risk, "at": None},

@@ -126,7 +126,7 @@ class _VerdictThread:
         self._guard = Guard("working out the verdict")
         self._thread: OurThread | None = None
         self._found: list[Look] = []
-        # Both are used by one look after the other. The first is an `analysis.kept.Kept`.
+        # Both are used by one look after the other. The first is an `analysis.incremental_cache.Kept`.
         self._kept: Any = None
         self._events = VerdictEvents()
 
@@ -353,9 +353,10 @@ class VerdictWatch:
         if self._is_over or not (self._news and self._verdict_thread.is_free):
             return
         if self._governor.allows("verdict", FIRST_LOOK_SECONDS):
-            self._news = False
             with self._governor.measuring("verdict_begun"):
                 self._verdict_thread.begin(self._snapshots[:])
+            # Still news where no thread could start.
+            self._news = False
 
     def _take(self) -> None:
         look = self._verdict_thread.take()

@@ -80,6 +80,7 @@ class Cleanups:
         self._readings: dict[str, Number] = {}
         self._generation_ends = 0
         self._running = False
+        loop.listeners.append(self._see)
 
     def check_room(self, name: str) -> None:
         """Raises BadArgument."""
@@ -94,8 +95,6 @@ class Cleanups:
             # Loops tend to register in every generation: that starts nothing new.
             known.function = cleanup.function
             return
-        if not self.registered:
-            self._loop.listeners.append(self._see)
         self.registered[cleanup.name] = cleanup
         self._loop.note("register_cleanup", cleanup.name, cleanup.declared)
 

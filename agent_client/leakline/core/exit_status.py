@@ -50,7 +50,7 @@ def watch() -> None:
         quitter.__call__ = _noting(quitter.__call__)
 
 
-def note(error: BaseException | None) -> None:
+def note(error: BaseException) -> None:
     """Remember the exit status of a SystemExit that the main thread raises."""
     if isinstance(error, SystemExit) and _is_main_thread():
         request = getattr(error, "_leakline", None) or _Request()

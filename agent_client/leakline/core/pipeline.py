@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..actions.callbacks import VerdictWatch
 from ..actions.cleanups import Cleanups
 from ..console import Notices, SnapshotBanner, StatusLine
+from ..errors import SpoolError
 from ..probes.memory.cgroup import memory_group
 from ..probes.native_module import native, why_not_native
 from ..runtime.error_boundary import Guard, logger
@@ -187,6 +188,10 @@ class Chain:
         self.header = subject.described(_header(settings, sampler))
         self.spool_path: Path | None = None
         self.is_held, self._letting_go = True, threading.Lock()
+        # Reentrant: a signal handler of the program may ask for the verdict as well.
+        self._following = threading.RLock()
+        # One part of a chain that fails keeps none of the others from beginning or ending.
+        self._guard = Guard("recording")
         self._exit_until = 0.0
         # The process ends with the run, and its exit status is not known for certain.
         self.at_exit = False
@@ -243,12 +248,17 @@ class Chain:
         if self.output is not None:
             self.output.start()
         if self._traced is not None or self._says_lines:
-            self.follow_verdict()
-        self.loop.sampler.start()
-        self.recorder.start()
+            with self._guard:
+                self.follow_verdict()
+        with self._guard:
+            self.loop.sampler.start()
+        with self._guard:
+            self.recorder.start()
         if not held:
-            self.let_go()
-        self.loop.baseline()
+            with self._guard:
+                self.let_go()
+        with self._guard:
+            self.loop.baseline()
 
     def let_go(self) -> None:
         """From here on the server hears of it. Twice is once, from any thread."""
@@ -260,11 +270,15 @@ class Chain:
     def discard(self) -> None:
         """End what is held as if it had never begun."""
         self.stop_listening()
-        self.loop.sampler.stop()
-        self.recorder.close({}, EXIT_SECONDS / 2)
-        self.outbox.close(LEAST_SECONDS)
+        with self._guard:
+            self.loop.sampler.stop()
+        with self._guard:
+            self.recorder.close({}, EXIT_SECONDS / 2)
+        with self._guard:
+            self.outbox.close(LEAST_SECONDS)
         if self.spool_path is not None:
-            self.spool_path.unlink(missing_ok=True)
+            with self._guard:
+                self.spool_path.unlink(missing_ok=True)
         self.forget()
 
     def flush(self) -> None:
@@ -273,15 +287,21 @@ class Chain:
 
     def follow_verdict(self) -> None:
         """Work out the verdict from now on, with what is recorded already."""
-        if not self.verdicts.follows:
-            self.verdicts.follow(self._recorded())
-            self.loop.listeners.append(self.verdicts.see)
+        with self._following:
+            if not self.verdicts.follows:
+                self.verdicts.follow(self._recorded())
+                self.loop.listeners.append(self.verdicts.see)
 
     def _recorded(self) -> list[Snapshot]:
+        """Nothing where the spool cannot be read any more: then the verdict is about what comes."""
         if self.spool_path is None or not self.recorder.taken:
             return []
         self.flush()
-        return [snapshot for batch in read_batches(self.spool_path) for snapshot in batch.snapshots]
+        try:
+            batches = list(read_batches(self.spool_path))
+        except SpoolError:
+            return []
+        return [snapshot for batch in batches for snapshot in batch.snapshots]
 
     def close(self, end: tuple[str, str]) -> None:
         """Record the end and send what is left, within the time."""
@@ -292,19 +312,27 @@ class Chain:
             stays = self.is_held and self.spool_path is not None
             was_held, self.is_held = self.is_held, False
         if was_held and not stays and self.sender is not None:
-            self.sender.start()
+            with self._guard:
+                self.sender.start()
         state, reason = end
         left = {"state": state, "ended_at": time.time(), "reason": reason}
-        self.loop.sampler.stop()
-        self.recorder.close({**left, AT_EXIT: True} if self.at_exit else left, EXIT_SECONDS / 2)
+        with self._guard:
+            self.loop.sampler.stop()
+        with self._guard:
+            self.recorder.close({**left, AT_EXIT: True} if self.at_exit else left, EXIT_SECONDS / 2)
         if self.sender is not None and not stays:
-            reachable = self.sender.failures == 0
-            seconds = deadline - time.monotonic() if reachable else EXIT_SECONDS_UNREACHABLE
-            self._arrived = self.sender.close(left, max(LEAST_SECONDS, seconds))
-            if not (self._arrived or self._is_silent) and self.spool_path is not None:
-                where = self.spool_path.parent
-                self._notices.say(f"not everything was sent; upload it with: leakline sync {where}")
-        self.outbox.close(max(LEAST_SECONDS, deadline - time.monotonic()))
+            with self._guard:
+                self._close_sender(self.sender, left, deadline)
+        with self._guard:
+            self.outbox.close(max(LEAST_SECONDS, deadline - time.monotonic()))
+
+    def _close_sender(self, sender: Sender, left: Mapping[str, Any], deadline: float) -> None:
+        reachable = sender.failures == 0
+        seconds = deadline - time.monotonic() if reachable else EXIT_SECONDS_UNREACHABLE
+        self._arrived = sender.close(left, max(LEAST_SECONDS, seconds))
+        if not (self._arrived or self._is_silent) and self.spool_path is not None:
+            where = self.spool_path.parent
+            self._notices.say(f"not everything was sent; upload it with: leakline sync {where}")
 
     def _ask_for_verdict(self, delivery: Delivery) -> None:
         """On the sender's thread, when the server has heard of the end."""
@@ -316,16 +344,20 @@ class Chain:
     def stop_listening(self) -> None:
         """Leave alone from here on what the program prints and allocates."""
         if self.output is not None:
-            self.output.stop()
+            with self._guard:
+                self.output.stop()
         if self._traced is not None:
-            self._traced.stop()
+            with self._guard:
+                self._traced.stop()
 
     def abandon(self) -> None:
         """In a forked child: let go of what it has inherited. Without a lock: another thread may have held it."""
-        self.loop.sampler.abandon()
+        with self._guard:
+            self.loop.sampler.abandon()
         self.stop_listening()
         if self.sender is not None:
-            self.sender.abandon()
+            with self._guard:
+                self.sender.abandon()
 
     def account(self) -> Account:
         """Where every snapshot has gone. Read again while it moves from one hand to the next."""

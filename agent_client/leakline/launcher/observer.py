@@ -54,7 +54,9 @@ class Intervals:
         self._thread = OurThread("intervals", self._run)
 
     def start(self) -> None:
-        self._thread.start()
+        """Where no thread starts, nothing is measured, and the program goes on."""
+        with self._guard:
+            self._thread.start()
 
     def stop(self) -> None:
         """No interval begins to be measured after this."""

@@ -74,7 +74,13 @@ class Allocations:
         began = self._clock()
         self._began.append(began)
         # First: without it there would be no bound.
-        OurThread("allocations", self._look_after, began).start()
+        try:
+            OurThread("allocations", self._look_after, began).start()
+        except RuntimeError:
+            # There may be room for a thread by the next generation end.
+            self._began.clear()
+            self._may_begin = True
+            return
         self._is_tracing = True
         tracemalloc.start(1)
 

@@ -75,12 +75,14 @@ class SliceThread:
         return int(getattr(self.work, "bytes", 0))
 
     def offer(self, name: str, work: SlicedWork) -> bool:
-        """Begin this piece of work; False while another is under way."""
+        """Begin this piece of work; False while another is under way. Raises RuntimeError where no thread starts."""
         if not self.is_free or self._stopping.is_set():
             return False
-        self._name, self.work, self._done = name, work, False
-        self._thread = OurThread(name, self._run, work)
-        self._thread.start()
+        self._done = False
+        thread = OurThread(name, self._run, work)
+        # First: one that cannot start has nothing under way, and nobody can wait for it.
+        thread.start()
+        self._name, self.work, self._thread = name, work, thread
         return True
 
     def wait(self, timeout_seconds: float) -> None:

@@ -102,16 +102,22 @@ class Recorder:
         return reached.wait(timeout_seconds)
 
     def close(self, end: Mapping[str, Any], timeout_seconds: float) -> bool:
-        """Record what waits and the end; the thread ends."""
+        """Record what waits and the end; the thread ends. Here, where that could not start."""
         self._end = end
         self._closing.set()
         self._queue.put(None)
         self._hurry.set()
+        if self._thread.ident is None:
+            self._record_all()
         return self._done.wait(timeout_seconds)
 
     def _loop(self) -> None:
         # What it has in its hands is not safe yet.
         threads.begin(self._closing, longest_rest=threads.REST_SECONDS)
+        self._record_all()
+
+    def _record_all(self) -> None:
+        """Until it is closed."""
         closing = False
         while not closing:
             items = self._take()

@@ -117,7 +117,9 @@ class Sender:
         self._delivery.timeout_seconds = min(self._delivery.timeout_seconds, timeout_seconds)
         self._closing.set()
         self._wake.set()
-        return self._done.wait(timeout_seconds) and not self._outbox.pending()
+        # Nothing is sent by one that could not start.
+        started = self._thread.ident is not None
+        return started and self._done.wait(timeout_seconds) and not self._outbox.pending()
 
     def abandon(self) -> None:
         """In a forked child: the thread is not there, and the connection is the parent's."""
@@ -131,10 +133,9 @@ class Sender:
                 self._send_all()
                 self._send_leftovers()
             self._thread_seconds[threading.get_ident()] = time.thread_time()
-        with self._guard:
-            self._finish()
-        with self._guard:
-            self._let_go()
+        for part in (self._finish, self._delivery.close, self._let_go):
+            with self._guard:
+                part()
         self._done.set()
 
     def _wait(self) -> None:
@@ -211,7 +212,6 @@ class Sender:
             if isinstance(outcome, Accepted):
                 self._outbox.accept_end(self._delivery.server)
                 self._ended()
-        self._delivery.close()
 
     def _tell_losses(self) -> None:
         """What was lost after the last batch that reported losses."""

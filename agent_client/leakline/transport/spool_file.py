@@ -446,9 +446,6 @@ class SpoolMemory:
             self._count += len(batch.snapshots)
             self._drop_oldest()
 
-    def append_end(self, end: Mapping[str, Any]) -> None:
-        """Nothing to keep: the sender itself reports the end to the server."""
-
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
         with self._lock:
             self._offered = 0
@@ -470,9 +467,6 @@ class SpoolMemory:
             while self._batches and self._batches[0][0] <= mark:
                 self._count -= len(self._batches.popleft()[1].snapshots)
 
-    def accept_end(self, server: str) -> None:
-        """Nothing to note."""
-
     def pending(self) -> bool:
         return bool(self._batches)
 
@@ -481,9 +475,6 @@ class SpoolMemory:
 
     def lost(self) -> dict[str, int]:
         return dict(self._lost)
-
-    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
-        return None
 
     def _drop_oldest(self) -> None:
         at = 0

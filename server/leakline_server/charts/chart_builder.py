@@ -82,7 +82,7 @@ def trend_chart(
         forecast(verdict, _last_point(rss), axis, _first_x(rss))[0] if private and rss else None
     )
     bands = plan_bands(verdict, axis, private, rss)
-    title = "Tensors" if private and private[0].name in JS_PRIVATE else "Private memory"
+    title = "Tensors" if private and private[0].name in JS_PRIVATE else "Private"
     groups: tuple[Group, ...] = (
         (Group("private", title), Group("rss", "RSS")) if private and rss else ()
     )

@@ -198,6 +198,8 @@ class RunSummary(BaseModel):
     summary: str
     generations: int
     growth_bytes_per_generation: Interval | None
+    # Of the first finding that leaks or may leak, also where that is not private memory.
+    leading_growth_bytes_per_generation: Interval | None
     oom: OomForecast
     started_at: str
     last_seen_at: str

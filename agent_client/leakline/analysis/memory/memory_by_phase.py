@@ -51,15 +51,21 @@ def booked_bytes(timeline: Timeline) -> tuple[Mapping[str, float], ...]:
     """
     names = account_names(timeline)
     if not names:
-        return tuple(
-            {_line_name(path): change for path, change in line.items()}
-            for line in timeline.private_increments
-        )
+        return tuple(_by_line(line) for line in timeline.private_increments)
     columns = [timeline.end_readings(timeline.series[f"{_PREFIX}{name}.bytes"]) for name in names]
     return tuple(
         {name: float(v) for name, v in zip(names, line, strict=True) if v is not None}
         for line in zip(*columns, strict=True)
     )
+
+
+def _by_line(increments: Mapping[str, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for path, change in increments.items():
+        # Several paths may have one line.
+        line = _line_name(path)
+        found[line] = found.get(line, 0.0) + change
+    return found
 
 
 def _line_name(path: str) -> str:

@@ -19,6 +19,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from threading import get_ident
@@ -266,7 +267,9 @@ class CollectorStatistics:
     def stop(self) -> None:
         """Take the hook away again; the totals stay readable."""
         if self._hooked:
-            gc.callbacks.remove(self._on_collection)
+            # A program may have emptied the list.
+            with suppress(ValueError):
+                gc.callbacks.remove(self._on_collection)
             self._hooked = False
 
     def cpu_seconds(self) -> float:

@@ -97,7 +97,10 @@ def order_of(text: str) -> Order | None:
 
 def sorted_by(verdict: Mapping[str, Any]) -> dict[str, float | None]:
     """Return what runs are sorted by of a verdict in its JSON form: columns of ``runs``."""
-    growth, oom = verdict["growth_bytes_per_generation"], verdict["oom"]
+    # As the list shows it: of what leaks first, which need not be private memory, else of the run.
+    growing = (f for f in verdict["findings"] if f["status"] in GROWING)
+    growth = next(growing, verdict)["growth_bytes_per_generation"]
+    oom = verdict["oom"]
     at = None if oom["risk"] == "none" else oom["at"]
     return {
         "growth_bytes": None if growth is None else float(growth["estimate"]),

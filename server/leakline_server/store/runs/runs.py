@@ -305,6 +305,7 @@ def live_runs(engine: Engine, limit: int) -> tuple[list[dict[str, Any]], int]:
 class _Found(msgspec.Struct):
     status: str = "ok"
     priority: str = "minor"
+    growth_bytes_per_generation: Any = None
 
 
 class _Said(msgspec.Struct):
@@ -349,6 +350,9 @@ def summary(row: Row[Any], damaged: Sequence[str] = ()) -> dict[str, Any]:
         "summary": corruption.sentence(damaged, row.verdict, _sentence(row, verdict)),
         "generations": _generations(row, verdict),
         "growth_bytes_per_generation": verdict.growth_bytes_per_generation,
+        "leading_growth_bytes_per_generation": next(
+            (f.growth_bytes_per_generation for f in verdict.findings if f.status in GROWING), None
+        ),
         "oom": msgspec.json.decode(verdict.oom),
         "started_at": iso(row.started_at),
         "last_seen_at": iso(row.last_seen_at),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from leakline.analysis.results import ContainerFill, PhaseAccount, PhaseAccounts
+from leakline.analysis.status import ACTIVE
 from leakline.text_format import format_times, join_words
 
 from ...charts.chart_parts import Chart
@@ -72,18 +73,19 @@ def line_table(chart: Chart, unit: str) -> Table | None:
 
 
 def phase_bars(found: PhaseAccounts, findings: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
-    """What each phase keeps on average, the most first; the phase of the leading finding is marked."""
+    """What each phase keeps on average, the most first; the phase of the leading leak is marked."""
     generations = found.count()
     means = [(sum(line.bytes) / generations, line.name) for line in found.lines if any(line.bytes)]
     means = sorted(means, reverse=True)[:PHASE_BARS]
     most = max((abs(mean) for mean, _ in means), default=0)
-    cause = findings[0].get("phase_path") or findings[0]["phase"] if findings else None
+    leaks = [each for each in findings[:1] if each["status"] in ACTIVE]
+    causes = [each.get("phase_path") or each["phase"] for each in leaks]
     return tuple(
         Bar(
             OUTSIDE_NAMES.get(name, name),
             number_formats.change(mean),
-            100 * max(mean, 0) / most,
-            "cause" if name == cause else "",
+            100 * max(mean, 0) / most if most > 0 else 0,
+            "cause" if name in causes else "",
         )
         for mean, name in means
     )

@@ -333,6 +333,7 @@ class RunRow:
     growth: str
     per: str
     forecast: str
+    out: str  # the forecast in a few words
     seen_at: str
     seen: str
 
@@ -459,19 +460,26 @@ class Tab:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """``/runs/{run}``, and its fragments for the live page."""
+    """``/runs/{run}``, and its fragments for the live page.
+
+    ``title`` and ``icon``, an address, carry the state to the tab of the browser.
+    """
 
     title: str
+    icon: str
     run: RunHead
     verdict: VerdictView
     facts: tuple[Tile, ...]
     findings: tuple[FindingView, ...]
+    findings_title: str
     memory: Section
     changes: RangeChanges | None  # nothing where there are no two points yet
     phases: tuple[Bar, ...]
     phases_note: str
     processes: tuple[Bar, ...]
-    more_processes: int
+    more_processes: tuple[Bar, ...]
+    left_out: str
+    chosen_process: str
     tabs: tuple[Tab, ...]
 
 

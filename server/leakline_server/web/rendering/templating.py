@@ -114,7 +114,7 @@ _UNITS: Final = re.compile(r"(?<=\d) (?=(?:[KMGTP]?i?B|%|m?s|min)\b)")
 
 # As formats.clock writes it.
 _CLOCK: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d UTC)")
-_TIME: Final = Markup('<time datetime="{}" data-show="full">{}</time>')
+_TIME: Final = Markup('<time datetime="{}" data-show="minute">{}</time>')
 
 
 def breakable(text: str) -> Markup:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from leakline.analysis.assertions.declared_limits import GROWTH, STATE_WORDS
@@ -18,11 +19,22 @@ from ...charts.chart_parts import Axis, Mark
 from ...store.runs.runs import unix
 from ..rendering import number_formats
 from ..rendering.page_contexts import Cell, Section
-from ..rendering.table_cells import Field, at, place, shown, table, web_link
+from ..rendering.table_cells import Field, at, place, shown, web_link
 from .fix_effects import effect_line
-from .inventory_tables import Effects, alert_words, cleanup_words, collection_words
+from .inventory_tables import (
+    MAX_ROWS,
+    Effects,
+    alert_words,
+    by_process,
+    cleanup_words,
+    collection_words,
+    event_row,
+)
 
-MAX_ROWS: Final = 100
+# Notes have rows of their own.
+_LISTED: Final = (
+    "mark", "cleanup", "register_cleanup", "exception", "warning", "fix", "collection",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +70,50 @@ def notes_of(run: Json, events: Sequence[Json]) -> list[Note]:
     )
 
 
-def notes(found: Sequence[Note], unit: str) -> Section | None:
-    if not found:
+def timeline(
+    run: Json, events: Sequence[Json], alerts: Sequence[Json], effects: Effects,
+    whose: Mapping[str, str] = MappingProxyType({}), any_webhook: bool = True,
+) -> Section | None:  # fmt: skip
+    """What happened in one table, newest first: events of the program, alerts, and what was written down.
+
+    ``alerts``: {event, created_at in Unix seconds, payload}. ``effects``: what came of each fix. ``whose``: instance ->
+    what its process is called, shown where there are several.
+    """
+    environment = run["environment"]
+    happened: list[tuple[float, str, list[Field]]] = [
+        (each["time"], each.get("process", ""), event_row(each, environment, effects))
+        for each in events
+        if each["kind"] in _LISTED
+    ]
+    happened += [(each["created_at"], "", _alert_row(each)) for each in alerts]
+    happened += [(each.time or 0.0, "", _note_row(each)) for each in notes_of(run, events)]
+    if not happened:
         return None
-    how = "What was written down, newest first. A link leads to another site, named by its host."
-    rows = [_row(each) for each in found[:MAX_ROWS]]
-    heads = ("time", f"#{unit}", "by", "note", "link")
-    caption = shown(len(rows), len(found), "note")
-    return Section("notes", "Notes", how, table=table(heads, rows, caption=caption))
+    happened.sort(key=lambda each: -each[0])
+    rows = [{"process": process, "row": row} for _, process, row in happened[:MAX_ROWS]]
+    heads = (f"#{run['unit']}", "time", "kind", "name", "phase", "what happened")
+    made = by_process(heads, rows, lambda each: each["row"], whose)
+    caption = shown(len(rows), len(happened), "event")
+    how = "A cleanup that frees nothing is marked: it costs time and hides nothing."
+    if alerts and not any_webhook:
+        how += " No webhook is set up, so its alerts were not sent: the page Alerts, /alerts, sets one up."
+    return Section("events", "What happened", how, table=replace(made, caption=caption))
 
 
-def _row(note: Note) -> list[Field]:
+def _alert_row(alert: Json) -> list[Field]:
+    generation = place(alert["payload"]["when"].get("generation"))
+    said = alert_words(alert["payload"])
+    return [generation, at(alert["created_at"]), "alert", alert["event"], "–", said]
+
+
+def _note_row(note: Note) -> list[Field]:
     time = at(note.time) if note.time is not None else Cell("–")
-    return [time, place(note.generation), note.by, note.text or "–", _link(note.link)]
+    text, link = note.text, _link(note.link)
+    if text and link.href:
+        link = replace(link, text=f"{text} ({link.text})")
+    elif text:
+        link = Cell(text if link.text == "–" else f"{text} ({link.text})")
+    return [place(note.generation), time, "note", f"by {note.by}", "–", link]
 
 
 def _link(link: object) -> Cell:

@@ -17,7 +17,7 @@ from leakline.text_format import format_range
 from ...store.ingest import clock_skew
 from ..rendering import number_formats
 from ..rendering.page_contexts import Cell, Section, Table
-from ..rendering.table_cells import Field, at, at_iso, code, code_link, place, rated, shown, table
+from ..rendering.table_cells import Field, at, at_iso, code, code_link, place, rated, table
 from .process_sections import process_end
 from .verdict_view import status_of
 
@@ -33,7 +33,7 @@ def large_objects(found: Sequence[Json], whose: Mapping[str, str]) -> Section | 
     if not found:
         return None
     how = "The largest single objects at the last look at the heap; each buffer counts once, whoever points to it."
-    made = _by_process(("type", "#bytes", "detail", "held by"), found, _large_object, whose)
+    made = by_process(("type", "#bytes", "detail", "held by"), found, _large_object, whose)
     return Section("large-objects", "Large objects", how, table=made)
 
 
@@ -42,7 +42,7 @@ def _large_object(each: Json) -> list[Field]:
     return [code(each["type"]), size, detail, code(each.get("holder"))]
 
 
-def _by_process(
+def by_process(
     heads: Sequence[str], found: Sequence[Json], row_of: Callable[[Json], list[Field]], whose: Mapping[str, str]
 ) -> Table:  # fmt: skip
     """With a column for the process of each row, where they are of several."""
@@ -63,7 +63,7 @@ def holders(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
         "let go."
     )
     heads = ("type", "kept alive by", "#instances", "#one more costs")
-    made = _by_process(heads, found, _holder, whose)
+    made = by_process(heads, found, _holder, whose)
     return Section("holders", "Held by", how, table=made)
 
 
@@ -72,35 +72,15 @@ def _holder(each: Json) -> list[Field]:
     return [code(each["type"]), code(each["path"]), number, size]
 
 
-_SHOWN_EVENTS: Final = (
-    "mark", "note", "cleanup", "register_cleanup", "exception", "warning", "fix", "collection",
-)  # fmt: skip
 # Of one cleanup.
 _COUNTS_SHOWN: Final = 3
 
 
-def events(
-    found: Sequence[Json], unit: str, environment: Json | None = None, effects: Effects | None = None,
-    whose: Mapping[str, str] | None = None,
-) -> Section | None:  # fmt: skip
-    """``environment``: what the run was started from, for links to its code. ``effects``: what came of each fix.
+def event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
+    """Return generation, time, kind, name, phase and what happened.
 
-    ``whose`` as for the large objects.
+    ``environment``: what the run was started from, for links to its code. ``effects``: what came of each fix.
     """
-    listed = [each for each in found if each["kind"] in _SHOWN_EVENTS]
-    if not listed:
-        return None
-    newest = listed[: -MAX_ROWS - 1 : -1]
-    heads = (f"#{unit}", "time", "kind", "name", "phase", "what happened")
-    made = _by_process(
-        heads, newest, lambda each: _event_row(each, environment or {}, effects or {}), whose or {}
-    )
-    how = "A cleanup that frees nothing is marked: it costs time and hides nothing."
-    caption = shown(len(newest), len(listed), "event")
-    return Section("events", "Events and cleanups", how, table=replace(made, caption=caption))
-
-
-def _event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
     write = _WRITTEN.get(event["kind"], _other_event)
     happened = write(event["data"])
     if event["kind"] == "fix":
@@ -207,24 +187,6 @@ def _number(data: Json, name: str) -> float | None:
     """None also for what a server before the check stored."""
     value = data.get(name)
     return value if isinstance(value, (int, float)) else None
-
-
-def alerts(found: Sequence[Json], unit: str, any_webhook: bool = True) -> Section | None:
-    """``found``: {event, created_at in Unix seconds, payload}, the newest first."""
-    if not found:
-        return None
-    how = "Alerts on this run, to every webhook there was, newest first. The page Alerts has the deliveries."
-    if not any_webhook:
-        how = "Alerts that would have been sent; no webhook is set up: the page Alerts, /alerts, sets one up."
-    rows: list[list[Field]] = [
-        [
-            place(each["payload"]["when"].get("generation")), at(each["created_at"]), each["event"],
-            alert_words(each["payload"]),
-        ]
-        for each in found
-    ]  # fmt: skip
-    heads = (f"#{unit}", "time", "event", "what was said")
-    return Section("alerts", "Alerts", how, table=table(heads, rows))
 
 
 def alert_words(payload: Json) -> str:

@@ -235,7 +235,8 @@ def _chart_data(
     def read_of(label: str | None) -> ReadSeries:
         return _reader(use, run, _instances(processes, label), axis, stretch)
 
-    has_gpu = has_series(use.engine, run_id, GPU_SERIES)
+    # Who asks for it before the first reading gets it once that is there.
+    has_gpu = tab == "gpu" or has_series(use.engine, run_id, GPU_SERIES)
     tabs = [name for name in TABS if name != "gpu" or has_gpu]
     return RunData(
         run=run,

@@ -1,4 +1,4 @@
-"""A verdict in its JSON form -> what the page says of it: status, sentence, tiles, findings, what people
+"""A verdict in its JSON form -> what the page says of it: status, sentence, figures, findings, what people
 said of one, and how earlier forecasts turned out.
 
 The thresholds and the sentences belong to leakline.analysis; here they are only laid out.
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from leakline.analysis.generation_axis import UNITS_OF_TIME
-from leakline.analysis.status import CONFIRMING, GROWING, MIN_GENERATIONS
+from leakline.analysis.status import ACTIVE, CONFIRMING, GROWING, MIN_GENERATIONS
 from leakline.report.verdict_facts import (
     forecast_headline,
     forecast_sentence,
@@ -51,7 +51,7 @@ Json = Mapping[str, Any]
 # Status -> (word, what it means), from urgent to harmless.
 STATUSES: Final = {
     "confirmed": ("Leaking", "Memory is kept in every generation, and the analysis has ruled out the harmless causes."),
-    "suspected": ("Suspected leak", "Memory grows as a leak does, but not yet for long enough to be sure."),
+    "suspected": ("Suspected", "Memory grows as a leak does, but not yet for long enough to be sure."),
     "watch": ("Watch", "Something grows; whether it is a leak is not certain."),
     "filling": ("Filling", "Memory grows into containers with a known capacity, and will stop there."),
     "ok": ("OK", "Memory is steady from generation to generation."),
@@ -237,6 +237,11 @@ def forecast_text(oom: Json | None, unit: str) -> str:
     return forecast_sentence(oom or _NO_FORECAST, unit)
 
 
+def forecast_in_short(oom: Json | None, unit: str) -> str:
+    """Return ``Near generation 415 of 1,000``, for a column that speaks of nothing but OOM."""
+    return capital(forecast_headline(oom or _NO_FORECAST, unit)[0].removeprefix("OOM "))
+
+
 def _rate_text(growth: Json | None) -> str:
     return (
         number_formats.NOT_MEASURED.capitalize()
@@ -254,6 +259,13 @@ def findings_view(
 ) -> tuple[FindingView, ...]:
     """``said``: what people said that holds, by fingerprint."""
     return tuple(_finding(each, unit, said.get(each["fingerprint"], ())) for each in findings)
+
+
+def findings_title(findings: Sequence[Json]) -> str:
+    """Return ``Cause`` only where something leaks: what fills up or has stopped growing causes nothing."""
+    if not any(each["status"] in ACTIVE for each in findings):
+        return "Findings"
+    return "Causes" if len(findings) > 1 else "Cause"
 
 
 def _finding(finding: Json, unit: str, said: Sequence[Json]) -> FindingView:

@@ -12,6 +12,7 @@ from leakline.analysis.findings.verdict_summary import course_lines
 from leakline.analysis.generation_axis import UNITS_OF_TIME
 from leakline.analysis.memory.memory_kinds import sizes_of_children
 from leakline.analysis.results import to_json
+from leakline.analysis.status import ACTIVE
 from leakline.report.verdict_facts import NOT_PRIVATE, graph_rates, leading_finding
 from leakline.text_format import count_of, plural
 from leakline.transport.oom_inference import ended_as
@@ -24,13 +25,14 @@ from ..rendering.page_contexts import Bar, HeadFact, RunHead, RunPage, Section, 
 from ..rendering.table_cells import commit_link
 from ..search_query import search_for
 from . import counted_objects, inventory_tables, process_sections
-from .annotations import notes, notes_of
+from .annotations import timeline
 from .changes_panel import changes_panel, ends_named, ranges
 from .counted_objects import accounted
 from .fix_effects import effects, ticks
 from .process_sections import children, growth_of
 from .run_charts import PHASE_PEAK, Drawn, draw, in_phase_order, palette_of
 from .run_data import (
+    ALL_TABS,
     TABS,
     Json,
     RunData,
@@ -40,8 +42,17 @@ from .run_data import (
     process_label,
     summed,
 )
-from .verdict_view import facts, findings_view, past_forecasts, verdict_view
+from .verdict_view import (
+    facts,
+    findings_title,
+    findings_view,
+    past_forecasts,
+    status_of,
+    verdict_view,
+)
 
+# Of the tab of the browser.
+_ICONS: Final = {each: f"/static/images/favicon-{each}.svg" for each in ACTIVE}
 # Processes on the first screen.
 BARS_SHOWN: Final = 6
 _CLIENT: Final = (
@@ -54,9 +65,11 @@ def run_page(data: RunData) -> RunPage:
     run, unit = data.run, data.run["unit"]
     drawn = draw(data, palette_of(run, data.phase_accounts))
     findings = (data.verdict or {}).get("findings", ())
-    processes = _process_bars(run, data.process, drawn.ends)
+    processes = _process_bars(data, drawn.ends)
+    status = (data.verdict or {}).get("status", "learning")
     return RunPage(
-        title=run["name"],
+        title=_title(data),
+        icon=_ICONS.get(status, "/static/images/favicon.svg"),
         run=_head(data),
         verdict=replace(
             verdict_view(data.verdict, over=process_sections.is_over(run)),
@@ -64,12 +77,15 @@ def run_page(data: RunData) -> RunPage:
         ),
         facts=facts(data.verdict, unit, over=process_sections.is_over(run)),
         findings=findings_view(findings, unit, data.said),
+        findings_title=findings_title(findings),
         memory=evidence_sections.trend(drawn.charts["trend"], unit, _trend_note(data)),
         changes=changes_panel(data),
         phases=evidence_sections.phase_bars(data.phase_accounts, findings),
         phases_note=evidence_sections.why_phases_differ(findings),
         processes=processes[:BARS_SHOWN] if len(processes) > 1 else (),
-        more_processes=max(0, len(processes) - BARS_SHOWN),
+        more_processes=processes[BARS_SHOWN:],
+        left_out=_left_out(run),
+        chosen_process=data.chosen_process,
         tabs=tuple(_tabs(data, drawn)),
     )
 
@@ -91,6 +107,15 @@ def _tabs(data: RunData, drawn: Drawn) -> Iterator[Tab]:
             tuple(each for each in _SECTIONS[name](data, drawn) if each) if shown else (),
             ticks(data.verdict) if shown and name == "events" else (),
         )
+
+
+def _title(data: RunData) -> str:
+    """Return ``12/160 leaking · night-run``: what is seen of the page while another one is looked at."""
+    run, planned = data.run, _planned_total(data.run, data.verdict)
+    done = f"{run['generations']:,}/{planned:,}" if planned else progress(run, data.verdict)
+    status = (data.verdict or {}).get("status", "learning")
+    word = "" if status == "ok" else status_of(status).word.lower()
+    return f"{' '.join(filter(None, (done, word)))} · {run['name']}"
 
 
 def progress(run: Json, verdict: Json | None = None) -> str:
@@ -239,9 +264,7 @@ def _events(data: RunData, drawn: Drawn) -> _Sections:
         process_sections.end(run, data.snapshots),
         effects(data.effects, unit, run["environment"]),
         process_sections.lines(run),
-        inventory_tables.events(data.events, unit, run["environment"], drawn.effects, _whose(run)),
-        inventory_tables.alerts(data.alerts, unit, data.any_webhook),
-        notes(notes_of(run, data.events), unit),
+        timeline(run, data.events, data.alerts, drawn.effects, _whose(run), data.any_webhook),
     ]
 
 
@@ -275,28 +298,57 @@ def _whose(run: Json) -> dict[str, str]:
     return {each["instance"]: process_label(each) for each in run["processes"]}
 
 
-def _process_bars(run: Json, shown: str | None, ends: Sequence[Points]) -> tuple[Bar, ...]:
-    """Ranks, and children of the one that is ``shown``, by their growth; what did not grow or is not known is last.
+def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
+    """Ranks, and children of the one that is shown, by their growth; what did not grow or is not known is last.
 
-    A link opens the page on the lines of a rank.
+    The one whose lines are shown is among the first. A link opens the page, and the tab that is open, on the lines of
+    a rank.
     """
+    run = data.run
     grown: dict[str, float | None] = {}
     for each in run["processes"]:
-        growth = each["growth_bytes_per_generation"]
-        grown[process_label(each)] = None if growth is None else float(growth["estimate"])
+        growth, label = each["growth_bytes_per_generation"], process_label(each)
+        if growth is not None:
+            grown[label] = float(growth["estimate"])
+        # Of a rank that has just been resumed nothing is known yet: what it did before still holds.
+        grown.setdefault(label, None)
     ranks = set(grown)
     children = sizes_of_children(each.name for each in ends)
-    grown |= {children[each.name]: growth_of(each) for each in ends if each.name in children}
+    # Growth of a rank is per generation, or per second or minute where there are none; that of a child is read off
+    # the axis, which may be in hours.
+    steps = data.axis.seconds / UNITS_OF_TIME.get(run["unit"], data.axis.seconds)
+    for each in ends:
+        if each.name in children:
+            rate = growth_of(each)
+            grown[children[each.name]] = None if rate is None else rate / steps
     most = max((value for value in grown.values() if value), default=0)
+    names = sorted(grown, key=lambda name: -(grown[name] or 0))
+    if data.process in names[BARS_SHOWN:]:
+        names.remove(data.process)
+        names.insert(BARS_SHOWN - 1, data.process)
+    tab = {} if data.tabs[0] == "objects" else {"tab": data.tabs[0]}
+    tab = {"tab": ALL_TABS} if len(data.tabs) > 1 else tab
     return tuple(
         Bar(
             name,
-            "unknown" if value is None else number_formats.change(value),
+            "unknown" if (value := grown[name]) is None else number_formats.change(value),
             100 * max(value or 0, 0) / most if most > 0 else 0,
-            href=f"?{urlencode({'process': name})}" if len(ranks) > 1 and name in ranks else "",
-            chosen=name == shown,
+            href=f"?{urlencode({'process': name} | tab)}"
+            if len(ranks) > 1 and name in ranks
+            else "",
+            chosen=name == data.process,
         )
-        for name, value in sorted(grown.items(), key=lambda item: -(item[1] or 0))
+        for name in names
+    )
+
+
+def _left_out(run: Json) -> str:
+    """Return the sentence on processes that are too many to list."""
+    left_out = run["processes_left_out"]
+    return (
+        f"{count_of(left_out, 'more process')} {'is' if left_out == 1 else 'are'} not listed."
+        if left_out
+        else ""
     )
 
 

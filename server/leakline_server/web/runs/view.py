@@ -25,7 +25,7 @@ from ..rendering.page_contexts import (
     TagLink,
 )
 from ..rendering.table_cells import sparkline
-from ..run_page.verdict_view import STATUSES, forecast_text, status_of
+from ..run_page.verdict_view import STATUSES, forecast_in_short, forecast_text, status_of
 from ..run_page.view import progress
 from ..search_query import joined, status_in, without, written
 
@@ -206,7 +206,8 @@ def _only(shown: Shown, word: str) -> str:
 
 
 def _row(run: Json, group: str, shown: Shown) -> RunRow:
-    growth = run["growth_bytes_per_generation"]
+    leading = run["leading_growth_bytes_per_generation"]
+    growth = leading or run["growth_bytes_per_generation"]
     return RunRow(
         id=run["id"],
         box=f"pick-{group}-{run['id']}",
@@ -227,9 +228,11 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         sparkline=sparkline(run["sparkline"]),
         memory=number_formats.size(run["rss_bytes"]),
         growth=number_formats.change(growth["estimate"]) if growth else "–",
-        # Child processes and devices are not in it; what grows there is in the sentence.
-        per=f"private, per {run['unit']}" if growth else "",
+        per=f"{'of the finding' if leading else 'private memory'}, per {run['unit']}"
+        if growth
+        else "",
         forecast=forecast_text(run["oom"], run["unit"]),
+        out=forecast_in_short(run["oom"], run["unit"]),
         seen_at=run["last_seen_at"],
         seen=number_formats.clock(run["last_seen_at"]),
     )

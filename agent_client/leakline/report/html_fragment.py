@@ -1,0 +1,169 @@
+"""The first screen of a run's page as one piece of HTML for a notebook: it loads nothing and runs no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+from ..analysis import phase_accounts
+from ..analysis.results import to_json
+from ..analysis.run_history import ProcessHistory
+from ..text_format import NOT_MEASURED, format_bytes, format_change, format_share, seen_of
+from .report_data import MEMORY, Recording, examined
+from .verdict_facts import (
+    forecast_headline,
+    interval,
+    leading_finding,
+    role_words,
+)
+
+Json = Mapping[str, Any]
+
+# Status -> word and colour, as on the pages; they can be read on light and on dark ground.
+_STATUSES: Final = {
+    "confirmed": ("Leaking", "#d0453b"), "suspected": ("Suspected", "#c96a15"), "watch": ("Watch", "#9a7b12"),
+    "filling": ("Filling", "#3a7bd5"), "ok": ("OK", "#2e8b57"), "recovered": ("Recovered", "#2e8b57"),
+    "learning": ("Learning", "#7a8591"),
+}  # fmt: skip
+PHASES_SHOWN: Final = 5
+SUSPECTS_SHOWN: Final = 2
+_PRIVATE: Final = ("process.anon_bytes", "process.swap_bytes")
+_WIDTH, _HEIGHT = 640, 120
+# Of what was seen, as on the page.
+_AHEAD: Final = 0.25
+_OUTSIDE: Final = {"between": "outside phases", "other_threads": "other threads"}
+_FAINT: Final = "opacity:.7;font-size:.85em"
+
+
+def html_fragment(recording: Recording, link: str = "") -> str:
+    """Return verdict, figures, memory, cause and growth by phase of a recorded run. ``link``: of its page."""
+    verdict = to_json(examined(recording))
+    unit, finding = verdict["unit"], leading_finding(verdict)
+    parts = [
+        *_head(recording, verdict, link),
+        *_figures(verdict, finding, unit),
+        *_curve(recording, verdict),
+        *_cause(finding, unit),
+        *_phases(to_json(phase_accounts(recording.history)), finding, unit),
+    ]
+    colour = _STATUSES[verdict["status"]][1]
+    return (
+        '<div style="font-family:system-ui,sans-serif;max-width:46em;padding:.5em 1em;'
+        f'border-left:4px solid {colour}">{"".join(parts)}</div>'
+    )
+
+
+def _head(recording: Recording, verdict: Json, link: str) -> Iterator[str]:
+    word, colour = _STATUSES[verdict["status"]]
+    header = recording.header
+    seen = seen_of(verdict["generations"], verdict["generations_passed"], verdict["unit"])
+    page = f' · <a href="{escape(link)}">its page</a>' if link else ""
+    yield f'<div style="{_FAINT}">{escape(f"{header.project} / {header.name}")} · {escape(seen)}{page}</div>'
+    yield f'<div><b style="color:{colour}">{word}</b> <b>{escape(verdict["summary"])}</b></div>'
+
+
+def _figures(verdict: Json, finding: Json | None, unit: str) -> Iterator[str]:
+    growth = (finding or verdict)["growth_bytes_per_generation"]
+    known = {"growth": NOT_MEASURED if growth is None else f"{interval(growth)} per {unit}"}
+    headline, more = forecast_headline(verdict["oom"], unit)
+    known["out of memory"] = f"{headline} {more}".strip()
+    if finding is not None and finding["started_at_generation"] is not None:
+        known["since"] = f"{unit} {round(finding['started_at_generation']['estimate']):,}"
+    if verdict["explained_share"] is not None:
+        known["explained"] = f"{format_share(verdict['explained_share'])} of the growth"
+    yield "<div>"
+    for name, text in known.items():
+        yield f'<span style="{_FAINT}">{name}</span> {escape(text)} &ensp; '
+    yield "</div>"
+
+
+def _curve(recording: Recording, verdict: Json) -> Iterator[str]:
+    """Memory of all processes together at the ends of generations, and where it goes on."""
+    points = _total([_ends(process) for process in recording.history.processes])
+    if len(points) < 2:
+        return
+    (first, _), (last, now) = points[0], points[-1]
+    growth = verdict["growth_bytes_per_generation"]
+    ahead = max(1.0, _AHEAD * (last - first))
+    goes_on = growth is not None and verdict["status"] in ("suspected", "confirmed")
+    end = (last + ahead, now + ahead * growth["estimate"]) if goes_on else points[-1]
+    top = max(*(y for _, y in points), end[1]) or 1.0
+    across = _WIDTH / (end[0] - first or 1.0)
+
+    def at(point: tuple[float, float]) -> str:
+        x, y = point
+        return f"{(x - first) * across:.1f},{_HEIGHT - y / top * (_HEIGHT - 4):.1f}"
+
+    line = " ".join(map(at, points))
+    colour = _STATUSES[verdict["status"]][1]
+    said = f"Memory from {format_bytes(points[0][1])} to {format_bytes(now)}"
+    yield (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{said}" style="width:100%;display:block;'
+        f'margin:.5em 0 0"><polygon points="0,{_HEIGHT} {line} {(last - first) * across:.1f},{_HEIGHT}" '
+        f'fill="{colour}" fill-opacity=".15"/>'
+        f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>'
+    )
+    if goes_on:
+        yield (
+            f'<polyline points="{at(points[-1])} {at(end)}" fill="none" stroke="{colour}" stroke-width="2" '
+            'stroke-dasharray="3 4"/>'
+        )
+    span = f"{verdict['unit']} {first:,.0f} to {last:,.0f}"
+    yield f'</svg><div style="{_FAINT}">{said}, {escape(span)}{", dotted the forecast" if goes_on else ""}</div>'
+
+
+def _ends(process: ProcessHistory) -> dict[float, float]:
+    """Generation -> private memory at its end, resident memory where that was not read."""
+    read = process.series
+    names = _PRIVATE if any(value is not None for value in read.get(_PRIVATE[0], ())) else (MEMORY,)
+    found: dict[float, float] = {}
+    for i, (generation, kind) in enumerate(zip(process.generation, process.kind, strict=True)):
+        values = [read[name][i] for name in names if name in read]
+        if kind == "generation_end" and generation is not None and values[0] is not None:
+            found[generation] = sum(value for value in values if value is not None)
+    return found
+
+
+def _total(processes: Sequence[Mapping[float, float]]) -> list[tuple[float, float]]:
+    """Sum over the generations that all processes have ended."""
+    read = [process for process in processes if process]
+    shared = set.intersection(*map(set, read)) if read else set()
+    return [(x, sum(process[x] for process in read)) for x in sorted(shared)]
+
+
+def _cause(finding: Json | None, unit: str) -> Iterator[str]:
+    if finding is None:
+        return
+    where = finding.get("phase_path") or finding["phase"] or "no single phase"
+    yield f'<div style="margin-top:.5em"><b>Cause</b> in <code>{escape(where)}</code></div>'
+    for place, suspect in enumerate(finding["suspects"][:SUSPECTS_SHOWN]):
+        rate = suspect["count_per_generation"]
+        more = f" {rate:+,.4g} per {unit}" if rate is not None else ""
+        yield (
+            f'<div><span style="{_FAINT}">{escape(role_words(finding, place))}</span> '
+            f"<code>{escape(suspect['name'])}</code>{escape(more)}</div>"
+        )
+    yield from (f"<div>→ {escape(advice)}</div>" for advice in finding["advice"][:1])
+
+
+def _phases(accounts: Json, finding: Json | None, unit: str) -> Iterator[str]:
+    count = sum(accounts["spans"]) or len(accounts["generations"])
+    if not count:
+        return
+    lines = [line for line in accounts["lines"] if any(line["bytes"])]
+    means = sorted(((sum(line["bytes"]) / count, line["name"]) for line in lines), reverse=True)
+    most = max((abs(mean) for mean, _ in means), default=0)
+    cause = (finding or {}).get("phase_path") or (finding or {}).get("phase")
+    per = f'<span style="{_FAINT}">mean per {escape(unit)}</span>'
+    yield f'<div style="margin-top:.5em"><b>Growth by phase</b> {per}</div>'
+    yield '<table style="border:0;width:100%">'
+    for mean, name in means[:PHASES_SHOWN]:
+        share = 100 * max(mean, 0) / most if most > 0 else 0
+        bar = f"background:currentColor;opacity:{0.7 if name == cause else 0.3};height:.6em;width:{share:.0f}%"
+        shown = _OUTSIDE.get(name, name)
+        yield (
+            f'<tr><td style="text-align:left">{escape(shown)}</td><td style="width:50%"><div style="{bar}"></div></td>'
+            f'<td style="text-align:right">{format_change(mean)}</td></tr>'
+        )
+    yield "</table>"
