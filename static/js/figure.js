@@ -18,14 +18,15 @@ export function figure(whole, theme, colour, view) {
   const cone = view.group in (whole.cones ?? {}) ? whole.cones[view.group] : whole.cone;
   const chart = { ...whole, cone: view.zoomed ? cutCone(cone, view.range[1]) : cone };
   const lines = shownLines(chart, view);
-  const scale = scaleOf(chart, lines);
+  const levels = nearLevels(chart, lines, view);
+  const ahead = inView(chart.cone, view) ? chart.cone.estimate : [];
+  const scale = scaleOf(chart, lines, [...ahead, ...levels.map((level) => level.value)]);
   const finest = FINEST * extent(chart, lines);
   const data = [
     ...lines.flatMap((line) => traces(chart, line, scale, theme, colour, finest)),
     ...(inView(chart.cone, view) ? coneTraces(chart, scale, colour) : []),
     ...markTraces(chart.marks, colour),
   ];
-  const levels = nearLevels(chart, lines, view);
   const far = chart.levels.filter((level) => !levels.includes(level));
   return { data, layout: layout({ ...chart, levels, far }, theme, colour, view, scale) };
 }
@@ -82,13 +83,13 @@ function topOf(lines, [first, last]) {
   return top;
 }
 
-/** Divides by a binary unit, so that ticks and hover speak of GiB; other units stay as they are. */
-export function scaleOf(chart, lines) {
+/** Divides by a binary unit, so that ticks and hover speak of GiB; other units stay as they are. `more`: what else is drawn. */
+export function scaleOf(chart, lines, more = []) {
   if (chart.unit === "share") return { factor: 0.01, suffix: " %", format: ".1f" };
   if (chart.unit === "seconds") return { factor: 1, suffix: " s", format: ".2f" };
   if (chart.unit !== "bytes") return { factor: 1, suffix: "", format: ",.6~g" };
   const shown = lines.filter((line) => !line.hidden);
-  const values = [...(chart.y_range ?? []), ...shown.flatMap((line) => line.y)].filter((y) => y !== null);
+  const values = [...(chart.y_range ?? []), ...shown.flatMap((line) => line.y), ...more].filter((y) => y !== null);
   const unit = byteUnit(values.reduce((most, y) => Math.max(most, Math.abs(y)), 0));
   return { factor: unit.factor, suffix: ` ${unit.name}`, format: unit.factor === 1 ? ",.0f" : ",.2f" };
 }
