@@ -36,7 +36,7 @@ def test_a_leak_is_muted_where_it_is_seen_and_unmuted_there(
     assert fits(page, 390)
     assert not scripts or violations(page) == []
     leak.get_by_role("button", name="Mute", exact=True).click()
-    page.wait_for_url(f"**/runs/{run}?tab=objects#findings")
+    page.wait_for_url(f"**/runs/{run}#findings")
     expect(leak.locator(".said")).to_contain_text("Muted")
     leak.get_by_role("link", name="In all runs").click()
     expect(page.locator(".incident .chip").first).to_have_text("Muted")
@@ -47,8 +47,8 @@ def test_a_leak_is_muted_where_it_is_seen_and_unmuted_there(
 
 
 def test_what_is_typed_to_mute_a_leak_survives_live_updates(train: Train, open_page: Open) -> None:
-    training = train("typing", 8, project="typing")
-    page = open_page("/runs/typing")
+    training = train("typing-to-mute", 8, project="typing")
+    page = open_page("/runs/typing-to-mute")
     leak = page.locator("article.finding").first
     expect(leak).to_be_visible(timeout=PATIENCE_MS)
     leak.get_by_text("Mute…").click()

@@ -100,12 +100,12 @@ def runs(server: str) -> str:
     )
     report(server, Training(run="before", generations=24, leaks=(envs(12 * MIB),)))
     report(server, well)
-    report(server, Training(run="young", generations=5, leaks=(envs(12 * MIB),)))
-    for run, generations in (("ahead", 12), ("young", 5)):
+    report(server, Training(run="cut-short", generations=5, leaks=(envs(12 * MIB),)))
+    for run, generations in (("ahead", 12), ("cut-short", 5)):
         verdict_of(server, run, generations)
     for run in ("workers", "elsewhere", "ranks", "before", "fixed"):
         verdict_of(server, run, 24)
-    for run in ("young", "before", "fixed"):
+    for run in ("cut-short", "before", "fixed"):
         patch(f"{server}/api/v1/runs/{run}", {"state": "finished", "instance": "p1"})
     return server
 
@@ -204,7 +204,7 @@ def test_a_leak_has_one_count_and_one_rate_wherever_it_is_named(runs: str, open_
     assert f"{rate.removeprefix('+')} per generation" in sentence
     first = page.locator(".finding .suspects > span").first
     expect(first).to_have_text(f"type trading.TradingEnvironment +16, {rate} per generation")
-    types = page.locator("#types tbody tr").first.locator("td").all_inner_texts()
+    types = page.locator("[data-part='types.table'] tbody tr").first.locator("td").all_inner_texts()
     assert (types[6], plain(types[8])) == ("+16", rate)
     # What is explained is one share.
     share = figure(page, "EXPLAINED").split(" of ")[0]
@@ -215,7 +215,7 @@ def test_a_leak_has_one_count_and_one_rate_wherever_it_is_named(runs: str, open_
 
 def test_types_are_rated_by_the_bytes_they_explain(runs: str, open_page: Open) -> None:
     page = open_page("/runs/before?tab=objects")
-    rows = page.locator("#types tbody tr")
+    rows = page.locator("[data-part='types.table'] tbody tr")
     expect(rows.first).to_contain_text("trading.TradingEnvironment")
     expect(rows.first.locator("[data-status]").first).to_contain_text("problem")
     # 32 more in each generation, of which each is small.
@@ -236,7 +236,7 @@ def test_severity_is_the_time_until_memory_runs_out(runs: str, open_page: Open) 
 
 
 def test_of_a_finished_run_it_is_said_what_was_missing(runs: str, open_page: Open) -> None:
-    page = open_page("/runs/young")
+    page = open_page("/runs/cut-short")
     said = page.locator(".verdict p.small").first
     expect(said).to_contain_text("Memory kept growing as a leak does, but not for long enough")
     for word in ("will settle", "more to go", "so far"):

@@ -74,8 +74,12 @@ def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_
     assert histories.count() >= 2
     newest = 418 + 144 * (world.live.generation - 2)
     # What the finding names comes first.
-    expect(page.locator("#types tbody tr").first).to_contain_text("TradingEnvironment")
-    arrays = page.locator("#types tr", has_text="numpy.ndarray").locator(".sparkline")
+    expect(page.locator("[data-part='types.table'] tbody tr").first).to_contain_text(
+        "TradingEnvironment"
+    )
+    arrays = page.locator("[data-part='types.table'] tr", has_text="numpy.ndarray").locator(
+        ".sparkline"
+    )
     expect(arrays).to_have_attribute("aria-label", f"Instances from 418 to {newest:,}")
 
 

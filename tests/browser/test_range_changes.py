@@ -56,9 +56,9 @@ def shows_the_leak(page: Page, first: int, last: int) -> None:
     assert amount.endswith(f"+{count:,}")
     assert first_of(page, "Phases")[0] == "evaluate_population"
     assert first_of(page, "Processes")[0] == LEAKING_RANK
-    heads = page.locator("#types th").all_inner_texts()
+    heads = page.locator("[data-part='types.table'] th").all_inner_texts()
     assert heads[2:4] == [f"at generation {first}", f"at generation {last}"]
-    row = page.locator("#types tbody tr").first.locator("td").all_inner_texts()
+    row = page.locator("[data-part='types.table'] tbody tr").first.locator("td").all_inner_texts()
     assert row[4:6] == [f"+{count:,}", "+16"]
 
 
@@ -97,7 +97,7 @@ def no_double_click(page: Page) -> None:
 def test_brushing_shows_what_changed_and_a_reset_removes_it(run: str, open_page: Open) -> None:
     page = open_page(run)
     drawn(page)
-    whole = page.locator("#types table").inner_text()
+    whole = page.locator("[data-part='types.table'] table").inner_text()
     drag(page, "trend", 0.25, 0.5)
     expect(page.locator("#changes h2")).to_be_visible()
     said = re.fullmatch(
@@ -109,7 +109,7 @@ def test_brushing_shows_what_changed_and_a_reset_removes_it(run: str, open_page:
     page.keyboard.press("r")
     expect(page.locator("#changes .panel")).to_have_count(0)
     assert "x=" not in page.url
-    until(page, lambda: page.locator("#types table").inner_text() == whole)
+    until(page, lambda: page.locator("[data-part='types.table'] table").inner_text() == whole)
 
 
 def test_two_clicks_are_a_range(run: str, open_page: Open) -> None:
@@ -165,7 +165,7 @@ def test_the_form_compares_without_scripts(run: str, open_page: Open) -> None:
     assert parse_qs(urlsplit(page.url).query)["process"] == ["rank 0 main"]
     page.locator("#types").get_by_role("link", name="Whole run").click()
     expect(page.locator("#changes .panel")).to_have_count(0)
-    assert page.locator("#types th").all_inner_texts()[3] == "first"
+    assert page.locator("[data-part='types.table'] th").all_inner_texts()[3] == "first"
 
 
 def test_the_form_needs_no_mouse(run: str, open_page: Open) -> None:
@@ -190,10 +190,10 @@ def test_what_is_typed_survives_live_updates(
     train: Callable[..., MadeTraining], open_page: Open
 ) -> None:
     training = train("typing", 6)
-    page = open_page("/runs/typing?x=2..4")
-    expect(page.locator("#live")).to_have_attribute("data-live", "paused")
-    page.locator("#live").click()
+    page = open_page("/runs/typing")
     expect(page.locator("#live")).to_have_attribute("data-live", "live")
+    page.get_by_text("Compare two points").click()
+    page.get_by_label("From generation").fill("2")
     field = page.get_by_label("to", exact=True)
     field.fill("5")
     training.run_generation()
@@ -230,4 +230,4 @@ def test_a_range_without_two_points_says_why(x: str, why: str, run: str, open_pa
     page = open_page(f"{run}?x={x}", java_script_enabled=False)
     expect(page.locator("#changes h2")).to_have_text("Nothing to compare")
     expect(page.locator("#changes")).to_contain_text(why)
-    expect(page.locator("#types th").nth(3)).to_have_text("first")
+    expect(page.locator("[data-part='types.table'] th").nth(3)).to_have_text("first")
