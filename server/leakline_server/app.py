@@ -53,7 +53,7 @@ from .web.metrics import Metrics
 from .web.rendering.templating import RevalidatedFiles
 from .web.responses import completing
 from .web.rules import api as rules_api
-from .web.run_page import pages, run_links
+from .web.run_page import pages
 from .web.runs import api as read_api
 from .web.runs import pages as runs_pages
 from .web.runs import series_api
@@ -125,7 +125,7 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         runs_pages.router,
         overlay_pages.router,
         pages.router,
-        run_links.router,
+        tokens_api.links,
         expectations_api.pages,
         report_pages.router,
         incidents_api.pages,
