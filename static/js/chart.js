@@ -95,7 +95,10 @@ export class Charts {
 
   /** Of a run that grew old the axis is in hours instead of minutes: what was looked at stays. */
   #keepPlace(times) {
-    if (times === 1 || !this.range) return;
+    if (times === 1) return;
+    if (this.point !== null) this.point *= times;
+    if (this.last) this.last *= times;
+    if (!this.range) return;
     this.range = this.range.map((each) => each * times);
     this.#forget();
   }

@@ -1,7 +1,6 @@
-// `data-copy`: a button that puts the text at an address of the server into the clipboard. Where a page may not write there
+// `data-copy`: a button that puts the text at an address of the server, or of an element (`#id`), into the clipboard. Where a page may not write there
 // (plain HTTP, a refusal), the text stands in a box, selected. And the menu next to it closes as menus do.
 
-const LABEL = "Copy report";
 const SHOWN_MS = 3000;
 
 // A region that is there before its words is read out.
@@ -33,7 +32,7 @@ async function copy(button) {
   try {
     const text = await asked;
     if (await copied) say(button, "Copied");
-    else showBox(text);
+    else showBox(text, button.textContent);
   } catch (error) {
     if (!(error instanceof TypeError)) throw error; // what fetch throws where nobody answers
     say(button, "Not copied: the server does not answer");
@@ -41,6 +40,7 @@ async function copy(button) {
 }
 
 async function read(address) {
+  if (address.startsWith("#")) return document.querySelector(address).textContent;
   const answer = await fetch(address);
   if (!answer.ok) throw new TypeError(`the server answered ${answer.status}`);
   return answer.text();
@@ -53,15 +53,16 @@ async function intoClipboard(asked) {
 }
 
 function say(button, words) {
+  const label = button.textContent;
   button.textContent = words;
   voice.textContent = words;
   setTimeout(() => {
-    button.textContent = LABEL;
+    button.textContent = label;
     voice.textContent = "";
   }, SHOWN_MS);
 }
 
-function showBox(text) {
+function showBox(text, label) {
   const box = document.createElement("dialog");
   const title = document.createElement("h2");
   const why = document.createElement("p");
@@ -69,7 +70,7 @@ function showBox(text) {
   const form = document.createElement("form");
   const close = document.createElement("button");
   title.id = "copy-title";
-  title.textContent = LABEL;
+  title.textContent = label;
   why.className = "small quiet";
   why.textContent = "The browser does not let this page copy. The text is selected: press Ctrl+C, or Cmd+C on a Mac.";
   area.readOnly = true;

@@ -243,7 +243,7 @@ function annotations(chart, view, colour, scale) {
     })),
     ...chart.far.filter(() => chart.unit === "bytes").map((level, i) => ({
       ...text(`\u2191 ${level.label}: ${bytes(level.value)}`, colour(`--${level.tone}`)),
-      xref: "paper", yref: "paper", x: 0.005, y: 0.87 - 0.12 * i, xanchor: "left", yanchor: "top",
+      xref: "paper", yref: "paper", x: 1, y: 1 + 0.1 * i, xanchor: "right", yanchor: "bottom",
     })),
   ];
 }

@@ -48,7 +48,7 @@ export function showTimes(root = document) {
 function timeText(then, now, show) {
   if (show === "ago") return ago(then, now);
   const timeStyle = show === "minute" ? "short" : "medium";
-  if (["clock", "minute"].includes(show) && then.toDateString() === now.toDateString()) return then.toLocaleTimeString(undefined, { timeStyle });
+  if (["clock", "minute"].includes(show) && then.toDateString() === now.toDateString()) return `${then.toLocaleTimeString(undefined, { timeStyle })}${show === "minute" ? " today" : ""}`;
   return then.toLocaleString(undefined, { dateStyle: "medium", timeStyle });
 }
 

@@ -153,10 +153,14 @@ async function refresh() {
   // Of a run that says nothing more, how that came is shown, whatever the viewer looks at.
   outdated = paused && !quiet(run);
   if (outdated) return;
+  const asked = location.search;
   try {
-    const answer = await fetch(page.dataset.fragments + location.search);
-    if (!answer.ok) connected("disconnected", streamed);
-    else show(await answer.text());
+    const answer = await fetch(page.dataset.fragments + asked);
+    const html = answer.ok ? await answer.text() : null;
+    if (html === null) connected("disconnected", streamed);
+    // Meanwhile the viewer may have chosen another stretch, of which this answer knows nothing.
+    else if (asked === location.search) show(html);
+    else fragments.want();
   } catch (error) {
     if (!(error instanceof TypeError)) throw error; // the server is away: the mark says so
   }

@@ -21,7 +21,7 @@ export function lastStretch(charts, number) {
   if (!ends.length) return null;
   const end = Math.max(...ends);
   const inGenerations = charts[0].x_unit === "generation";
-  return inGenerations ? [end - number + 0.5, end + 0.5] : [end - number, end + 0.02 * number];
+  return inGenerations ? [end - number - 0.5, end + 0.5] : [end - number, end + 0.02 * number];
 }
 
 /** The chart with what lies in the stretch, and one point on either side of it, so that lines go on to the edge. */

@@ -154,6 +154,7 @@ def test_a_link_opens_one_run_in_a_browser_that_is_not_signed_in(
         expect(page.get_by_label("Link")).to_contain_text("/shared?token=leakline_share_")
         assert fits(page, 390)
         assert violations(page) == []
+        expect(page.get_by_role("button", name="Copy link")).to_be_visible()
         link = str(page.get_by_label("Link").text_content()).strip()
         other = open_page(link.removeprefix(address), address=address, expect_failed_requests=True)
         assert other.url == f"{address}/runs/shared"
@@ -162,7 +163,9 @@ def test_a_link_opens_one_run_in_a_browser_that_is_not_signed_in(
         expect(other.locator('[data-part="state"]')).to_contain_text("9 of 25")
         other.get_by_role("link", name="Run info").click()
         expect(other.locator("#tab-info")).to_be_visible()
-        expect(other.locator("#notify, .mute, #previous, nav[aria-label=Pages]")).to_have_count(0)
+        expect(
+            other.locator("#notify, .mute, #previous, .delete-run, nav[aria-label=Pages]")
+        ).to_have_count(0)
         other.goto(f"{address}/")
         expect(other.get_by_label("Password")).to_be_visible()
         page.get_by_role("link", name="Revoke it in the settings").click()

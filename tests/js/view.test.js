@@ -121,7 +121,7 @@ test("a server that refuses or is away leaves the points of the whole", async ()
 
 test("the end of the axis is as long as was asked for, by its readings and not by the forecast", () => {
   const chart = (unit, ...xs) => ({ x_unit: unit, lines: xs.map((x) => ({ x })), cone: { x: [9, 40] } });
-  assert.deepEqual(lastStretch([chart("generation", [0, 5, 9], []), chart("generation", [0, 12])], 10), [2.5, 12.5]);
+  assert.deepEqual(lastStretch([chart("generation", [0, 5, 9], []), chart("generation", [0, 12])], 10), [1.5, 12.5]);
   assert.deepEqual(lastStretch([chart("time", [0, 100])], 50), [50, 101]);
   assert.equal(lastStretch([chart("generation", [])], 10), null);
   assert.equal(lastStretch([], 10), null);

@@ -159,11 +159,11 @@ DAY = 1_763_942_400.0
         ("config:lr= config:a=b=c", {"matches": (("config", "lr="), ("config", "a=b=c"))}),
         ("config:lr=0.1 HOST:gpu-7 type:\"my Env\"",
          {"matches": (("config", "lr=0.1"), ("host", "gpu-7"), ("type", "my Env"))}),
-        ("started:>7d", {"started_from": NOW - 7 * 86_400}), ("started:90m", {"started_from": NOW - 5400}),
-        ("started:<2w", {"started_before": NOW - 14 * 86_400}),
+        ("started:<7d", {"started_from": NOW - 7 * 86_400}), ("started:90m", {"started_from": NOW - 5400}),
+        ("started:>2w", {"started_before": NOW - 14 * 86_400}),
         ("started:2025-11-24", {"started_from": DAY, "started_before": DAY + 86_400}),
         ("started:>2025-11-24", {"started_from": DAY + 86_400}), ("started:<2025-11-24", {"started_before": DAY}),
-        ("started:>2d started:<1d", {"started_from": NOW - 2 * 86_400, "started_before": NOW - 86_400}),
+        ("started:<2d started:>1d", {"started_from": NOW - 2 * 86_400, "started_before": NOW - 86_400}),
     ],
 )  # fmt: skip
 def test_words_of_a_search_become_filters(text: str, filters: dict[str, Any]) -> None:
@@ -202,8 +202,8 @@ def test_words_of_a_search_become_filters(text: str, filters: dict[str, Any]) ->
              "killed"),
           )),
         *((f"started:{value}", {},
-           f"“started:{value}” was left out: write an age or a day, as in started:>7d (in the last 7 days), "
-           "started:<2026-11-01 or started:2026-11-20.")
+           f"“started:{value}” was left out: write an age or a day, as in started:<7d (in the last 7 days), "
+           "started:>7d (before that), started:>2026-11-01 (later) or started:2026-11-20.")
           for value in ("soon", "2025-13-01", "7y", ">", "9999-12-31")),
     ],
 )  # fmt: skip

@@ -12,6 +12,7 @@ from ..analysis.run_history import ProcessHistory
 from ..text_format import NOT_MEASURED, format_bytes, format_change, format_share, seen_of
 from .report_data import MEMORY, Recording, examined
 from .verdict_facts import (
+    OUTSIDE_NAMES,
     forecast_headline,
     interval,
     leading_finding,
@@ -32,7 +33,6 @@ _PRIVATE: Final = ("process.anon_bytes", "process.swap_bytes")
 _WIDTH, _HEIGHT = 640, 120
 # Of what was seen, as on the page.
 _AHEAD: Final = 0.25
-_OUTSIDE: Final = {"between": "outside phases", "other_threads": "other threads"}
 _FAINT: Final = "opacity:.7;font-size:.85em"
 
 
@@ -161,7 +161,7 @@ def _phases(accounts: Json, finding: Json | None, unit: str) -> Iterator[str]:
     for mean, name in means[:PHASES_SHOWN]:
         share = 100 * max(mean, 0) / most if most > 0 else 0
         bar = f"background:currentColor;opacity:{0.7 if name == cause else 0.3};height:.6em;width:{share:.0f}%"
-        shown = _OUTSIDE.get(name, name)
+        shown = OUTSIDE_NAMES.get(name, name)
         yield (
             f'<tr><td style="text-align:left">{escape(shown)}</td><td style="width:50%"><div style="{bar}"></div></td>'
             f'<td style="text-align:right">{format_change(mean)}</td></tr>'

@@ -38,6 +38,11 @@ NOT_PRIVATE: Final[Mapping[str, str]] = {
     "gpu": "GPU memory",
     "gpu_fragmentation": "Reserved GPU memory",
 }
+# Line of the phase accounts that is no phase -> what it is called.
+OUTSIDE_NAMES: Final[Mapping[str, str]] = {
+    "between": "outside phases",
+    "other_threads": "other threads",
+}
 _ACTIVE: Final[tuple[tuple[str, ...], ...]] = (
     ("confirmed", "suspected"),
     ("watch", "filling", "recovered"),

@@ -95,7 +95,9 @@ class Recorder:
         return self._queued - self._recorded
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Wait until everything put before is recorded."""
+        """Wait until everything put before is recorded. Nothing is where the thread could not start."""
+        if self._thread.ident is None:
+            return False
         reached = threading.Event()
         self._queue.put(reached)
         self._hurry.set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -154,7 +155,7 @@ def _led(token: Token, document: str, files: Collection[str]) -> Iterator[Token]
     elif token.type == "image":
         source = lead(document, str(token.attrs["src"]))
         dark = _LIGHT.sub(r"-dark.\1", source)
-        attrs = {"src": source, "alt": "", "loading": "lazy"}
+        attrs = {"src": source, "alt": "", "loading": "lazy", **_size_of(source)}
         if not source.startswith(ROOT + "/"):
             yield Token("text", "", 0, content=token.content)
         elif dark == source or dark.removeprefix(ROOT + "/") not in files:
@@ -164,6 +165,17 @@ def _led(token: Token, document: str, files: Collection[str]) -> Iterator[Token]
             yield token.copy(attrs={**attrs, "src": dark, "class": "only-dark"})
     else:
         yield token
+
+
+def _size_of(source: str) -> dict[str, str | int | float]:
+    """Width and height of a PNG of ours in pixels: what stands below a picture keeps its place while that loads."""
+    path = DOCS / source.removeprefix(f"{ROOT}/")
+    if path.suffix != ".png" or not path.is_file():
+        return {}
+    with path.open("rb") as picture:
+        # Signature, length and name of the first block come before.
+        width, height = struct.unpack(">II", picture.read(24)[16:])
+    return {"width": width, "height": height}
 
 
 def _plain(tokens: Iterable[Token]) -> str:

@@ -100,8 +100,8 @@ def parse_query(text: str, now: float) -> Search:
         elif word.name == "started":
             if (range_ := _started(word.value, now)) is None:
                 problems.append(
-                    f"“{word.typed}” was left out: write an age or a day, as in started:>7d (in the last 7 days), "
-                    "started:<2026-11-01 or started:2026-11-20."
+                    f"“{word.typed}” was left out: write an age or a day, as in started:<7d (in the last 7 days), "
+                    "started:>7d (before that), started:>2026-11-01 (later) or started:2026-11-20."
                 )
             else:
                 filters |= range_
@@ -118,7 +118,7 @@ def parse_query(text: str, now: float) -> Search:
     return Search(filters, tuple(problems))
 
 
-_EXAMPLES: Final = {"config": "lr=0.1", "status": "leaking", "started": ">7d"}
+_EXAMPLES: Final = {"config": "lr=0.1", "status": "leaking", "started": "<7d"}
 
 
 def _contradictions(projects: tuple[str, ...], statuses: tuple[str, ...]) -> list[str]:
@@ -165,14 +165,14 @@ def _unknown_filter(word: Word) -> str | None:
 
 
 def _started(value: str, now: float) -> dict[str, float] | None:
-    """``>`` is later: ``>7d`` is later than 7 days ago. An age without a sign is taken as the last so many; a day
-    without one as that day, in UTC. None for anything else."""
+    """An age is how long ago it was: ``>7d`` is more than 7 days, ``<7d`` and ``7d`` are the last 7. Of days ``>`` is
+    later, and one without a sign is that day, in UTC. None for anything else."""
     found = _STARTED.fullmatch(value)
     if found is None:
         return None
     if found["age"]:
         moment = now - int(found["age"]) * _UNITS[found["unit"]]
-        return {"started_before" if found["side"] == "<" else "started_from": moment}
+        return {"started_before" if found["side"] == ">" else "started_from": moment}
     try:
         day = datetime.fromisoformat(found["day"]).replace(tzinfo=UTC)
         begins, ends = day.timestamp(), (day + _DAY).timestamp()

@@ -35,7 +35,7 @@ def asking_client(database_url: str) -> Iterator[TestClient]:
 def make_link(client: TestClient, headers: dict[str, str], days: str = "7") -> str:
     answer = client.post("/runs/mine/share", data={"days": days}, headers=headers)
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
-    (link,) = re.findall(r'aria-label="Link"><code>([^<]+)</code>', answer.text)
+    (link,) = re.findall(r'aria-label="Link"><code id="link">([^<]+)</code>', answer.text)
     return html.unescape(link)
 
 

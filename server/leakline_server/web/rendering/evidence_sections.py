@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from leakline.analysis.results import ContainerFill, PhaseAccount, PhaseAccounts
 from leakline.analysis.status import ACTIVE
+from leakline.report.verdict_facts import OUTSIDE_NAMES
 from leakline.text_format import format_times, join_words
 
 from ...charts.chart_parts import Chart
@@ -22,7 +23,6 @@ from .table_cells import Field, code, rated, shown, table
 MAX_ROWS: Final = 100
 # Phases on the first screen.
 PHASE_BARS: Final = 6
-OUTSIDE_NAMES: Final = {"between": "outside phases", "other_threads": "other threads"}
 # Of a run so long the share that measuring takes is one to go by: the first looks are the most expensive.
 SHARE_KNOWN_SECONDS: Final = 60.0
 # Kind of a mark -> what it is called, as in static/js/marks.js: the first of those at one place gives the sign.

@@ -312,6 +312,7 @@ class Option:
 class Muting:
     """The forms of a finding: ``action`` is where they are sent, ``back`` the address of the page they stand on."""
 
+    fingerprint: str
     action: str
     project: str
     back: str

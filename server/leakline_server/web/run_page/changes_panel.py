@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from leakline.report.verdict_facts import OUTSIDE_NAMES
 from leakline.text_format import count_of
 
 from ...charts.chart_parts import Axis
 from ..axis_zoom import TwoPoints, text_of
 from ..rendering import number_formats
-from ..rendering.evidence_sections import OUTSIDE_NAMES
 from ..rendering.page_contexts import Bar, RangeChanges, RangeForm, RangeLink, RankedChanges
 from .range_changes import unit_on
 from .run_data import ALL_TABS, Json, RunData

@@ -348,6 +348,7 @@ def mutings_of(project: str, fingerprints: Sequence[str], back: str) -> dict[str
     """The forms of each leak, by fingerprint; ``back``: the address of the page that they stand on."""
     return {
         each: Muting(
+            each,
             incident_action(each),
             project,
             back,

@@ -202,7 +202,7 @@ def _head(data: RunData) -> RunHead:
         if environment.get(name)
     ]
     if run["peak_bytes"] is not None:
-        facts.append(HeadFact("peak", number_formats.size(run["peak_bytes"])))
+        facts.append(HeadFact("peak RSS", number_formats.size(run["peak_bytes"])))
     return RunHead(
         id=run["id"],
         name=run["name"],

@@ -223,7 +223,7 @@ def list_runs(
 ) -> Response:
     """`status` is a verdict status, a run state, or `deleted` for the runs that were deleted on a page and are not yet
     removed, which are in no other list. `q` is a search as on the page: its words are looked for in name, project and
-    id, and `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:>7d` in what they name. `project`,
+    id, and `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:<7d` in what they name. `project`,
     `tag` and `status` narrow what `q` finds. `sort` begins with a minus for the other end of the order; runs without a
     value come last."""
     search = parse_query(q or "", time.time())

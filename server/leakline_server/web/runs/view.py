@@ -33,6 +33,9 @@ Json = Mapping[str, Any]
 Grouping = Literal["project", "tag", "none"]
 GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
 _GROUP_LABELS: Final = {"project": "By project", "tag": "By tag", "none": "Not grouped"}
+_NOTHING_FOUND: Final = (
+    "No run matches this search. Words alone are looked for in names, projects and ids."
+)
 # Order -> (what it is called, and from its other end).
 _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
     "severity": ("Most urgent", "Least urgent first"),
@@ -109,7 +112,7 @@ def runs_page(
         deleted_note=f"{count_of(deleted, 'deleted run')} can still be brought back."
         if deleted
         else "",
-        empty="No run matches this search." if shown.query else "No runs are left.",
+        empty=_NOTHING_FOUND if shown.query else "No runs are left.",
         next_href=shown.href(cursor=next_cursor) if next_cursor else None,
         server=server,
         any_runs=any_runs,
