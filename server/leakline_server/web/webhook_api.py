@@ -15,7 +15,7 @@ from ..alerts.formats import FORMATS
 from ..alerts.sending import apprise_sender
 from ..alerts.sending.address_check import AddressRefused, AddressUnknown, check, shown
 from ..alerts.sending.http_post import Delivered
-from ..alerts.sending.send_message import chosen_by, origin_of, send, text_of, trial
+from ..alerts.sending.send_message import chosen_by, origin_of, plain_address, send, text_of, trial
 from ..alerts.sending.signing import make_secret
 from ..errors import Conflict, InvalidField, NotFound
 from ..limits import MAX_TITLE_LENGTH, MAX_WEBHOOK_LENGTH, MAX_WEBHOOKS, MAX_WORD_LENGTH
@@ -235,7 +235,9 @@ def try_out(webhook: int, use: Services) -> tuple[Trial, str]:
     hook, now = _get(use, webhook), time.time()
     said = "Alerts of this server arrive here. Nothing leaks; somebody tested this webhook."
     old_secret = hook.previous_secret_at(now)
-    message = trial(hook.url, hook.format, hook.secret, use.config.address, now, said, old_secret)
+    message = trial(
+        hook.url, hook.format, hook.secret, use.config.address, now, said, old_secret, hook.configured
+    )  # fmt: skip
     outcome = send(message, use.config.webhook_allow, now)
     error = None if isinstance(outcome, Delivered) else outcome.reason
     made = Trial(now, outcome.seconds, outcome.status, error)
@@ -311,7 +313,7 @@ def make(use: Services, name: str, url: str, form: str | None) -> webhooks.Webho
     """Add a webhook with a new secret, which only this answer shows; without a ``form`` the address selects it. Raises
     RequestRefused."""
     if form is None:
-        form = _format_by(url)
+        form, url = _chosen(url)
     else:
         _check_format(form)
     _check_address(use, url)
@@ -397,16 +399,22 @@ def _refusing(**about: int) -> Iterator[None]:
         raise Conflict("webhook_disabled", said, about) from error
 
 
-def _format_by(url: str) -> str:
+def _chosen(url: str) -> tuple[str, str]:
+    """Return the format that an address selects, and the address as it may be stored. Raises InvalidField."""
     chosen = chosen_by(url)
-    if chosen.form == apprise_sender.FORMAT and not apprise_sender.installed():
+    if chosen.form != apprise_sender.FORMAT:
+        return chosen.form, url
+    if not apprise_sender.installed():
         raise InvalidField(
             "url",
             shown(url),
             f"messages to {chosen.service} go by way of apprise, which this server does not have: install it there "
             "(pip install 'leakline[notify]') and start the server again",
         )
-    return chosen.form
+    try:
+        return chosen.form, plain_address(url)
+    except AddressRefused as error:
+        raise InvalidField("url", shown(url), str(error)) from error
 
 
 def _check_format(form: str) -> None:

@@ -273,4 +273,5 @@ def _outgoing(claimed: Claimed, server_url: str, now: float) -> Outgoing:
         hook.secret,
         message,
         hook.previous_secret_at(now),
+        hook.configured,
     )

@@ -7,24 +7,30 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import apprise
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Engine, update
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 from starlette.testclient import TestClient
+from tests.server.alerts.conftest import rows
 from tests.server.stored import engine_of, put_run
 
 from leakline_server.alerts.sending import apprise_sender
 from leakline_server.alerts.sending.address_check import networks
-from leakline_server.alerts.sending.send_message import Chosen, chosen_by
+from leakline_server.alerts.sending.http_post import GiveUp
+from leakline_server.alerts.sending.send_message import Chosen, chosen_by, send, trial
 from leakline_server.app import create_app
 from leakline_server.config import Config
+from leakline_server.store.alerts import webhooks
 from leakline_server.store.alerts.alert_rows import Alert, add
 from leakline_server.store.engine import writing
 from leakline_server.store.schema import deliveries as delivery_rows
 from leakline_server.web import webhook_api
+from leakline_server.workers.delivery_worker import Deliverer
 
 HOOKS = "/api/v1/webhooks"
 
@@ -348,7 +354,12 @@ def test_a_test_shows_the_message_as_the_receiver_got_it(
 
 SLACK = "https://hooks.slack.com/services/T0/B0/very-secret"
 DISCORD = "https://discord.com/api/webhooks/1234/very-secret"
-TEAMS = "https://prod-1.westeurope.logic.azure.com:443/workflows/0/triggers/manual?sig=very-secret"
+AZURE = "https://prod-1.westeurope.logic.azure.com:443/workflows/0a"
+INVOKED = "/triggers/manual/paths/invoke"
+TEAMS = (
+    f"{AZURE}{INVOKED}?api-version=2016-06-01&sp=%2Ftriggers%2Fmanual%2Frun&sv=1.0&sig=very-secret"
+)
+POWER = "https://default0.b.environment.api.powerplatform.com/powerautomate/automations/direct"
 
 
 @pytest.mark.parametrize(
@@ -356,7 +367,7 @@ TEAMS = "https://prod-1.westeurope.logic.azure.com:443/workflows/0/triggers/manu
     [
         (SLACK, "slack", "Slack"), (DISCORD, "apprise", "Discord"), (TEAMS, "apprise", "Teams"),
         ("https://hook.example/x", "standard", ""), ("http://discord.com/api/webhooks/1/x", "standard", ""),
-        ("https://hooks.slack.com.evil.example/x", "standard", ""), ("https://discord.com:8443/x", "standard", ""),
+        ("https://hooks.slack.com.evil.example/x", "standard", ""), ("https://discord.com:8443/", "apprise", "Discord"),
         ("https://evil.example/logic.azure.com", "standard", ""), ("https://discord.com@evil.example/", "standard", ""),
         ("https://[/x", "standard", ""),
     ],
@@ -383,6 +394,88 @@ def test_a_pasted_address_of_a_chat_is_sent_to_as_the_chat_takes_it(
     assert '<a href="/runs/r1?tab=info">Back to the run</a>' in said
     assert "very-secret" not in said and "whsec_" not in said
     assert [each["format"] for each in items(client)] == [form, "standard", form]
+
+
+def test_the_addresses_that_chats_show_are_stored_and_known_to_apprise(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, engine: Engine
+) -> None:
+    monkeypatch.setattr(webhook_api, "check", lambda *_: None)
+    for url in (
+        DISCORD, DISCORD.replace("discord.com", "discordapp.com"), TEAMS, f"{AZURE}{INVOKED}?sig=s",
+        f"{POWER}/workflows/0a{INVOKED}?api-version=1&sig=s", f"{POWER}/cu/12/workflows/0a{INVOKED}?sig=s",
+    ):  # fmt: skip
+        hook = webhooks.get_webhook(engine, make(client, url)["id"])
+        assert hook is not None and (hook.url, hook.format) == (url, "apprise")
+        assert apprise.Apprise().add(url)
+
+
+# What apprise would read from an address, and what no address of these services has.
+REFUSED = (
+    f"{DISCORD}?template=/etc/x.json", f"{DISCORD}?template=http://127.0.0.1:1/", f"{DISCORD}?verify=no",
+    f"{DISCORD}?thread=1", f"{DISCORD}?", f"{DISCORD}#x", f"{DISCORD}/slack", f"{DISCORD}/?verify=no",
+    f"{DISCORD}%3Fverify=no", f"{DISCORD},json://127.0.0.1/", f"{DISCORD} json://127.0.0.1/", f"{DISCORD}\n",
+    "https://discord.com/api/v10/webhooks/1/very-secret", "https://discord.com/api/webhooks/x/very-secret",
+    "https://discord.com/", "https://dis\tcord.com/api/webhooks/1/very-secret",
+    DISCORD.replace("discord.com", "me:very-secret@discord.com"), DISCORD.replace("discord.com", "@discord.com"),
+    DISCORD.replace("discord.com", "discord.com:8443"), DISCORD.replace("discord.com", "discord.com:443"),
+    f"{TEAMS}&template=/etc/x.json", f"{TEAMS}&template=http://127.0.0.1:1/", f"{TEAMS}&verify=no",
+    f"{TEAMS}&Template=/etc/x.json", f"{TEAMS}&%74emplate=/etc/x.json", f"{TEAMS};template=/etc/x.json",
+    f"{TEAMS}&:name=x", f"{TEAMS}&id=x", f"{TEAMS}&sig=x", f"{TEAMS}&sv=1.0", f"{TEAMS}%26template%3D/etc/x.json",
+    f"{TEAMS}%2526verify%253Dno", f"{TEAMS}&", f"{TEAMS}#x", f"{AZURE}{INVOKED}", f"{AZURE}{INVOKED}?sv=1.0",
+    f"{AZURE}{INVOKED}?sig=", f"{AZURE}{INVOKED}/x?sig=s", f"{AZURE}/x{INVOKED}?sig=s",
+    f"{AZURE}/triggers/manual?sig=s", f"{POWER}/cu/x/workflows/0a{INVOKED}?sig=s", TEAMS.replace(":443", ":8443"),
+    TEAMS.replace("https://", "https://me:very-secret@"), TEAMS.replace("https://", "https://127.0.0.1\\."),
+)  # fmt: skip
+
+
+def test_an_address_of_a_chat_with_anything_more_is_refused(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_api, "check", lambda *_: None)
+    for url in REFUSED:
+        answer = client.post(HOOKS, json={"url": url})
+        assert answer.status_code == 422, url
+        error = answer.json()["error"]
+        assert (error["code"], error["details"]["field"]) == ("invalid_field", "url"), url
+        assert "not allowed" in error["message"] and "\n" not in error["message"], url
+        assert "very-secret" not in answer.text, url
+    page = client.post("/alerts/webhooks", data={"url": REFUSED[0]})
+    assert page.status_code == 422 and "not allowed" in page.text
+    assert items(client) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *REFUSED, "json://127.0.0.1/", "https://x.powerplatform.evil.example/workflows/0a" + INVOKED + "?sig=s", SLACK,
+        "https://hook.example/x",
+    ],
+)  # fmt: skip
+def test_a_stored_address_with_anything_more_reaches_nobody(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setattr(apprise_sender, "notify", lambda *_: pytest.fail("it was handed over"))
+    outcome = send(trial(url, "apprise", "", "http://127.0.0.1", 0.0, ""), LOOPBACK, 0.0)
+    assert isinstance(outcome, GiveUp)
+    assert "very-secret" not in outcome.reason
+    assert "not allowed" in outcome.reason or "LEAKLINE_APPRISE_URLS" in outcome.reason
+
+
+def test_a_message_to_a_stored_address_with_a_template_fails_and_makes_no_request(
+    database_url: str, engine: Engine, alert: Alert, receiver: Any
+) -> None:
+    url = f"{DISCORD}?template={receiver.url}"
+    webhooks.make(engine, "", url, "apprise", "", time.time())
+    now = time.time()
+    with writing(engine) as connection:
+        assert add(connection, [replace(alert, created_at=now)]) == 1
+    assert Deliverer(engine, Config()).run_once(now)
+    (row,) = rows(engine)
+    assert row.state == "failed" and "query" in row.last_error and "not allowed" in row.last_error
+    with served(database_url) as client:
+        tested = client.post(f"{HOOKS}/1/test").json()
+    assert not tested["delivered"] and "not allowed" in tested["error"]
+    assert receiver.received == []
 
 
 def test_a_chat_by_way_of_apprise_is_refused_where_there_is_none(

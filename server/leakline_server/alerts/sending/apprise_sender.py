@@ -1,8 +1,9 @@
 """One message by way of the package apprise, which knows a hundred services: an extra, `leakline[notify]`.
 
 Its addresses are not checked as webhooks are, because apprise looks names up itself. So they come from the environment,
-and from migration 0016, which converted webhooks of Discord and Teams; over the network only such are added as lead to
-hosts of these two (`send_message.chosen_by`). apprise
+and from migration 0016, which converted webhooks of Discord and Teams; over the network only addresses of these two are
+added. Whatever the environment does not name is made anew from its known parts, when it is added and before each
+message (`send_message.plain_address`), because apprise reads files and hosts that the query of an address names. It
 reads answers of any length, waits as long as a service sends, follows redirects and logs addresses with their secrets.
 So each message is sent by a process of its own, which has a bound of time and memory, follows no redirect and logs
 nothing.

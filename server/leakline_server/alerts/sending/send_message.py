@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ..formats import FORMATS, Message
 from . import apprise_sender
 from .address_check import (
+    AddressRefused,
     AddressUnknown,
     CheckedAddress,
     Network,
@@ -33,7 +35,8 @@ Post = Callable[[CheckedAddress, bytes, Mapping[str, str]], Outcome]
 class Outgoing:
     """``id`` is the same for every try of the same message. ``form`` is one of FORMATS, or that of apprise.
 
-    ``previous_secret`` signs as well, while receivers change to the new one.
+    ``previous_secret`` signs as well, while receivers change to the new one. Only an address that is ``configured``, by
+    whoever runs the server, reaches apprise as it is.
     """
 
     id: str
@@ -42,6 +45,7 @@ class Outgoing:
     secret: str = field(repr=False)
     message: Message
     previous_secret: str | None = field(default=None, repr=False)
+    configured: bool = False
 
 
 def send(
@@ -54,7 +58,12 @@ def send(
 ) -> Outcome:
     """One attempt. ``at`` is Unix seconds now; receivers refuse messages signed more than minutes ago."""
     if outgoing.form == apprise_sender.FORMAT:
-        return apprise_sender.notify(outgoing.url, outgoing.message)
+        try:
+            # Also here, because a row may be older than the rule, or changed in the database.
+            url = outgoing.url if outgoing.configured else plain_address(outgoing.url)
+        except AddressRefused as error:
+            return GiveUp(str(error))
+        return apprise_sender.notify(url, outgoing.message)
     render = FORMATS.get(outgoing.form)
     if render is None:
         return GiveUp(f"unknown webhook format {outgoing.form!r}; known: {', '.join(FORMATS)}")
@@ -71,7 +80,8 @@ def send(
 
 
 # Service -> the host of its webhooks, or its end after a dot, and the format that they take. At these alone apprise
-# is used for addresses of people: their names are nobody else's to lead elsewhere.
+# is used for addresses of people, and only as `plain_address` makes them: their hosts are known, but what follows could
+# name a file or another host to apprise (`?template=`).
 _SERVICES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "Slack": (("hooks.slack.com", "hooks.slack-gov.com"), "slack"),
     "Discord": (("discord.com", "discordapp.com"), apprise_sender.FORMAT),
@@ -90,14 +100,71 @@ class Chosen:
 def chosen_by(url: str) -> Chosen:
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
+        host = parts.hostname or ""
     except ValueError:
         return Chosen("standard")
-    if parts.scheme == "https" and parts.username is None and port in (None, 443):
+    if parts.scheme == "https":
         for service, (hosts, form) in _SERVICES.items():
             if any(host.endswith(each) if each[0] == "." else host == each for each in hosts):
                 return Chosen(form, service)
     return Chosen("standard")
+
+
+# Service -> what its address is up to the query, and the sentence for any other one.
+_PLAIN: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    "Discord": (
+        re.compile(r"https://[a-z0-9.-]+/api/webhooks/[0-9]+/[A-Za-z0-9_-]+"),
+        "the address of a webhook of Discord must be https://discord.com/api/webhooks/, its number, / and its token; "
+        "user, port, query, fragment and any other path are not allowed: copy the address from Discord again",
+    ),
+    "Teams": (
+        re.compile(
+            r"https://[a-z0-9.-]+(:443)?(/powerautomate/automations/direct(/cu/[0-9]+)?)?"
+            r"/workflows/[A-Za-z0-9_-]+/triggers/manual/paths/invoke"
+        ),
+        "the address of a workflow of Teams must be https://, its host, …/workflows/, its number, "
+        "/triggers/manual/paths/invoke and a query of sig, api-version, sp and sv, each once; user, port, fragment, "
+        "other names in the query and any other path are not allowed: copy the address from Teams again",
+    ),
+}
+_OF_ANOTHER_SERVICE: Final = (
+    "only addresses of Discord and Teams may be added to those that apprise sends to; whoever runs the server names "
+    "others in LEAKLINE_APPRISE_URLS"
+)
+_QUERY_OF_TEAMS: Final = frozenset(("api-version", "sp", "sv", "sig"))
+_QUERY_VALUE: Final = re.compile(r"[A-Za-z0-9_./-]+")
+
+
+def plain_address(url: str) -> str:
+    """Make the address of a webhook of Discord or Teams anew, from nothing but what their webhooks have.
+
+    Raises AddressRefused for anything else. apprise takes more from an address: files and hosts to read a template
+    from, and whether certificates are checked.
+    """
+    service = chosen_by(url).service
+    if service not in _PLAIN:
+        raise AddressRefused(_OF_ANOTHER_SERVICE)
+    pattern, sentence = _PLAIN[service]
+    place, mark, query = url.partition("?")
+    if not pattern.fullmatch(place):
+        raise AddressRefused(sentence)
+    if service == "Discord":
+        if mark:
+            raise AddressRefused(sentence)
+        return place
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
+    except ValueError:
+        raise AddressRefused(sentence) from None
+    values = dict(pairs)
+    if (
+        len(values) < len(pairs)
+        or "sig" not in values
+        or not _QUERY_OF_TEAMS.issuperset(values)
+        or not all(map(_QUERY_VALUE.fullmatch, values.values()))
+    ):
+        raise AddressRefused(sentence)
+    return f"{place}?{urlencode(values)}"
 
 
 def text_of(outgoing: Outgoing) -> str:
@@ -136,9 +203,10 @@ def trial(
     at: float,
     summary: str,
     previous_secret: str | None = None,
+    configured: bool = False,
 ) -> Outgoing:
     """A test message that reports nothing; ``summary`` says who sent it."""
     facts = {"title": "Leakline test message", "summary": summary, "link": "/"}
     message = Message(TRIAL_EVENT, at, facts, server_url)
     message_id = f"msg_test_{secrets.token_hex(12)}"
-    return Outgoing(message_id, url, form, secret, message, previous_secret)
+    return Outgoing(message_id, url, form, secret, message, previous_secret, configured)
