@@ -20,7 +20,7 @@ from tests.server.alerts.conftest import rows
 from tests.server.stored import engine_of, put_run
 
 from leakline_server.alerts.sending import apprise_sender
-from leakline_server.alerts.sending.address_check import networks
+from leakline_server.alerts.sending.address_check import AddressUnknown, networks
 from leakline_server.alerts.sending.http_post import GiveUp
 from leakline_server.alerts.sending.send_message import Chosen, chosen_by, send, trial
 from leakline_server.app import create_app
@@ -401,7 +401,8 @@ def test_the_addresses_that_chats_show_are_stored_and_known_to_apprise(
 ) -> None:
     monkeypatch.setattr(webhook_api, "check", lambda *_: None)
     for url in (
-        DISCORD, DISCORD.replace("discord.com", "discordapp.com"), TEAMS, f"{AZURE}{INVOKED}?sig=s",
+        DISCORD, f"{DISCORD}?thread=12", DISCORD.replace("discord.com", "discordapp.com"), TEAMS,
+        f"{AZURE}{INVOKED}?sig=s",
         f"{POWER}/workflows/0a{INVOKED}?api-version=1&sig=s", f"{POWER}/cu/12/workflows/0a{INVOKED}?sig=s",
     ):  # fmt: skip
         hook = webhooks.get_webhook(engine, make(client, url)["id"])
@@ -409,10 +410,23 @@ def test_the_addresses_that_chats_show_are_stored_and_known_to_apprise(
         assert apprise.Apprise().add(url)
 
 
+def test_an_address_of_a_chat_is_added_while_its_host_cannot_be_looked_up(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(url: str, allowed: Any) -> None:
+        raise AddressUnknown("the name server is away")
+
+    monkeypatch.setattr(webhook_api, "check", away)
+    assert make(client, SLACK)["format"] == "slack"
+    assert client.post(HOOKS, json={"url": "https://hook.example/x"}).status_code == 422
+    assert [each["format"] for each in items(client)] == ["slack"]
+
+
 # What apprise would read from an address, and what no address of these services has.
 REFUSED = (
     f"{DISCORD}?template=/etc/x.json", f"{DISCORD}?template=http://127.0.0.1:1/", f"{DISCORD}?verify=no",
-    f"{DISCORD}?thread=1", f"{DISCORD}?", f"{DISCORD}#x", f"{DISCORD}/slack", f"{DISCORD}/?verify=no",
+    f"{DISCORD}?thread=x", f"{DISCORD}?thread=1&verify=no",
+    f"{DISCORD}?", f"{DISCORD}#x", f"{DISCORD}/slack", f"{DISCORD}/?verify=no",
     f"{DISCORD}%3Fverify=no", f"{DISCORD},json://127.0.0.1/", f"{DISCORD} json://127.0.0.1/", f"{DISCORD}\n",
     "https://discord.com/api/v10/webhooks/1/very-secret", "https://discord.com/api/webhooks/x/very-secret",
     "https://discord.com/", "https://dis\tcord.com/api/webhooks/1/very-secret",
@@ -496,7 +510,7 @@ def test_the_page_of_a_run_says_where_its_alerts_go(client: TestClient, receiver
     client.post("/api/v1/runs", json={"id": "r1", "project": "erl"})
     page = client.get("/runs/r1").text
     assert "go nowhere yet" in page
-    assert 'name="back" value="/runs/r1?tab=objects"' in page and 'name="url"' in page
+    assert 'name="back" value="/runs/r1"' in page and 'name="url"' in page
     make(client, receiver.url, name="our chat")
     page = client.get("/runs/r1").text
     assert "our chat</b>" in page and 'name="url"' not in page

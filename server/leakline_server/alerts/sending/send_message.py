@@ -131,6 +131,8 @@ _OF_ANOTHER_SERVICE: Final = (
     "only addresses of Discord and Teams may be added to those that apprise sends to; whoever runs the server names "
     "others in LEAKLINE_APPRISE_URLS"
 )
+# Of Discord, as apprise names it: a channel's thread, which addresses of older servers may have.
+_THREAD: Final = re.compile(r"thread=[0-9]+")
 _QUERY_OF_TEAMS: Final = frozenset(("api-version", "sp", "sv", "sig"))
 _QUERY_VALUE: Final = re.compile(r"[A-Za-z0-9_./-]+")
 
@@ -149,9 +151,9 @@ def plain_address(url: str) -> str:
     if not pattern.fullmatch(place):
         raise AddressRefused(sentence)
     if service == "Discord":
-        if mark:
+        if mark and not _THREAD.fullmatch(query):
             raise AddressRefused(sentence)
-        return place
+        return url
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
     except ValueError:
