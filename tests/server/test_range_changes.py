@@ -206,6 +206,27 @@ def test_a_range_goes_with_the_page(api: TestClient) -> None:
     assert "?tab=phases&process=rank+1+main&x=12..40#tabs" in page
     assert "?tab=objects&process=rank+1+main&x=9..59#types" in page
     assert "?tab=objects&process=rank+1+main#types" in page
+    # The first tab is open by itself.
+    assert 'class="button tiny" href="?process=rank+1+main"' in page
+
+
+def test_the_axis_goes_with_the_form_and_the_ranges(api: TestClient, make_run: Any) -> None:
+    # A snapshot each half second.
+    make_run(id="long", extra=SAMPLES).begin(api, 1_500)
+    page = html.unescape(api.get("/runs/long?tab=events&axis=time").text)
+    assert '<input type="hidden" name="axis" value="time">' in page
+    compared = api.get("/runs/long?tab=events&axis=time&from=0.05&to=0.1")
+    assert compared.history[0].headers["location"] == (
+        "/runs/long?tab=events&axis=time&x=180s..360s#changes"
+    )
+    assert "Changed between 0.05 and 0.1 hours since the start" in panel_of(compared.text)
+    assert 'href="?tab=events&axis=time"' in html.unescape(compared.text)
+    page = html.unescape(api.get("/runs/long?axis=time&x=180s..360s").text)
+    (last,) = re.findall(r'href="([^"]+)"[^>]*>Last 10 minutes<', page)
+    assert last == "?tab=objects&axis=time&x=149.5s..749.5s#types"
+    followed = api.get(f"/runs/long{last}").text
+    assert "Changed between 0.04153 and 0.2082 hours since the start" in panel_of(followed)
+    assert 'href="?tab=objects&axis=time#types"' in html.unescape(followed)
 
 
 @pytest.mark.parametrize(

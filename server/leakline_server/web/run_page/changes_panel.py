@@ -14,7 +14,7 @@ from ..rendering import number_formats
 from ..rendering.evidence_sections import OUTSIDE_NAMES
 from ..rendering.page_contexts import Bar, RangeChanges, RangeForm, RangeLink, RankedChanges
 from .range_changes import unit_on
-from .run_data import ALL_TABS, Json, RunData
+from .run_data import Json, RunData
 from .verdict_view import short_name
 
 BARS_SHOWN: Final = 6
@@ -26,7 +26,7 @@ def changes_panel(data: RunData) -> RangeChanges | None:
     """Nothing where there are no two points to compare yet."""
     if data.recorded is None:
         return None
-    form, whole = _form(data, data.recorded), f"?{urlencode(_address(data))}"
+    form, whole = _form(data, data.recorded), f"?{urlencode(data.open_tab | data.asked)}"
     if data.changes is None:
         title = "Nothing to compare" if data.no_changes else ""
         return RangeChanges(form, title, data.no_changes, whole_href=whole)
@@ -67,12 +67,6 @@ def _number(point: float, axis: Axis) -> str:
     return f"{point:,}" if axis.unit == "generation" else f"{point / axis.seconds:,.4g}"
 
 
-def _address(data: RunData) -> dict[str, str]:
-    """What the address of the page says besides the stretch."""
-    shown = {"tab": data.tabs[0] if len(data.tabs) == 1 else ALL_TABS}
-    return shown | ({"process": data.chosen_process} if data.chosen_process else {})
-
-
 def _form(data: RunData, known: TwoPoints) -> RangeForm:
     """The same for as long as no other range is shown: what somebody types must survive live updates."""
     axis = data.axis
@@ -82,14 +76,14 @@ def _form(data: RunData, known: TwoPoints) -> RangeForm:
     if data.changes is not None:
         first, last = (f"{data.changes[end] / scale:.9g}" for end in ("before", "after"))
     return RangeForm(
-        f"/runs/{quote(data.run['id'], safe='')}", tuple(_address(data).items()), axis.title, first, last,
+        f"/runs/{quote(data.run['id'], safe='')}", tuple((data.open_tab | data.asked).items()), axis.title, first, last,
         f"{known.first / scale:.9g}", "1" if by_generation else "any",
     )  # fmt: skip
 
 
 def ranges(data: RunData) -> tuple[RangeLink, ...]:
     """The whole run, its newest units, and the stretch that is shown where it is none of these."""
-    address, known = _address(data) | {"tab": "objects"}, data.recorded
+    address, known = {"tab": "objects"} | data.asked, data.recorded
     unit, each_unit = unit_on(data.run, data.axis)
     shown = ""
     if data.changes is not None:

@@ -91,6 +91,13 @@ class RunData:
         return {name: value for name, value in both.items() if value}
 
     @property
+    def open_tab(self) -> dict[str, str]:
+        """The tab as it stands in an address; the first one is open by itself."""
+        if len(self.tabs) > 1:
+            return {"tab": ALL_TABS}
+        return {} if self.tabs[0] == next(iter(TABS)) else {"tab": self.tabs[0]}
+
+    @property
     def kind(self) -> str | None:
         """Of the snapshots that most lines are drawn of: generation ends; all where there are no generations."""
         return "generation_end" if self.axis.unit == "generation" else None
