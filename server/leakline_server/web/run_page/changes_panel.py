@@ -34,7 +34,7 @@ def changes_panel(data: RunData) -> RangeChanges | None:
     lists = (
         _ranked("Objects by type", found["types"], _type_name, _type_text, "No type was counted at both points."),
         _ranked("Phases", found["phases"], _phase_name, _bytes_text, "No phase is known to have changed."),
-        _ranked("Processes", found["processes"], _process_name, _bytes_text, "No process was read."),
+        _ranked("Processes", found["processes"], _process_name, _text_of_process(found), "No process was read."),
     )  # fmt: skip
     title = f"Changed between {between(found, data.axis, ' and ')}"
     return RangeChanges(form, title, _sentence(found), lists, whole)
@@ -108,10 +108,10 @@ def ranges(data: RunData) -> tuple[RangeLink, ...]:
 def _sentence(found: Json) -> str:
     total, unit = found["total"], found["unit"]
     if total["bytes_change"] is None:
-        memory = "Private memory of all processes together is not known at both points."
+        memory = "Private memory of all processes and their children together is not known at both points."
     else:
         memory = (
-            f"Private memory of all processes: {number_formats.size(total['bytes_before'])} to "
+            f"Private memory of all processes and their children: {number_formats.size(total['bytes_before'])} to "
             f"{number_formats.size(total['bytes_after'])}, {number_formats.change(total['bytes_change'])}, "
             f"{number_formats.change(total['bytes_per_generation'])} per {unit}."
         )
@@ -166,6 +166,17 @@ def _process_name(row: _Row) -> str:
 
 def _bytes_text(row: _Row) -> str:
     return "unknown" if row["bytes_change"] is None else number_formats.change(row["bytes_change"])
+
+
+def _text_of_process(found: Json) -> Callable[[_Row], str]:
+    """With the generation of its last reading, where that is an earlier one."""
+
+    def text(row: _Row) -> str:
+        at, said = row["read_after_at"], _bytes_text(row)
+        is_older = found["axis"] == "generation" and at is not None and at < found["after"]
+        return f"{said} (last read at {at:,})" if is_older else said
+
+    return text
 
 
 def _type_text(row: _Row) -> str:

@@ -27,6 +27,9 @@ TABS: Final = {
     "objects": "Objects", "phases": "Phases and time", "gpu": "GPU", "events": "Events and log", "info": "Run info",
 }  # fmt: skip
 ALL_TABS: Final = "all"
+# Of a line of the whole run: half as many as of a stretch, each with the extremes of what it stands for, because
+# everybody loads those.
+MAX_POINTS_OF_ALL: Final = 1_000
 
 # (names, phase or "*", kind or None) -> one Points for each name and phase; a name may end in "*".
 ReadSeries = Callable[[Sequence[str], str | None, str | None], Sequence[Points]]
