@@ -319,7 +319,9 @@ def test_the_axis_goes_with_the_form_and_the_ranges(api: TestClient, make_run: A
     # A snapshot each half second.
     make_run(id="long", extra=SAMPLES).begin(api, 1_500)
     page = html.unescape(api.get("/runs/long?tab=events&axis=time").text)
-    assert '<input type="hidden" name="axis" value="time">' in page
+    form = page.partition('data-part="changes"')[2].partition("</form>")[0]
+    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="(\w+)"', form)
+    assert hidden == [("tab", "events"), ("axis", "time")]
     compared = api.get("/runs/long?tab=events&axis=time&from=0.05&to=0.1")
     assert compared.history[0].headers["location"] == (
         "/runs/long?tab=events&axis=time&x=180s..360s#changes"
