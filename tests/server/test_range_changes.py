@@ -92,11 +92,11 @@ def test_what_leaks_comes_first_with_its_numbers(api: TestClient) -> None:
     assert found["processes"] == [
         {
             "process": "rank 1 main", "bytes_before": before, "bytes_after": before + 28 * LEAK,
-            "bytes_change": 28 * LEAK, "bytes_per_generation": LEAK,
+            "bytes_change": 28 * LEAK, "bytes_per_generation": LEAK, "read_before_at": 12, "read_after_at": 40,
         },
         {
             "process": "rank 0 main", "bytes_before": 2**29, "bytes_after": 2**29, "bytes_change": 0,
-            "bytes_per_generation": 0,
+            "bytes_per_generation": 0, "read_before_at": 12, "read_after_at": 40,
         },
     ]  # fmt: skip
     assert found["total"] == {
@@ -146,6 +146,111 @@ def test_one_process_that_is_not_known_makes_the_sum_unknown(
     assert found["processes"][1]["bytes_after"] == 2**30 + LEAK * 14
     assert [found["total"][name] for name in ("bytes_before", "bytes_change")] == [None, None]
     assert changes(api, 16, 19, "joined")["total"]["bytes_change"] == 2 * 3 * LEAK
+
+
+FLAT: Mapping[str, Callable[[int], int | None]] = {"process.anon_bytes": lambda i: 2**29}
+
+
+def test_children_have_a_row_and_count_in_the_sum(api: TestClient, make_run: Any) -> None:
+    """Rank 0 has started rank 1; each has a worker that leaks."""
+    own = {
+        "children.uss_bytes": lambda i: 2**30 + LEAK * (i // 3),
+        "children.ranks.uss_bytes": lambda i: 2**29,
+    }
+    make_run(id="workers", extra=FLAT | own).begin(api, 3 * 60)
+    of_other = {"children.uss_bytes": lambda i: 2**29 + LEAK * (i // 3)}
+    make_run(id="workers", instance="p2", rank=1, extra=FLAT | of_other).send(api, 0, 3 * 60)
+    found = changes(api, 10, 50, "workers")
+    assert found["processes"][0] == {
+        "process": "child processes", "bytes_before": 2 * (2**29 + 10 * LEAK),
+        "bytes_after": 2 * (2**29 + 50 * LEAK), "bytes_change": 2 * 40 * LEAK,
+        "bytes_per_generation": 2 * LEAK, "read_before_at": 10, "read_after_at": 50,
+    }  # fmt: skip
+    assert [row["bytes_change"] for row in found["processes"]] == [2 * 40 * LEAK, 0, 0]
+    assert found["total"] == {
+        "bytes_before": 4 * 2**29 + 20 * LEAK, "bytes_after": 4 * 2**29 + 100 * LEAK,
+        "bytes_change": 2 * 40 * LEAK, "bytes_per_generation": 2 * LEAK,
+    }  # fmt: skip
+    assert "child processes +800.00 MiB" in panel_of(api.get("/runs/workers?x=10..50").text)
+
+
+def of_process(found: Mapping[str, Any], name: str) -> list[Any]:
+    """What it had at both points, and when it was read."""
+    (row,) = [row for row in found["processes"] if row["process"] == name]
+    names = (
+        "bytes_before",
+        "bytes_after",
+        "bytes_per_generation",
+        "read_before_at",
+        "read_after_at",
+    )
+    return [row[name] for name in names]
+
+
+@pytest.fixture(scope="module", params=["finished", "silent"])
+def ended(request: pytest.FixtureRequest, api: TestClient, make_run: Any) -> str:
+    """Of two ranks the second, and its children, were read last in generation 19: how it ended."""
+    state = str(request.param)
+    make_run(id=state, instance=f"{state}0", extra=FLAT).begin(api, 3 * 60)
+    with_child = SAMPLES | {"children.uss_bytes": lambda _: MIB}
+    other = make_run(id=state, instance=f"{state}1", rank=1, extra=with_child)
+    other.send(api, 0, 3 * 20)
+    change = {"state": state, "instance": other.instance, "ended_at": other.started + 30.0}
+    assert api.patch(f"/api/v1/runs/{state}", json=change).status_code == 200
+    return state
+
+
+def test_a_process_that_is_over_is_nothing_and_a_silent_one_is_not_known(
+    ended: str, api: TestClient
+) -> None:
+    before, last = 2**30 + 5 * LEAK, 2**30 + 14 * LEAK
+    over = ended == "finished"
+    found = changes(api, 10, 59, ended)
+    rank = of_process(found, "rank 1 main")
+    assert rank == [before, *((0, -before / 49) if over else (last, LEAK)), 10, 19]
+    children = of_process(found, "child processes")
+    assert children[:2] == [MIB, 0 if over else MIB]
+    of_all = 2**29 + before + MIB
+    assert [found["total"][name] for name in ("bytes_before", "bytes_after", "bytes_change")] == (
+        [of_all, 2**29, 2**29 - of_all] if over else [of_all, None, None]
+    )
+
+    found = changes(api, 30, 59, ended)
+    rank = of_process(found, "rank 1 main")
+    assert rank == ([0, 0, 0, 19, 19] if over else [last, None, None, 19, None])
+    total = found["total"]
+    assert [total["bytes_before"], total["bytes_change"]] == ([2**29, 0] if over else [None, None])
+
+
+def test_processes_that_ended_together_count_to_the_end_of_time(
+    api: TestClient, make_run: Any
+) -> None:
+    """Of 750 seconds: rank 1 ends 1.3 of them before rank 0, at a snapshot each half second, and rank 2 halfway."""
+    first = make_run(id="together", instance="t0", extra=FLAT)
+    first.begin(api, 1_500)
+    second = make_run(id="together", instance="t1", rank=1, extra=FLAT, started=first.started - 1.3)
+    second.send(api, 0, 1_500)
+    third = make_run(id="together", instance="t2", rank=2, extra=FLAT)
+    third.send(api, 0, 750)
+    for each in (first, second, third):
+        change = {"state": "finished", "instance": each.instance, "ended_at": first.started + 750.0}
+        assert api.patch("/api/v1/runs/together", json=change).status_code == 200
+    panel = panel_of(api.get("/runs/together?axis=time&x=100s..800s").text)
+    assert "processes and their children: 1.50 GiB to 1.00 GiB" in panel
+
+
+def test_what_a_process_had_before_it_ended_is_known(ended: str, api: TestClient) -> None:
+    found = changes(api, 10, 19, ended)
+    assert of_process(found, "rank 1 main")[1:] == [2**30 + 14 * LEAK, LEAK, 10, 19]
+    assert found["total"]["bytes_change"] == 9 * LEAK
+
+
+def test_the_panel_says_when_a_process_was_read_last(ended: str, api: TestClient) -> None:
+    panel = panel_of(api.get(f"/runs/{ended}?x=10..59").text)
+    gained = "−1.05 GiB" if ended == "finished" else "+90.00 MiB"
+    assert f"rank 1 main {gained} (last read at 19)" in panel
+    known = "together is not known at both points" not in panel
+    assert known == (ended == "finished")
 
 
 def test_a_point_before_a_restart_is_of_the_earlier_attempt(api: TestClient, make_run: Any) -> None:
@@ -206,6 +311,29 @@ def test_a_range_goes_with_the_page(api: TestClient) -> None:
     assert "?tab=phases&process=rank+1+main&x=12..40#tabs" in page
     assert "?tab=objects&process=rank+1+main&x=9..59#types" in page
     assert "?tab=objects&process=rank+1+main#types" in page
+    # The first tab is open by itself.
+    assert 'class="button tiny" href="?process=rank+1+main"' in page
+
+
+def test_the_axis_goes_with_the_form_and_the_ranges(api: TestClient, make_run: Any) -> None:
+    # A snapshot each half second.
+    make_run(id="long", extra=SAMPLES).begin(api, 1_500)
+    page = html.unescape(api.get("/runs/long?tab=events&axis=time").text)
+    form = page.partition('data-part="changes"')[2].partition("</form>")[0]
+    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="(\w+)"', form)
+    assert hidden == [("tab", "events"), ("axis", "time")]
+    compared = api.get("/runs/long?tab=events&axis=time&from=0.05&to=0.1")
+    assert compared.history[0].headers["location"] == (
+        "/runs/long?tab=events&axis=time&x=180s..360s#changes"
+    )
+    assert "Changed between 0.05 and 0.1 hours since the start" in panel_of(compared.text)
+    assert 'href="?tab=events&axis=time"' in html.unescape(compared.text)
+    page = html.unescape(api.get("/runs/long?axis=time&x=180s..360s").text)
+    (last,) = re.findall(r'href="([^"]+)"[^>]*>Last 10 minutes<', page)
+    assert last == "?tab=objects&axis=time&x=149.5s..749.5s#types"
+    followed = api.get(f"/runs/long{last}").text
+    assert "Changed between 0.04153 and 0.2082 hours since the start" in panel_of(followed)
+    assert 'href="?tab=objects&axis=time#types"' in html.unescape(followed)
 
 
 @pytest.mark.parametrize(

@@ -228,12 +228,21 @@ def until_others(parts: Sequence[tuple[Points, bool]]) -> list[Points]:
     return [_carried_on(points, end) if over else points for points, over in parts]
 
 
+def step_of(x: Sequence[float]) -> float:
+    """Return how far the last reading is from the one before."""
+    return x[-1] - x[-2] if len(x) > 1 else 1.0
+
+
+def is_behind(last: float, step: float, end: float) -> bool:
+    """Return whether a process with this last reading ended before the others, whose last one is at ``end``."""
+    return end - last > 2 * step
+
+
 def _carried_on(points: Points, end: float) -> Points:
     if not points.x:
         return points
-    last = points.x[-1]
-    step = last - points.x[-2] if len(points.x) > 1 else 1.0
-    if end - last <= 2 * step:
+    last, step = points.x[-1], step_of(points.x)
+    if not is_behind(last, step, end):
         return points
     more = [0.0, 0.0]
     return replace(

@@ -343,7 +343,12 @@ class MemoryChange(BaseModel):
 
 
 class ChangedProcess(MemoryChange):
+    """`process`: also `child processes`, those of all of them together. `read_before_at`, `read_after_at`: when it was
+    read, of several the earliest. A process that was over by a point has 0 bytes there; its last reading is earlier."""
+
     process: str
+    read_before_at: float | None
+    read_after_at: float | None
 
 
 class ChangedPhase(BaseModel):
@@ -379,8 +384,9 @@ class BookedRange(BaseModel):
 
 class Changes(BaseModel):
     """What gained most bytes first, what is unknown last. `before`, `after` and every `..._at`: generations, or
-    seconds since the start where `axis` is `time`; `..._per_generation` is per `unit`. `total`: private memory of all
-    `processes` together, unknown where one of them is. `booked`: what `phases` are of, null where there are none."""
+    seconds since the start where `axis` is `time`; `..._per_generation` is per `unit`. `total`: all `processes`
+    together, unknown where one of them is or had fallen silent by then. `booked`: what `phases` are of, null where
+    there are none."""
 
     unit: str
     axis: Literal["generation", "time"]

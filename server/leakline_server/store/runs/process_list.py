@@ -127,9 +127,11 @@ def of_run(connection: Connection, run_id: str, verdict: str | None) -> ProcessL
 
 
 def all_of(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """{instance, rank, role} of every process there is, also of those that no answer lists, in the order LIVED."""
+    """{instance, rank, role, ended_at, end_state} of every process there is, also of those that no answer lists, in the
+    order LIVED."""
     p = processes.c
-    query = select(p.instance, p.rank, p.role).where(p.run_id == run_id).order_by(*LIVED)
+    asked = (p.instance, p.rank, p.role, p.ended_at, p.end_state)
+    query = select(*asked).where(p.run_id == run_id).order_by(*LIVED)
     with engine.connect() as connection:
         return [dict(row) for row in connection.execute(query).mappings()]
 

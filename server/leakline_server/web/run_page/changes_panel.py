@@ -14,7 +14,7 @@ from ..axis_zoom import TwoPoints, text_of
 from ..rendering import number_formats
 from ..rendering.page_contexts import Bar, RangeChanges, RangeForm, RangeLink, RankedChanges
 from .range_changes import unit_on
-from .run_data import ALL_TABS, Json, RunData
+from .run_data import Json, RunData
 from .verdict_view import short_name
 
 BARS_SHOWN: Final = 6
@@ -26,7 +26,7 @@ def changes_panel(data: RunData) -> RangeChanges | None:
     """Nothing where there are no two points to compare yet."""
     if data.recorded is None:
         return None
-    form, whole = _form(data, data.recorded), f"?{urlencode(_address(data))}"
+    form, whole = _form(data, data.recorded), f"?{urlencode(data.open_tab | data.asked)}"
     if data.changes is None:
         title = "Nothing to compare" if data.no_changes else ""
         return RangeChanges(form, title, data.no_changes, whole_href=whole)
@@ -34,7 +34,7 @@ def changes_panel(data: RunData) -> RangeChanges | None:
     lists = (
         _ranked("Objects by type", found["types"], _type_name, _type_text, "No type was counted at both points."),
         _ranked("Phases", found["phases"], _phase_name, _bytes_text, "No phase is known to have changed."),
-        _ranked("Processes", found["processes"], _process_name, _bytes_text, "No process was read."),
+        _ranked("Processes", found["processes"], _process_name, _text_of_process(found), "No process was read."),
     )  # fmt: skip
     title = f"Changed between {between(found, data.axis, ' and ')}"
     return RangeChanges(form, title, _sentence(found), lists, whole)
@@ -67,12 +67,6 @@ def _number(point: float, axis: Axis) -> str:
     return f"{point:,}" if axis.unit == "generation" else f"{point / axis.seconds:,.4g}"
 
 
-def _address(data: RunData) -> dict[str, str]:
-    """What the address of the page says besides the stretch."""
-    shown = {"tab": data.tabs[0] if len(data.tabs) == 1 else ALL_TABS}
-    return shown | ({"process": data.chosen_process} if data.chosen_process else {})
-
-
 def _form(data: RunData, known: TwoPoints) -> RangeForm:
     """The same for as long as no other range is shown: what somebody types must survive live updates."""
     axis = data.axis
@@ -82,14 +76,14 @@ def _form(data: RunData, known: TwoPoints) -> RangeForm:
     if data.changes is not None:
         first, last = (f"{data.changes[end] / scale:.9g}" for end in ("before", "after"))
     return RangeForm(
-        f"/runs/{quote(data.run['id'], safe='')}", tuple(_address(data).items()), axis.title, first, last,
+        f"/runs/{quote(data.run['id'], safe='')}", tuple((data.open_tab | data.asked).items()), axis.title, first, last,
         f"{known.first / scale:.9g}", "1" if by_generation else "any",
     )  # fmt: skip
 
 
 def ranges(data: RunData) -> tuple[RangeLink, ...]:
     """The whole run, its newest units, and the stretch that is shown where it is none of these."""
-    address, known = _address(data) | {"tab": "objects"}, data.recorded
+    address, known = {"tab": "objects"} | data.asked, data.recorded
     unit, each_unit = unit_on(data.run, data.axis)
     shown = ""
     if data.changes is not None:
@@ -114,10 +108,10 @@ def ranges(data: RunData) -> tuple[RangeLink, ...]:
 def _sentence(found: Json) -> str:
     total, unit = found["total"], found["unit"]
     if total["bytes_change"] is None:
-        memory = "Private memory of all processes together is not known at both points."
+        memory = "Private memory of all processes and their children together is not known at both points."
     else:
         memory = (
-            f"Private memory of all processes: {number_formats.size(total['bytes_before'])} to "
+            f"Private memory of all processes and their children: {number_formats.size(total['bytes_before'])} to "
             f"{number_formats.size(total['bytes_after'])}, {number_formats.change(total['bytes_change'])}, "
             f"{number_formats.change(total['bytes_per_generation'])} per {unit}."
         )
@@ -172,6 +166,17 @@ def _process_name(row: _Row) -> str:
 
 def _bytes_text(row: _Row) -> str:
     return "unknown" if row["bytes_change"] is None else number_formats.change(row["bytes_change"])
+
+
+def _text_of_process(found: Json) -> Callable[[_Row], str]:
+    """With the generation of its last reading, where that is an earlier one."""
+
+    def text(row: _Row) -> str:
+        at, said = row["read_after_at"], _bytes_text(row)
+        is_older = found["axis"] == "generation" and at is not None and at < found["after"]
+        return f"{said} (last read at {at:,})" if is_older else said
+
+    return text
 
 
 def _type_text(row: _Row) -> str:

@@ -54,6 +54,7 @@ from .range_changes import read_changes, recorded
 from .run_charts import draw, zoomed_lines
 from .run_data import (
     ALL_TABS,
+    MAX_POINTS_OF_ALL,
     TABS,
     ReadSeries,
     RunData,
@@ -69,10 +70,8 @@ router = APIRouter(
 )
 
 SNAPSHOT_ROWS: Final = 50
-# Of a line. More than a chart has pixels are wasted on everybody; of the whole run they are half as many, each with the
-# extremes of what it stands for, because everybody loads those.
+# Of a line. More than a chart has pixels are wasted on everybody.
 MAX_POINTS_SHOWN: Final = 2_000
-MAX_POINTS_OF_ALL: Final = 1_000
 _MINUTES_UNTIL_HOURS: Final = 180
 _TITLES: Final = {
     401: "Sign in first",
@@ -279,7 +278,8 @@ def _chart_data(
 
 
 def processes_of(use: Services, run: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """{instance, rank, role} of all of them, also where the run does not list every one: a line is of all attempts."""
+    """{instance, rank, role, ended_at, end_state} of all of them, also where the run does not list every one: a line is
+    of all attempts."""
     if not run["processes_left_out"]:
         listed: Sequence[Mapping[str, Any]] = run["processes"]
         return listed

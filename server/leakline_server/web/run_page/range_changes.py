@@ -2,48 +2,54 @@
 
 A value at a point is the newest reading up to it, looked for as far back as the points are apart (at least
 LEAST_LOOKED_BACK); the value at the later point is read after the earlier one, or it says nothing of the time between.
-What was not read there is None.
+What was not read there is None. A process that is over by a point has nothing there, as in the chart of the total.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from leakline.analysis.findings.growth_tables import series_of, with_verdict
 from leakline.analysis.generation_axis import UNITS_OF_TIME
+from leakline.analysis.memory.memory_kinds import CHILDREN, of_ranks
 from leakline.analysis.results import PhaseAccounts, TypeGrowth
 from leakline.analysis.run_history import TENSOR as JS_TENSOR
 from leakline.analysis.status import GROWING
 
 from ...charts.chart_builder import accounts_within
-from ...charts.chart_parts import JS_PRIVATE, PRIVATE, Axis
+from ...charts.chart_parts import JS_PRIVATE, PRIVATE, Axis, is_behind, step_of
 from ...errors import InvalidField
 from ...limits import MAX_POINTS
 from ...store.engine import Engine
 from ...store.runs.runs import unix
-from ...store.series import SeriesQuery, summarise
+from ...store.series import SeriesQuery, has_series, summarise
 from ..axis_zoom import TwoPoints
 from ..derived_analysis import Derived
 from .counted_objects import suspects_first
-from .run_data import Json, process_label
+from .run_charts import CHILDREN_LAYER, is_over
+from .run_data import MAX_POINTS_OF_ALL, Json, process_label
 
-# Of a run of more processes, those that grow most are read: each takes up to four questions.
+# Of a run of more processes, those that grow most are read: each takes up to five questions.
 MOST_PROCESSES: Final = 64
 # In generations, or in minutes of a run that counts none.
 LEAST_LOOKED_BACK: Final = 64
 _MEMORY: Final = (PRIVATE, JS_PRIVATE)
 _MEMORY_NAMES: Final = (*PRIVATE, *JS_PRIVATE)
-_EVERY_NAME: Final = ("type.*.count", "type.*.bytes", *series_of(JS_TENSOR), *_MEMORY_NAMES)
+_CHILDREN_NAMES: Final = (*CHILDREN, *map(of_ranks, CHILDREN))
+_EVERY_NAME: Final = (
+    "type.*.count", "type.*.bytes", *series_of(JS_TENSOR), *_MEMORY_NAMES, *_CHILDREN_NAMES,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``at``: as TwoPoints."""
+    """``at``: as TwoPoints. ``step``: since the one before."""
 
     at: float
     value: float
+    step: float
 
 
 # Series -> its newest reading up to a point.
@@ -106,28 +112,35 @@ def read_changes(
     verdict: Json | None,
     asked: TwoPoints,
 ) -> dict[str, Any]:
-    """As the API answers. ``processes``: {instance, rank, role} of all."""
+    """As the API answers. ``processes``: {instance, rank, role, ended_at, end_state} of all, the newest attempt of each
+    last."""
     types = suspects_first(with_verdict(derived.types, verdict), verdict)
     grown = {process_label(each): _growth(each) for each in run["processes"]}
     labels = list(dict.fromkeys(process_label(each) for each in processes))
     labels.sort(key=lambda label: -grown.get(label, float("-inf")))
     known = [name for each in types for name in series_of(each.name)]
-    readings = {}
+    between = recorded(run, axis, derived) or asked
+    children = has_series(engine, run["id"], CHILDREN)
+    several = len({each["rank"] for each in processes}) > 1
+    found = {}
     for label in labels[:MOST_PROCESSES]:
-        instances = [each["instance"] for each in processes if process_label(each) == label]
-        both = _Reader(engine, run, axis, instances, known).at_both(asked)
-        if any(both):
-            readings[label] = both
+        attempts = [each for each in processes if process_label(each) == label]
+        instances = [each["instance"] for each in attempts]
+        reader = _Reader(engine, run, axis, instances, known, between, children, several)
+        process = reader.read(asked, attempts[-1])
+        if process is not None:
+            found[label] = process
+    readings = {label: (each.before, each.after) for label, each in found.items()}
     unit, each_unit = unit_on(run, axis)
     left_out = max(0, len(labels) - MOST_PROCESSES)
-    rows = _processes(readings, each_unit)
+    rows, total = _processes(found, asked, between.last, each_unit)
     booked = None if axis.unit == "time" else _booked(derived.phase_accounts, asked)
     return {
         "unit": unit,
         "axis": axis.unit,
         "before": asked.first,
         "after": asked.last,
-        "total": _total([] if left_out else rows),
+        "total": _sums([] if left_out else total),
         "types": _types(readings, types, verdict, each_unit),
         "booked": booked and {name: booked[name] for name in ("first", "last", "generations", "bytes")},
         "phases": booked["lines"] if booked else [],
@@ -142,14 +155,57 @@ def _growth(process: Json) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class _Process:
+    """Its readings at both points. ``last``: those after which it was not heard of again, where that may be before one
+    of the points. ``is_over``: it has ended, and has not only fallen silent."""
+
+    before: Readings
+    after: Readings
+    last: Readings
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads one process: its attempts, the newest last. ``known``: series that some process of the run has."""
+    """Reads one process: its attempts, the newest last. ``known``: series of types that some process of the run has.
+    ``recorded``: of the run. ``children``: whether a process of it has some. ``several``: ranks report themselves, and
+    are no children of the one that started them."""
 
     engine: Engine
     run: Json
     axis: Axis
     instances: Sequence[str]
     known: Sequence[str]
+    recorded: TwoPoints
+    children: bool
+    several: bool
+
+    def read(self, asked: TwoPoints, newest: Json) -> _Process | None:
+        """None of one that was not read up to the later point. ``newest``: its last attempt."""
+        before, after = self.at_both(asked)
+        last: Readings = {}
+        if newest["ended_at"] is not None and not self._goes_on(before, after, asked.last):
+            last = self._last()
+        if not (before or after or any(each.at <= asked.last for each in last.values())):
+            return None
+        return _Process(before, after, last, is_over(newest))
+
+    def _goes_on(self, before: Readings, after: Readings, point: float) -> bool:
+        """Whether nothing of its memory can have ended before the later point."""
+        current = {
+            name
+            for name, each in after.items()
+            if point < each.at + each.step or not is_behind(each.at, each.step, self.recorded.last)
+        }
+        has_children = any(name in side for side in (before, after) for name in CHILDREN)
+        wanted = [[names[0] for names in _MEMORY], *([CHILDREN] if has_children else ())]
+        return all(current.intersection(names) for names in wanted)
+
+    def _last(self) -> Readings:
+        names = (*_MEMORY_NAMES, *_CHILDREN_NAMES)
+        ends = self.recorded.first, self.recorded.last
+        found = (self._read(each, *ends, names) for each in reversed(self.instances))
+        return next(filter(None, found), {})
 
     def at_both(self, asked: TwoPoints) -> tuple[Readings, Readings]:
         least = LEAST_LOOKED_BACK * (60 if self.axis.unit == "time" else 1)
@@ -170,6 +226,8 @@ class _Reader:
                 missing = [name for name in self.known if name not in found]
                 if not any(names[0] in found for names in _MEMORY):
                     missing += _MEMORY_NAMES
+                if self.children and not any(name in found for name in CHILDREN):
+                    missing += _CHILDREN_NAMES
             if missing:
                 found = self._read(instance, start, stop, missing) | found
             if found:
@@ -193,37 +251,117 @@ class _Reader:
             MAX_POINTS,
         )
         items = summarise(self.engine, [self.run["id"]], query)["items"]
-        return {each["name"]: Reading(each["x"][-1] - zero, each["last"][-1]) for each in items}
+        # Two readings may follow each other at once, such as at the ends of a phase and of its generation: steps are at
+        # least as long as those of the chart of a long run.
+        recorded = self.recorded.last - self.recorded.first
+        least = recorded / MAX_POINTS_OF_ALL if on_time else 0.0
+        found = {
+            each["name"]: Reading(
+                each["x"][-1] - zero, each["last"][-1], max(least, step_of(each["x"]))
+            )
+            for each in items
+        }
+        return _without_ranks(found) if self.several else found
+
+
+def _without_ranks(readings: dict[str, Reading]) -> dict[str, Reading]:
+    """Leave ranks out of the children of the process that started them."""
+    for name in CHILDREN:
+        all_of_them, ranks = readings.get(name), readings.get(of_ranks(name))
+        # Where no rank is known then, there was none, or it is not in the sum either.
+        if all_of_them and ranks and ranks.at == all_of_them.at:
+            rest = max(0.0, all_of_them.value - ranks.value)
+            readings[name] = replace(all_of_them, value=rest)
+    return readings
 
 
 # Process -> its readings at both points.
 _Both = Mapping[str, tuple[Readings, Readings]]
 
 
-def _processes(readings: _Both, each_unit: float) -> list[dict[str, Any]]:
-    rows = []
-    for label, (before, after) in readings.items():
-        # The same kind of memory at both points.
-        names = next((n for n in _MEMORY if n[0] in before or n[0] in after), PRIVATE)
-        rows.append({"process": label, **asdict(_memory(before, after, names, each_unit))})
-    return sorted(rows, key=_most_bytes)
-
-
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    bytes_before: float | None
-    bytes_after: float | None
-    bytes_change: float | None
-    bytes_per_generation: float | None
+    """Of one process, or of its children, at a point. ``at``: the point that it is of; ``read_at``: of its reading,
+    which is earlier where it is over. ``may_differ``: it has fallen silent since that."""
+
+    value: float | None = None
+    at: float = 0.0
+    read_at: float | None = None
+    may_differ: bool = False
 
 
-def _memory(before: Readings, after: Readings, names: Sequence[str], each_unit: float) -> _Memory:
-    first, last = _sum(before, names), _sum(after, names)
-    change = None if first is None or last is None else last - first
-    rate = None
-    if change is not None:
-        rate = change / ((after[names[0]].at - before[names[0]].at) / each_unit)
-    return _Memory(first, last, change, rate)
+# At both points.
+_Pair = tuple[_Memory, _Memory]
+_SUMMED: Final = ("bytes_before", "bytes_after", "bytes_change", "bytes_per_generation")
+
+
+def _processes(
+    found: Mapping[str, _Process], asked: TwoPoints, end: float, each_unit: float
+) -> tuple[list[dict[str, Any]], list[dict[str, float | None]]]:
+    """The rows of the processes, and what is to be added up: of each process, and of the children of each.
+
+    ``end``: of what was recorded of the run.
+    """
+
+    def both(of: _Process, kinds: Sequence[Sequence[str]]) -> _Pair | None:
+        # The same kind of memory at both points.
+        sides = (of.before, of.after, of.last)
+        names = next((n for n in kinds if any(n[0] in side for side in sides)), None)
+        if names is None:
+            return None
+        return (
+            _memory(of, of.before, names, asked.first, end),
+            _memory(of, of.after, names, asked.last, end),
+        )
+
+    own = {label: both(of, _MEMORY) or (_Memory(), _Memory()) for label, of in found.items()}
+    children = [pair for of in found.values() if (pair := both(of, [(n,) for n in CHILDREN]))]
+    rows = [_row(label, [pair], each_unit) for label, pair in own.items()]
+    if children:
+        rows.append(_row(CHILDREN_LAYER, children, each_unit))
+    summed = [
+        _change(_if_heard_of(before), _if_heard_of(after), each_unit)
+        for before, after in (*own.values(), *children)
+    ]
+    return sorted(rows, key=_most_bytes), summed
+
+
+def _memory(
+    of: _Process, readings: Readings, names: Sequence[str], point: float, end: float
+) -> _Memory:
+    last, value = of.last.get(names[0]), _sum(readings, names)
+    is_gone = (
+        last is not None and point >= last.at + last.step and is_behind(last.at, last.step, end)
+    )
+    if last is not None and is_gone and of.is_over:
+        return _Memory(0.0, point, last.at)
+    if value is None:
+        return _Memory()
+    at = readings[names[0]].at
+    return _Memory(value, at, at, is_gone)
+
+
+def _if_heard_of(memory: _Memory) -> _Memory:
+    return _Memory() if memory.may_differ else memory
+
+
+def _row(label: str, pairs: Sequence[_Pair], each_unit: float) -> dict[str, Any]:
+    return {
+        "process": label,
+        **_sums([_change(*pair, each_unit) for pair in pairs]),
+        "read_before_at": _earliest(pair[0] for pair in pairs),
+        "read_after_at": _earliest(pair[1] for pair in pairs),
+    }
+
+
+def _earliest(read: Iterable[_Memory]) -> float | None:
+    return min((each.read_at for each in read if each.read_at is not None), default=None)
+
+
+def _change(before: _Memory, after: _Memory, each_unit: float) -> dict[str, float | None]:
+    change = _less(after.value, before.value)
+    rate = None if change is None else change / ((after.at - before.at) / each_unit)
+    return dict(zip(_SUMMED, (before.value, after.value, change, rate), strict=True))
 
 
 def _sum(readings: Readings, names: Sequence[str]) -> float | None:
@@ -233,10 +371,9 @@ def _sum(readings: Readings, names: Sequence[str]) -> float | None:
     return sum(readings[name].value for name in names if name in readings)
 
 
-def _total(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Of all processes together; nothing is known of it where one of them is not."""
-    names = ("bytes_before", "bytes_after", "bytes_change", "bytes_per_generation")
-    return {name: sum_of_known(row[name] for row in rows) for name in names}
+def _sums(changes: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Of all together; nothing is known of it where one of them is not."""
+    return {name: sum_of_known(each[name] for each in changes) for name in _SUMMED}
 
 
 def sum_of_known(values: Iterable[float | None]) -> float | None:

@@ -234,7 +234,7 @@ def _total(data: RunData) -> dict[str, Points]:
     """Process -> its private memory at generation ends, RSS where that is not known; and that of all child processes
     together. Nothing of a run of very many processes, whose curves nobody could tell apart."""
     # The newest attempt of each says whether it lives.
-    over = {process_label(each): _is_over(each) for each in data.run["processes"]}
+    over = {process_label(each): is_over(each) for each in data.run["processes"]}
     if len(over) > MAX_LAYERS or data.run["processes_left_out"]:
         return {}
     layers: dict[str, tuple[Points, bool]] = {}
@@ -261,7 +261,8 @@ def _total(data: RunData) -> dict[str, Points]:
     return total
 
 
-def _is_over(process: Json) -> bool:
+def is_over(process: Json) -> bool:
+    """Whether it has ended; one that fell silent may live."""
     return process["ended_at"] is not None and process["end_state"] != "silent"
 
 

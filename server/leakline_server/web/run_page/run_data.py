@@ -27,6 +27,9 @@ TABS: Final = {
     "objects": "Objects", "phases": "Phases and time", "gpu": "GPU", "events": "Events and log", "info": "Run info",
 }  # fmt: skip
 ALL_TABS: Final = "all"
+# Of a line of the whole run: half as many as of a stretch, each with the extremes of what it stands for, because
+# everybody loads those.
+MAX_POINTS_OF_ALL: Final = 1_000
 
 # (names, phase or "*", kind or None) -> one Points for each name and phase; a name may end in "*".
 ReadSeries = Callable[[Sequence[str], str | None, str | None], Sequence[Points]]
@@ -89,6 +92,13 @@ class RunData:
         """What links to other parts of the page keep of its address."""
         both = {"process": self.chosen_process, "axis": self.chosen_axis}
         return {name: value for name, value in both.items() if value}
+
+    @property
+    def open_tab(self) -> dict[str, str]:
+        """The tab as it stands in an address; the first one is open by itself."""
+        if len(self.tabs) > 1:
+            return {"tab": ALL_TABS}
+        return {} if self.tabs[0] == next(iter(TABS)) else {"tab": self.tabs[0]}
 
     @property
     def kind(self) -> str | None:

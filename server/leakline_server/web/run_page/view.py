@@ -44,7 +44,6 @@ from .fix_effects import effects, ticks
 from .process_sections import children, growth_of
 from .run_charts import PHASE_PEAK, Drawn, draw, in_phase_order, palette_of
 from .run_data import (
-    ALL_TABS,
     TABS,
     Json,
     RunData,
@@ -108,22 +107,15 @@ def run_page(data: RunData) -> RunPage:
 
 def _here(data: RunData) -> str:
     """Its address, for forms that lead back to it."""
-    asked = _open_tab(data) | data.asked
+    asked = data.open_tab | data.asked
     return f"/runs/{quote(data.run['id'], safe='')}{f'?{urlencode(asked)}' if asked else ''}"
-
-
-def _open_tab(data: RunData) -> dict[str, str]:
-    """The tab as it stands in an address; the first one is open by itself."""
-    if len(data.tabs) > 1:
-        return {"tab": ALL_TABS}
-    return {} if data.tabs[0] == next(iter(TABS)) else {"tab": data.tabs[0]}
 
 
 def _axes(data: RunData) -> tuple[AxisLink, ...]:
     """Links to the same page by generations or by time, where a run has both."""
     if not data.run["generations"]:
         return ()
-    rest = _open_tab(data) | data.asked
+    rest = data.open_tab | data.asked
     by_time = data.axis.unit == "time"
     of_unit = urlencode({name: value for name, value in rest.items() if name != "axis"})
     return (
@@ -377,7 +369,7 @@ def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
             name,
             "unknown" if (value := grown[name]) is None else number_formats.change(value),
             100 * max(value or 0, 0) / most if most > 0 else 0,
-            href=f"?{urlencode(data.asked | {'process': name} | _open_tab(data))}"
+            href=f"?{urlencode(data.asked | {'process': name} | data.open_tab)}"
             if len(ranks) > 1 and name in ranks
             else "",
             chosen=name == data.process,

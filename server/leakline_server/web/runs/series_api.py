@@ -115,7 +115,7 @@ def get_changes(
 ) -> Response:
     """Object types, phases and processes by the bytes they gained between the ends of two generations; of a run without
     generations between two moments, in seconds since its start. What is unknown is null: of a type that was not counted
-    near one of the points."""
+    near one of the points. A process that was over by a point has 0 bytes there."""
     found = known_run(use, run)
     axis = axis_on_page(use, found)
     try:
