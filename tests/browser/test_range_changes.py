@@ -89,9 +89,9 @@ def marked(page: Page) -> bool:
 
 
 def no_double_click(page: Page) -> None:
-    """Wait until a click is none: plotly takes two within 300 ms for one, wherever they are."""
+    """Wait until a click is none: plotly takes two within 600 ms for one, wherever they are."""
     at = page.evaluate("performance.now()")
-    until(page, lambda: page.evaluate("performance.now()") > at + 350)
+    until(page, lambda: page.evaluate("performance.now()") > at + 650)
 
 
 def test_brushing_shows_what_changed_and_a_reset_removes_it(run: str, open_page: Open) -> None:

@@ -324,19 +324,19 @@ def test_the_page_of_a_run_mutes_its_leaks_and_leads_back_to_itself(
     plant("a", finding())
     page = read(api, "/runs/a")
     assert 'href="/incidents?project=erl&amp;fingerprint=f1"' in page
-    back = 'name="back" value="/runs/a?tab=objects"'
+    back = 'name="back" value="/runs/a"'
     # Two forms of the leak, and that of Notify.
     assert page.count(back) == 3 and "Never alert for this leak in this project" in page
     # No reason is needed here; the API asks for one.
-    at = {"back": "/runs/a?tab=objects"}
+    at = {"back": "/runs/a"}
     answer = post(api, "/incidents/f1/acknowledge", expires="86400", **at)
-    assert answer.headers["location"] == "/runs/a?tab=objects#findings"
+    assert answer.headers["location"] == "/runs/a#findings"
     (leak,) = listed(api)
     assert (leak["state"], leak["acknowledgements"][0]["reason"]) == ("acknowledged", "")
     page = read(api, "/runs/a")
     assert "<b>Muted</b>" in page and ">Unmute</button>" in page and "Mute…" not in page
     answer = post(api, "/incidents/f1/take-back", kind="acknowledged", **at)
-    assert answer.headers["location"] == "/runs/a?tab=objects#findings"
+    assert answer.headers["location"] == "/runs/a#findings"
     post(api, "/incidents/f1/ignore", back="/runs/a")
     assert "<b>Muted for good</b>" in read(api, "/runs/a")
     assert listed(api)[0]["sentence"] == "Seen in a, muted for good"

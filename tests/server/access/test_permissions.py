@@ -52,7 +52,7 @@ read GET /api/v1/runs/{run}/changes
 read GET /api/v1/series /api/v1/compare
 read GET /api/v1/incidents /api/v1/incidents/{fingerprint} /api/v1/rules /api/v1/rules/presets
 read GET /api/v1/rules/{rule} /api/v1/webhooks /api/v1/webhooks/{webhook} /api/v1/webhooks/{webhook}/deliveries
-read GET / /compare /compare/lines /compare/report.html /compare/report.csv
+read GET / /runs /compare /compare/lines /compare/report.html /compare/report.csv
 read GET /compare/report.md /compare/report.txt /overlay /overlay/lines /incidents /alerts /settings
 read GET /docs /docs/{name:path}
 change GET /api/v1/tokens
