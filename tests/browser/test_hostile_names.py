@@ -277,7 +277,8 @@ def test_every_name_is_on_the_page_as_it_was_given(told: str, open_page: Open, p
     assert not [label for label in labels if text.count(kept(label)) < least]
 
 
-@pytest.mark.parametrize("path", ["/", *LEAKS])
+# The list found by its project: of more than fifty runs a silent one is not on the first page.
+@pytest.mark.parametrize("path", ["/?q=project:erl-trading", *LEAKS])
 def test_a_leak_of_a_type_that_is_called_like_markup(told: str, open_page: Open, path: str) -> None:
     page = open_page(path, address=told)
     must_be_text(page)
