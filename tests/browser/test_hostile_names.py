@@ -282,8 +282,10 @@ def test_every_name_is_on_the_page_as_it_was_given(told: str, open_page: Open, p
 def test_a_leak_of_a_type_that_is_called_like_markup(told: str, open_page: Open, path: str) -> None:
     page = open_page(path, address=told)
     must_be_text(page)
+    # The list has the sentence alone, with what follows the last dot of a type.
+    name = NamedByOthers.type_name if path in LEAKS else "keeps 16 hostile=1>"
     if "overlay" not in path:
-        assert without_blanks(NamedByOthers.type_name) in said(page)
+        assert without_blanks(name) in said(page)
 
 
 def test_a_search_for_a_name_shows_it_as_it_was_typed(told: str, open_page: Open) -> None:
