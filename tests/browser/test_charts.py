@@ -117,14 +117,14 @@ def test_the_last_generations_are_followed_while_the_page_is_live(
     drawn(page, 13)
     tools = page.locator("[data-tools=trend]")
     tools.get_by_role("button", name="Last 10").click()
-    until(page, lambda: xaxis(page) == [2.5, 12.5])
+    until(page, lambda: xaxis(page) == [1.5, 12.5])
     expect(page.locator("#live")).to_have_attribute("data-live", "live")
     training.run_generation()
-    until(page, lambda: xaxis(page) == [3.5, 13.5])
+    until(page, lambda: xaxis(page) == [2.5, 13.5])
     assert "last=10" in page.url
 
     again = open_page("/runs/followed?last=10")
-    until(again, lambda: xaxis(again) == [3.5, 13.5])
+    until(again, lambda: xaxis(again) == [2.5, 13.5])
     button = again.locator("[data-tools=trend]").get_by_role("button", name="Last 10")
     expect(button).to_have_attribute("aria-pressed", "true")
     again.keyboard.press("r")

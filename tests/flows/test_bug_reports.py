@@ -181,6 +181,8 @@ def test_a_buffer_beyond_its_limit_is_flagged(server: Server) -> None:
     assert max(y for y in line["y"] if y is not None) == pytest.approx(1.025)
 
 
+# What holds them is searched for as often as one look lets it.
+@pytest.mark.alone
 def test_tensors_of_a_buffer_with_their_graph_are_counted_as_measured_by_default(
     server: Server, attached: dict[str, Any]
 ) -> None:
