@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from leakline.analysis.results import PhaseAccount, PhaseAccounts
-from leakline.sampling.cuda_cache import CacheFall
+from leakline.core.training_loop import CacheFall
 from leakline_server.charts import chart_builder
 from leakline_server.charts.chart_parts import (
     Axis,
@@ -129,8 +129,8 @@ def test_the_start_of_a_leak_is_an_interval_not_a_line() -> None:
 
 
 def test_a_limit_is_always_there_and_marked_as_one() -> None:
-    for told in (verdict(), verdict(status="ok", findings=[])):
-        (level,) = trend(told, [GIB, 2 * GIB]).levels
+    for found in (verdict(), verdict(status="ok", findings=[])):
+        (level,) = trend(found, [GIB, 2 * GIB]).levels
         assert (level.value, level.label, level.limit) == (64 * GIB, "limit (container)", True)
     # Nor does it depend on what the verdict counts by.
     private = [line("process.anon_bytes", [0, 1], [40 * GIB, 41 * GIB])]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
 from ..analysis import phase_accounts
 from ..analysis.results import to_json
 from ..analysis.run_history import ProcessHistory
+from ..analysis.status import ACTIVE
 from ..text_format import NOT_MEASURED, format_bytes, format_change, format_share, seen_of
 from .report_data import MEMORY, Recording, examined
 from .verdict_facts import (
@@ -79,14 +80,14 @@ def _figures(verdict: Json, finding: Json | None, unit: str) -> Iterator[str]:
 
 
 def _curve(recording: Recording, verdict: Json) -> Iterator[str]:
-    """Memory of all processes together at the ends of generations, and where it goes on."""
-    points = _total([_ends(process) for process in recording.history.processes])
+    """Memory at the ends of generations of the one process that a notebook has, and where it goes on."""
+    points = [point for process in recording.history.processes[:1] for point in _ends(process)]
     if len(points) < 2:
         return
     (first, _), (last, now) = points[0], points[-1]
     growth = verdict["growth_bytes_per_generation"]
     ahead = max(1.0, _AHEAD * (last - first))
-    goes_on = growth is not None and verdict["status"] in ("suspected", "confirmed")
+    goes_on = growth is not None and verdict["status"] in ACTIVE
     end = (last + ahead, now + ahead * growth["estimate"]) if goes_on else points[-1]
     top = max(*(y for _, y in points), end[1]) or 1.0
     across = _WIDTH / (end[0] - first or 1.0)
@@ -113,8 +114,8 @@ def _curve(recording: Recording, verdict: Json) -> Iterator[str]:
     yield f'</svg><div style="{_FAINT}">{said}, {escape(span)}{", dotted the forecast" if goes_on else ""}</div>'
 
 
-def _ends(process: ProcessHistory) -> dict[float, float]:
-    """Generation -> private memory at its end, resident memory where that was not read."""
+def _ends(process: ProcessHistory) -> list[tuple[float, float]]:
+    """Return (generation, private memory at its end); resident memory where that was not read."""
     read = process.series
     names = _PRIVATE if any(value is not None for value in read.get(_PRIVATE[0], ())) else (MEMORY,)
     found: dict[float, float] = {}
@@ -122,21 +123,15 @@ def _ends(process: ProcessHistory) -> dict[float, float]:
         values = [read[name][i] for name in names if name in read]
         if kind == "generation_end" and generation is not None and values[0] is not None:
             found[generation] = sum(value for value in values if value is not None)
-    return found
-
-
-def _total(processes: Sequence[Mapping[float, float]]) -> list[tuple[float, float]]:
-    """Sum over the generations that all processes have ended."""
-    read = [process for process in processes if process]
-    shared = set.intersection(*map(set, read)) if read else set()
-    return [(x, sum(process[x] for process in read)) for x in sorted(shared)]
+    return sorted(found.items())
 
 
 def _cause(finding: Json | None, unit: str) -> Iterator[str]:
     if finding is None:
         return
     where = finding.get("phase_path") or finding["phase"] or "no single phase"
-    yield f'<div style="margin-top:.5em"><b>Cause</b> in <code>{escape(where)}</code></div>'
+    title = "Cause" if finding["status"] in ACTIVE else "Finding"
+    yield f'<div style="margin-top:.5em"><b>{title}</b> in <code>{escape(where)}</code></div>'
     for place, suspect in enumerate(finding["suspects"][:SUSPECTS_SHOWN]):
         rate = suspect["count_per_generation"]
         more = f" {rate:+,.4g} per {unit}" if rate is not None else ""
