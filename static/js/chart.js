@@ -141,12 +141,16 @@ export class Charts {
     this.partRange = null;
   }
 
-  /** Draws what is in view and marks the rest for when it comes into view. */
+  /** Draws what is in view and marks the rest for when it comes into view. Numbers below a chart may be in view alone. */
   redraw() {
     for (const entry of this.all.values()) {
       this.#showChoices(entry.chart.id);
       entry.stale = true;
       if (entry.visible) this.#draw(entry);
+      else if (entry.drawn) {
+        const chart = this.#shown(entry);
+        writeNumbers(chart, this.#view(chart));
+      }
     }
   }
 
@@ -225,10 +229,8 @@ export class Charts {
     return end ? within(part ? followed(chart, part) : chart, end) : chart;
   }
 
-  #draw(entry) {
-    const { element } = entry;
-    const chart = this.#shown(entry);
-    const view = {
+  #view(chart) {
+    return {
       range: this.range ?? this.#followed() ?? fullRange(this.charts()),
       zoomed: Boolean(this.range || this.last),
       log: this.log.has(chart.id),
@@ -237,6 +239,12 @@ export class Charts {
       lines: this.lines.get(chart.id),
       narrow: matchMedia("(max-width: 44rem)").matches,
     };
+  }
+
+  #draw(entry) {
+    const { element } = entry;
+    const chart = this.#shown(entry);
+    const view = this.#view(chart);
     const { data, layout } = figure(chart, this.theme, colour, view);
     // A later range set from outside must win over what plotly remembers of the viewer's zoom.
     layout.xaxis.uirevision = view.range.join();

@@ -119,11 +119,11 @@ def test_only_charts_change_by_a_zoom(long_run: str, open_page: Open) -> None:
         "data-points", "1000", timeout=PATIENCE_MS
     )
     before = [page.locator(each).inner_text() for each in (".figures", "#verdict-sentence")]
-    rows = page.locator("#trend details table").inner_html()
+    rows = page.locator("[data-part='trend.table']").inner_html()
     drag(page, "trend", 0.4, 0.6)
     is_zoomed(page)
     assert [page.locator(each).inner_text() for each in (".figures", "#verdict-sentence")] == before
-    assert page.locator("#trend details table").inner_html() == rows
+    assert page.locator("[data-part='trend.table']").inner_html() == rows
 
     page.keyboard.press("r")
     expect(page.locator("#chart-trend")).to_have_attribute("data-of", "all")
