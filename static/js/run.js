@@ -2,6 +2,7 @@
 
 import { appendRows, wantedNames } from "./append.js";
 import { listenForAsking } from "./request_buttons.js";
+import { filterRows } from "./row_filter.js";
 import { LiveStream } from "./live.js";
 import { onKey, reveal, showTimes } from "./page.js";
 import { Paced } from "./rate_limit.js";
@@ -29,7 +30,10 @@ const secondsQuiet = () => Math.floor((serverAt + performance.now() - Date.parse
 // Of a run that does not speak before its charts are drawn.
 if (quiet(run)) showState();
 
-const two = new TwoPoints(document.getElementById("marked-point"));
+const two = new TwoPoints(document.getElementById("marked-point"), document.getElementById("point-note"), {
+  address: page.dataset.requests.replace(/\/requests$/, ""),
+  added: () => fragments.want(),
+});
 const { charts, reader } = await chartsInView(page.dataset.lines, ["process", "tab", "axis"], { zoomed, clicked: (x) => two.click(x) });
 two.charts = charts;
 const fragments = new Paced(refresh);
@@ -50,6 +54,7 @@ else {
 }
 mark.addEventListener("click", switchLive);
 listenForAsking(page);
+filterRows(document.getElementById("objects-filter"));
 // Nothing arrives that would say that nothing arrives.
 setInterval(() => {
   if (mark.dataset.live === "late" || mark.dataset.live !== markOf(connection, run, paused, secondsQuiet())) showState();

@@ -1,13 +1,23 @@
-// Two points of the charts, clicked one after the other, are a stretch as if it had been brushed.
+// A point of the charts that was clicked: it takes a note, and a second one makes a range as if it had been brushed.
 
 export class TwoPoints {
-  /** @param line where the page says that a point is marked */
-  constructor(line) {
+  /**
+   * @param line  where the page says that a point is marked
+   * @param form  for a note at that point; null for a viewer who only reads
+   * @param notes {address of the run in the API, added(): a note was stored}
+   */
+  constructor(line, form, notes) {
     this.line = line;
+    this.form = form;
+    this.notes = notes;
     this.charts = null;
     this.moving = false;
     document.addEventListener("keydown", (event) => event.key === "Escape" && this.forget());
-    document.addEventListener("click", ({ target }) => target.closest(".chart") ?? this.forget());
+    document.addEventListener("click", ({ target }) => target.closest(".chart, #point-note") ?? this.forget());
+    form?.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#add(form.elements.text.value);
+    });
   }
 
   click(x) {
@@ -33,6 +43,32 @@ export class TwoPoints {
   #mark(x) {
     this.charts.point = x;
     this.line.textContent = x === null ? "" : "Click a second point to compare. Escape forgets the first.";
+    // A note belongs to a generation, which an axis of time does not give.
+    if (this.form) this.form.hidden = x === null || this.charts.axis().unit !== "generation";
     this.charts.redraw();
+  }
+
+  async #add(text) {
+    const generation = Math.round(this.charts.point);
+    try {
+      const answer = await fetch(this.notes.address, {
+        method: "PATCH",
+        headers: { "content-type": "application/json" },
+        body: JSON.stringify({ notes: [{ text, generation }] }),
+      });
+      if (!answer.ok) {
+        const body = await answer.json().catch(() => null); // whatever stands before the server may answer in HTML
+        this.line.textContent = `The note was not added: ${body?.error?.message ?? `the server answered ${answer.status}`}.`;
+        return;
+      }
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error;
+      this.line.textContent = "The note was not added: the server does not answer. Try again.";
+      return;
+    }
+    this.form.reset();
+    this.forget();
+    this.line.textContent = "Note added. The tab Events and log lists it.";
+    this.notes.added();
   }
 }

@@ -166,6 +166,9 @@ def test_a_link_opens_one_run_in_a_browser_that_is_not_signed_in(
         expect(
             other.locator("#notify, .mute, #previous, .delete-run, nav[aria-label=Pages]")
         ).to_have_count(0)
+        links = other.locator("a[href]").evaluate_all("(all) => all.map(({ href }) => href)")
+        for link in {each for each in links if each.startswith(address)}:
+            assert other.request.get(link, max_redirects=0).status == 200, link
         other.goto(f"{address}/")
         expect(other.get_by_label("Password")).to_be_visible()
         page.get_by_role("link", name="Revoke it in the settings").click()

@@ -104,6 +104,26 @@ def test_the_trend_has_its_plan_its_forecast_and_what_happened(
     assert levels == ["budget", "a leak from here on"]
 
 
+def test_the_rows_of_the_tables_of_objects_are_filtered(train: Train, open_page: Open) -> None:
+    training = train("filtered", 8)
+    page = open_page("/runs/filtered?tab=objects")
+    rows = page.locator("#types tbody tr")
+    expect(rows.first).to_be_visible()
+    every = rows.count()
+    field = page.get_by_label("Filter rows")
+    field.fill("tradingenv")
+    shown = page.locator("#types tbody tr:visible")
+    expect(shown).to_have_count(1)
+    expect(shown).to_contain_text("TradingEnvironment")
+    # A live update replaces the table and keeps what is filtered.
+    before = shown.inner_text()
+    training.run_generation()
+    expect(shown).not_to_have_text(before, use_inner_text=True)
+    expect(shown).to_have_count(1)
+    field.fill("")
+    expect(page.locator("#types tbody tr:visible")).to_have_count(every)
+
+
 def test_marks_are_told_when_one_points_at_them(train: Train, open_page: Open) -> None:
     train("marked", 10)
     page = open_page("/runs/marked")

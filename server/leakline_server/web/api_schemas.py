@@ -134,6 +134,7 @@ class Note(Strict):
         AfterValidator(_text_of_note),
     ]
     link: Annotated[str, Field(max_length=MAX_LINK_LENGTH, pattern=r"^https?://\S+$")] | None = None
+    generation: Annotated[int, Field(ge=0, le=MAX_INTEGER)] | None = None
 
 
 class NewRequest(Strict):

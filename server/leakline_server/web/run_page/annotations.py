@@ -58,7 +58,7 @@ def notes_of(run: Json, events: Sequence[Json]) -> list[Note]:
     people = [
         Note(
             _seconds(n.get("at")),
-            None,
+            n.get("generation"),
             "a program" if n.get("added") else "a person",
             str(n.get("text") or ""),
             n.get("link"),
