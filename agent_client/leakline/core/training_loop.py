@@ -548,8 +548,7 @@ def _resident(collection: Collection) -> dict[str, list[int]]:
     return {} if before is None or after is None else {"resident_bytes": [before, after]}
 
 
-# -- memory that torch's allocators return to a device, whatever emptied the cache
-# -------------------------------
+# -- memory that torch's allocators return to a device, whatever emptied the cache --------------------
 
 # Series of the device memory that an allocator holds.
 KEPT: Final = (".reserved_bytes", ".driver_bytes")
