@@ -56,7 +56,7 @@ class Frame:
     # Opened on another thread. Its bytes are booked to "other_threads" while the training thread
     # has no open phase.
     foreign: bool = False
-    # Highest resident memory reported by any snapshot while it was open; 0: none yet.
+    # Highest resident memory in any snapshot taken while it was open; 0 if there was none.
     peak_bytes: int = 0
 
     def note_peak(self, seen_bytes: float) -> None:

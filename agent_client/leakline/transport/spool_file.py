@@ -301,7 +301,7 @@ class SpoolFile:
         if number:
             self._lost[reason] = self._lost.get(reason, 0) + number
 
-    # -- the bound -----------------------------------------------------------------------------------
+    # -- size limit -------------------------------------------------------------------------------------
 
     def _make_room(self, size: int) -> None:
         """Continue to shorten a nearly full file, holding the lock for one step at a time.
