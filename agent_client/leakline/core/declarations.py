@@ -75,7 +75,7 @@ def registered(name: object, function: object, on_request: object, when: object)
 
 
 def counted_class(series: str) -> list[str]:
-    """Return the class that a series counts, so that it is counted even before it grows; else an empty list."""
+    """Return a list with the class that the series counts, so that it is counted even before it grows; else []."""
     name = series.removeprefix("type.").removesuffix(".count")
     return [name] if series == f"type.{name}.count" else []
 

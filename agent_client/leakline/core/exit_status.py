@@ -1,4 +1,4 @@
-"""Detect the exit status that the program requests, while Python still runs.
+"""Detects the exit status that the program requests, while Python still runs.
 
 Python has no hook for it: SystemExit never reaches ``sys.excepthook``, and is gone when ``atexit``
 calls us. So ``sys.exit``, ``exit`` and ``quit`` are wrapped. A SystemExit that the program raises
@@ -62,8 +62,9 @@ def note(error: BaseException) -> None:
 
 
 def forget_caught() -> None:
-    """Forget the request of a SystemExit that the program caught but still refers to. Call it where
-    the program goes on.
+    """Forget the request of a SystemExit that the program caught but still refers to.
+
+    Call this where the program continues.
     """
     if _requested and _is_main_thread() and sys.exc_info()[0] is None:
         _requested.clear()

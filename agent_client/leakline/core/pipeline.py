@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 class Subject:
     """The process that a run observes.
 
-    ``pid``: another process. ``is_in_background``: this process, whose program does not call our
-    API. ``is_silent``: another process prints the lines at the start and at the end. ``unit``: a
-    unit of time, for a program without generations.
+    ``pid``: another process. ``is_in_background``: this process, whose program does not call our API.
+    ``is_silent``: another process prints the lines at the start and at the end.
+    ``unit``: a unit of time, for a program without generations.
     """
 
     pid: int | None = None
     is_in_background: bool = False
     is_silent: bool = False
     unit: str | None = None
-    # Environment of the observed process; replaces that of this one.
+    # Added to the run's environment, and overrides values that describe this process.
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def sampler(self, governor: Governor, exact_peaks: bool, requests: RequestBox) -> Sampler:

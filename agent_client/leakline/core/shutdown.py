@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..run import Run
 
 
-# State and reason of a run ended by SIGTERM. It ends quickly, because the next signal is SIGKILL.
+# State and reason of a run ended by SIGTERM. It has to end quickly, because SIGKILL comes next.
 KILLED: Final = ("terminated", "SIGTERM")
 
 # The time the end of a run may take, with a margin.
@@ -67,9 +67,7 @@ class Once:
 
 
 def watch(run: Run) -> None:
-    """Notify ``run`` of the end of this process. In the main thread this includes SIGTERM, if the
-    run handles signals.
-    """
+    """Notify ``run`` when this process ends. In the main thread this includes SIGTERM, if the run handles signals."""
     global _installed
     _runs.add(run)
     if not _installed:

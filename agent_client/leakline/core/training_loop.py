@@ -90,7 +90,7 @@ class Loop:
         self._title = ""
         self._warned_of_numbers = False
         self._generation_started: float | None = None
-        # Duration of the newest generation, until a snapshot reports it.
+        # Duration of the newest generation until a snapshot reports it, else None.
         self._unreported_seconds: float | None = None
         # Other threads may still be inside phases of a run that has ended.
         self._over = False
@@ -552,10 +552,10 @@ def _resident(collection: Collection) -> dict[str, list[int]]:
 
 # Series of the device memory that an allocator holds.
 KEPT: Final = (".reserved_bytes", ".driver_bytes")
-# A smaller fall is a few freed blocks: emptying the cache returns all of its free memory.
+# A smaller drop is a few freed blocks: emptying the cache returns all of its free memory.
 LEAST_BYTES: Final = 32 * 2**20
 LEAST_SHARE: Final = 0.05
-# After this many reports, a fall is reported only if it is at least twice as large as any before it.
+# After this many reports, a drop is reported only if it is at least twice as large as any before it.
 REPORTED_LIMIT: Final = 64
 
 
@@ -585,14 +585,14 @@ class CacheFall:
 
 @dataclass(slots=True)
 class CacheFalls:
-    """Finds falls in the readings passed to ``see`` in order; callers must serialize their calls."""
+    """Finds drops in the readings passed to ``see`` in order; callers must serialize their calls."""
 
     _kept: dict[str, Number] = field(default_factory=dict)
     _reported: int = 0
     _most: Number = 0
 
     def see(self, samples: Mapping[str, Number], *, tell: bool = True) -> list[CacheFall]:
-        """Return falls since the previous reading of device series.
+        """Return drops since the previous reading of device series.
 
         ``tell=False``: report nothing, because a cleanup reports itself what it freed.
         """

@@ -64,5 +64,5 @@ def _text(error: Exception) -> str:
     return tracebacks.format_exception_only(error)[0].strip()[:TEXT_LIMIT]
 
 
-# Set by tests, which show where the error was raised.
+# Set by tests, to show where an error was raised.
 _KEEP_EXCEPTIONS = False

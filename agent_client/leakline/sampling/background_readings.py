@@ -86,7 +86,7 @@ class Approach:
 
 
 class BackgroundFold:
-    """Reports `sample` snapshots from ``tick``, which the caller repeats after the seconds it returns.
+    """Reports `sample` snapshots. The caller repeats ``tick`` after the seconds it returns.
 
     It reports every ten seconds, or at each reading if those are rarer; immediately if memory is
     about to run out or if ``has_news`` returns True.

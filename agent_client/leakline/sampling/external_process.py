@@ -22,7 +22,7 @@ _RARE: Final = frozenset({"children", "gpu"})
 
 
 class OutsideSampler(Sampler):
-    """Reads for the process ``pid`` what a `Sampler` reads for its own. Returns no samples once it has ended."""
+    """Samples the process ``pid`` as a `Sampler` samples its own. Returns no samples once it has ended."""
 
     def __init__(self, pid: int, governor: Governor) -> None:
         super().__init__(governor)

@@ -166,7 +166,7 @@ class Looks:
         else:
             wanted = self._graphs_wanted
             if wanted:
-                # Before other work that needs the pause.
+                # The scan for tensors precedes other work that needs the pause.
                 self._look_at_tensors(measured)
             if self.plan.is_young or (way == "slices" and rising):
                 self._recount()
@@ -176,7 +176,7 @@ class Looks:
                 self._look_at_tensors(measured)
         self._look_at_garbage(measured, rising)
         self._find_holders(measured)
-        # After the search, because a known rise matters more than a possible one.
+        # The census comes after the search, because a known rise matters more than a possible one.
         if way == "slices" and self.slices.is_free:
             with self._guard:
                 self.slices.offer("census", self._begin_census(rising))
@@ -302,7 +302,9 @@ class Looks:
                 self._graphs_wanted = False
 
     def _sees_the_same_heap(self) -> bool:
-        """Return False if the program has frozen objects since: hidden from the collector, they would look freed."""
+        """Return True unless the program has frozen objects since: hidden from the collector, they
+        would look freed.
+        """
         return gc.get_freeze_count() <= self._frozen
 
     def settle_doubts(self) -> None:
@@ -331,8 +333,9 @@ class Looks:
                 self._types.calibrate_tracked(count_tracked())
 
     def _look_at_garbage(self, measured: Measured, rising: bool) -> None:
-        """Scan for garbage that waits for the collector, without running it: promptly while it is
-        off, else ever more rarely.
+        """Scan for garbage that awaits collection, without running the collector.
+
+        The scan is prompt while the collector is off, else ever more rare.
         """
         seconds = GARBAGE_PART_OF_PAUSE * self._governor.max_pause_seconds
         enabled = gc.isenabled()

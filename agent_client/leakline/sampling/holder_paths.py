@@ -1,4 +1,4 @@
-"""Finds what keeps objects alive, as a path of names, and what one more of them costs.
+"""Finds what keeps objects alive, as a path of names, and how many bytes one more of them takes.
 
 A sample of the live objects of a type, spread over their age, is followed upwards until it reaches
 something with a name. A path ranks higher the more of the sample it leads to, and the fewer objects
@@ -49,7 +49,7 @@ SAMPLES: Final = 10
 PATHS_OF_A_TYPE: Final = 3
 # Maximum characters of a path, which the server also enforces.
 PATH_LIMIT: Final = 1024
-# Paths that lead to a smaller share of the sample are considered chance.
+# Paths that lead to a smaller share of the sample are considered coincidental.
 _SHARE_REPORTED: Final = 0.1
 # Share of the budget for paths; the rest is for sizes.
 _PATHS_SHARE: Final = 0.8
@@ -495,7 +495,7 @@ def _of_type(
     ]
     if garbage & bits:
         ranked.append(((garbage & bits).bit_count(), 1, CYCLIC_GARBAGE))
-    # If two names lead to the same object, a hook explains more than the function itself.
+    # If two names lead to the same object, a hook's name explains more than that of the function.
     ranked.sort(key=lambda row: (-row[0] / row[1], HOOKS not in row[2], len(row[2]), row[2]))
     for leads_to, _, path in ranked[:PATHS_OF_A_TYPE]:
         if leads_to / count >= _SHARE_REPORTED:

@@ -18,14 +18,15 @@ from ..runtime.threads import OurThread
 
 # The interpreter switches to a waiting thread after 5 ms; a slice must be shorter than that.
 SLICE_SECONDS: Final = 0.002
-# Minimum time for the program between two slices. A longer break means a scan of a heap that changes more.
+# Minimum time for the program between two slices. With longer breaks the heap would change more
+# during a scan.
 BREAK_SECONDS: Final = 0.0005
 # CPU seconds after which work is abandoned, for programs that create objects faster than they are scanned.
 GIVEN_UP_SECONDS: Final = 5.0
 
 
 class SlicedWork(Protocol):
-    """Work in steps.
+    """Work that is done in steps.
 
     ``step`` works for about ``seconds`` and returns True when all is done; ``result`` then returns
     what was found.

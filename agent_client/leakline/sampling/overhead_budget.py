@@ -131,7 +131,7 @@ class Governor:
         return False
 
     def reads_entry(self) -> bool:
-        """Return True if memory may be read as one more phase is entered; False only if they follow too fast."""
+        """Return True if memory may be read at this phase entry; False only if entries follow each other too fast."""
         now = self._clock()
         if now - self._entries_since >= 1.0:
             self._entries, self._entries_since = 0, now
@@ -186,7 +186,7 @@ class Governor:
         self._left_out = seconds
 
     def work_seconds(self) -> float:
-        """Return the clock that charges are computed from."""
+        """Return CPU seconds on the clock that charges are based on."""
         return self._work_clock() - self._left_out()
 
     @contextmanager
@@ -268,7 +268,7 @@ OBJECTS_PER_BLOCK: Final = 0.5
 SECONDS_PER_BLOCK: Final = 0.4e-6
 NATIVE_SECONDS_PER_BLOCK: Final = 0.1e-6
 LONGEST_GAP: Final = 16
-# While memory rises, regardless of other counts in between.
+# Applies while memory rises, whatever the counts do in between.
 LONGEST_GAP_WHILE_MEMORY_RISES: Final = 3
 YOUNG_ENDS: Final = 3
 DEADLINE_SECONDS: Final = 1.0
@@ -308,7 +308,9 @@ class RisingMemory:
 
 
 class CensusPlan:
-    """Decides about censuses at generation ends. ``blocks`` counts the interpreter's allocated blocks."""
+    """Decides at generation ends whether and how to take a census. ``blocks`` counts the
+    interpreter's allocated blocks.
+    """
 
     def __init__(
         self,
@@ -322,7 +324,7 @@ class CensusPlan:
         # For a program that does not call our API: it runs while we scan, so only slices are possible.
         self.only_in_background = False
         self._objects_per_block = OBJECTS_PER_BLOCK
-        # By way, because one piece and slices differ; empty before the first census.
+        # Keyed by way, because one piece and slices differ in cost; empty before the first census.
         self._seconds_per_block: dict[Way, float] = {}
         self._gap = 1
         self._since = 0

@@ -34,7 +34,11 @@ FAILED: Final = "failed"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``type`` is the full name of a class, for ``find_holders``. ``id`` is empty for the program's own requests."""
+    """A request for a scan or a cleanup.
+
+    ``type`` is the full name of a class, for ``find_holders``. ``id`` is empty for the program's
+    own requests.
+    """
 
     kind: str
     type: str = ""

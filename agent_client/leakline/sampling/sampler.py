@@ -1,4 +1,4 @@
-"""Reads the probes that suit each snapshot, measures the cost of each, and drops those that fail."""
+"""Reads the probes that suit each snapshot, measures the cost of each, and stops reading those that keep failing."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ FAILURES_LIMIT: Final = 3
 # A more expensive probe is read at generation ends only, and if there is budget.
 EXPENSIVE_SECONDS: Final = 0.001
 TRACKED_LIMIT: Final = 64
-# Share of the remaining children budget that one reading spends on exact sizes, so that many
-# readings get some.
+# Share of the remaining budget for child processes that one reading spends on exact sizes, so that
+# many readings get some.
 CHILDREN_PART_OF_ROOM: Final = 0.01
 
 
@@ -175,7 +175,7 @@ class Sampler:
             return self._types.reported_counts()
 
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
-        """Take a snapshot.
+        """Read everything that one snapshot needs.
 
         ``baseline`` always takes a census; generation ends take one, and search for holders, if
         there is budget.

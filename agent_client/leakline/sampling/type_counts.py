@@ -144,15 +144,15 @@ class Rise:
 
     @property
     def _first_search(self) -> int:
-        """Return how many rises a first search needs.
+        """Return how many rises the first search requires.
 
-        One more for classes that only censuses count: those run at any moment of a program, and a
-        fall starts again.
+        One more for classes that only censuses count: a census may run at any moment, and a drop
+        restarts the count.
         """
         return RISES_BEFORE_HOLDERS + self.is_static
 
     def begin_anew(self) -> None:
-        """Reset to the state after loading: a class that was searched for is searched again if it rises lastingly."""
+        """Reset to the state after loading: a class that was searched for is searched again if it keeps rising."""
         self.search_at_rise = max(self._first_search, self.search_at_rise - self.rises + 1)
         self.rises = min(self.rises, 1)
 
@@ -225,7 +225,7 @@ class TypeGrowth:
         return None
 
     def searched_largest(self, kind: type) -> None:
-        """Restart the count for this type: it is searched again after it has grown as often once more."""
+        """Reset the counter of this type: it is searched again after it has grown that often again."""
         self._sizes[type_name(kind)].times = 0
 
     def references(self) -> dict[int, int]:
@@ -298,7 +298,7 @@ class TypeGrowth:
     def read_census(self) -> dict[str, Number]:
         """Return the same names as the last census counted them.
 
-        While its result is alive, `read` is one too high for each. Only censuses count static types.
+        While the census result is alive, `read` is one too high for each. Only censuses count static types.
         """
         names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
         counts = {f"type.{name}.count": self._seen[name] for name in names if name in self._seen}
@@ -357,7 +357,7 @@ class TypeGrowth:
 
     @property
     def _known_by_changes(self) -> frozenset[str]:
-        """Names of classes that may be sent though only their changes are exact; requested ones must be exact."""
+        """Names of classes that may be sent even though only their changes are exact; requested ones must be exact."""
         return frozenset(self._growing) - self._asked.keys()
 
     def classes_of(self, name: str) -> list[type]:

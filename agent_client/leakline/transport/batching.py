@@ -1,8 +1,7 @@
-"""Splits snapshots into batches: at most 200 snapshots with consecutive sequence numbers. No side
-effects but `post`.
+"""Splits snapshots into batches: at most 200 snapshots with consecutive sequence numbers. No side effects.
 
-A batch is split into parts that a server accepts, posted one after the other. The limits match
-those of `leakline_server.ingest.decode`.
+A batch is split into parts that a server accepts, posted one after the other, within the limits of
+`leakline_server.ingest.decode`.
 """
 
 from __future__ import annotations

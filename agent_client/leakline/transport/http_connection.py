@@ -1,7 +1,7 @@
-"""The only HTTP client, with limits on time and response size, for a server's API and for webhooks.
+"""The shared HTTP client, with limits on time and response size, for a server's API and for webhooks.
 
-`http_delivery.py` uses it for the API; webhooks connect to addresses that were checked before.
-Follows no redirects.
+`http_delivery.py` uses it for the API; webhooks connect to addresses that were checked before. It
+follows no redirects.
 
 All limits are enforced in one place: every byte in either direction passes `BoundedSocket`, which
 checks the `Meter` of the request for the remaining seconds and bytes. http.client works on top of
@@ -77,7 +77,7 @@ class Meter:
 
 
 class BoundedSocket:
-    """The parts of a socket that http.client uses, limited by a meter."""
+    """The subset of the socket interface that http.client uses, limited by a meter."""
 
     def __init__(self, sock: socket.socket, meter: Meter) -> None:
         self._sock, self._meter = sock, meter
@@ -164,7 +164,7 @@ class Connection(HTTPConnection):
         super().__init__(*self._target)
         # Sockets of the newest attempt to connect, which a forked child inherits.
         self._opened: list[tuple[socket.socket, Descriptor | None]] = []
-        # A plain request to a proxy needs an absolute URL and the proxy's headers.
+        # Only a plain request to a proxy needs an absolute URL and the proxy's headers.
         plain = proxy is not None and context is None
         self.prefix = f"http://{server.netloc.rpartition('@')[2]}" if plain else ""
         self.headers = proxy.headers if plain and proxy is not None else {}

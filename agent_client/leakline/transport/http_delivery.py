@@ -1,4 +1,4 @@
-"""Sends one request over HTTP and returns Accepted, RetryLater or Refused. Independent of what is sent.
+"""Sends one request over HTTP and returns Accepted, RetryLater or Refused, whatever the payload is.
 
 http.client is imported when the first request is made, so that ``import leakline`` stays light. The
 size of a response and the time to read it are limited (`http_connection.py`): a hostile or broken
@@ -79,8 +79,8 @@ Outcome = Accepted | RetryLater | Refused
 class Delivery:
     """One persistent connection to the API of one server. For use by one thread.
 
-    ``timeout_seconds`` applies to a whole request. ``ca_file`` (PEM) is trusted in addition to the
-    system's certificates.
+    ``timeout_seconds`` applies to an entire request. ``ca_file`` (PEM) is trusted in addition to
+    the system's certificates.
     """
 
     def __init__(
@@ -222,17 +222,17 @@ def not_now(outcome: RetryLater, server: str) -> ServerUnreachable:
 
 
 def not_accepted(server: str, status: int, message: str) -> str:
-    """Return a message for the refusal of a whole run."""
+    """Return the message for the refusal of an entire run."""
     return f"{server} does not accept this run ({status}: {message})"
 
 
 def encode(payload: Mapping[str, Any]) -> Body:
-    """Return a JSON request body, gzipped if that pays."""
+    """Return a JSON request body, gzipped if it is large enough."""
     return pack(json.dumps(payload, separators=(",", ":"), allow_nan=False).encode())
 
 
 def pack(data: bytes, content_type: str = "application/json") -> Body:
-    """Return a request body, gzipped if that pays."""
+    """Return a request body, gzipped if it is large enough."""
     if len(data) < COMPRESS_FROM_BYTES:
         return Body(data, False, len(data), content_type)
     return Body(gzip.compress(data, compresslevel=3, mtime=0), True, len(data), content_type)

@@ -23,7 +23,7 @@ NEARLY_ALL: Final = 0.9
 # Share of the machine's memory: the kernel kills while it still holds some pages in reserve.
 HARDLY_ANY: Final = 0.03
 MEMORY: Final = "memory"
-# Reason of a run that was ended because its outside observer ended, while the program still ran.
+# Reason of a run whose outside observer ended while the program was still running.
 UNWATCHED: Final = "watched no longer; the program was still running"
 # Reasons of a run that a user ended with Ctrl-C.
 INTERRUPTED: Final = ("KeyboardInterrupt", "SIGINT")

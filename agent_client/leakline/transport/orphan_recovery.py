@@ -44,9 +44,9 @@ from .spool_format import (
 )
 from .spool_upload import Uploaded, uploading
 
-# Maximum number of the newest spools for our server; the others wait for `leakline sync`.
+# Maximum number of spools for our server that are sent, newest first; the others wait for `leakline sync`.
 SPOOLS_LIMIT: Final = 32
-# Maximum number of the newest spools of any kind that are checked.
+# Maximum number of spools that are checked, newest first, whichever server they are for.
 LOOKS_LIMIT: Final = 1000
 # Small, because reading snapshots back takes time from the training.
 SNAPSHOTS_AT_ONCE: Final = 50
@@ -139,7 +139,7 @@ def _note_end(path: Path, fd: Descriptor, known: tuple[str, str] | None = None) 
         return
     if known is not None and (is_wrong or end["state"] == "silent"):
         end = {**end, "state": known[0], "reason": known[1]}
-    # If nothing can be written, the spool stays without an end.
+    # If nothing can be written, the spool remains without an end.
     with suppress(OSError):
         fd.write(encode_record(END, end))
 

@@ -1,12 +1,12 @@
 """The sender's thread, from outbox to server. Decides when to wait and when to give up, and counts losses.
 
 1. Announce the run (``POST /runs``), once per connection to a server that knows it.
-2. Send the outbox in parts that a server accepts (`batching.py`), and move the mark. A backlog after an outage is sent
-   gradually: this thread uses 0.5 % of a core, or 5 % if that does not catch up.
+2. Send the outbox in parts that a server accepts (`batching.py`), and move the mark. A backlog after an
+   outage is sent gradually: this thread uses 0.5 % of a core, or 5 % if that does not catch up.
 3. No response, or "not now": wait with growing, jittered pauses, or as long as the server requests.
 4. A refused batch: count it and go on. It is never sent again, except in halves if it was too large.
 5. A refusal of the entire run (no permission, unknown route): stop; the spool keeps everything.
-6. When all of that has arrived, send what earlier runs have left, one piece at a time (`orphan_recovery.py`).
+6. When all of that has arrived, send what earlier runs have left, piece by piece (`orphan_recovery.py`).
 7. At the end report how the process left (``PATCH /runs/{id}``).
 """
 
@@ -99,7 +99,7 @@ class Sender:
         self._reported_losses: dict[str, int] = {}
         # Outcomes of snapshots beyond the mark: they are still in the outbox but never sent again.
         self._answered: dict[int, str] = {}
-        # Seconds from the newest snapshot that was sent last until now.
+        # Age in seconds of the newest snapshot in what was sent last.
         self._behind = 0.0
         self._not_before = 0.0
         self._thread = OurThread("sender", self._loop, waits=True)
@@ -226,7 +226,7 @@ class Sender:
         """Return True if the server knows this run, announcing it if necessary."""
         if self._announced or self._stopped:
             return self._announced and not self._stopped
-        # The time of this clock, from which a server detects a wrong clock.
+        # The local time, from which the server detects a wrong clock.
         hello = {**announcement(self._header, self._process), "sent_at": time.time()}
         outcome = self._delivery.request("POST", "/runs", hello)
         if isinstance(outcome, Accepted):
@@ -242,7 +242,7 @@ class Sender:
         """Return True if the part needs no retry: it was accepted, or refused permanently."""
         if isinstance(outcome, Accepted):
             self.failures = 0
-            # The server's requests to the run; `run_requests.py` decides about them.
+            # The server's requests to the run; `run_requests.py` decides which are served.
             if wishes := outcome.body.get("requests"):
                 self._requested(wishes)
             return True
@@ -268,7 +268,7 @@ class Sender:
     def _pause(self, outcome: RetryLater) -> None:
         self.failures += 1
         longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(self.failures - 1, 10))
-        # Between half and all of it, so that many ranks do not return at the same moment.
+        # Between half of the pause and all of it, so that many ranks do not return at the same moment.
         pause = longest * (0.5 + self._jitter() / 2)
         if outcome.after_seconds is not None:
             pause = max(pause, min(outcome.after_seconds, LONGEST_RETRY_AFTER_SECONDS))

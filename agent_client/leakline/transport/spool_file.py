@@ -3,9 +3,9 @@ can be written.
 
 The recorder's thread appends; the sender's thread reads back what the server has not accepted yet.
 
-The file is read through the descriptor it was opened with, so that the contents of a deleted or
-read-only file are still sent. Near its size limit it is shortened (`spool_trimming.py`), in steps
-between two records.
+The file is read through the descriptor it was opened with, so that the contents of a file that was
+deleted or can no longer be written are still sent. Near its size limit it is shortened
+(`spool_trimming.py`), in steps between two records.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FULL_SECONDS: Final = 0.5
 SPLIT_SHARE: Final = 0.9
 # How often the choice is repeated if the copy is larger than expected.
 TRIES: Final = 4
-# Wait for the lock at the end of a process: its holder may be waiting for the disk, for an unlimited time.
+# Maximum wait for the lock at the end of a process: its holder may be blocked by a slow disk.
 CLOSE_SECONDS: Final = 1.0
 MEMORY_LIMIT_SNAPSHOTS: Final = 1000
 REASONS: Final = {"spool_thinned": THINNED, "spool_full": DROPPED}
@@ -66,7 +66,8 @@ REASONS: Final = {"spool_thinned": THINNED, "spool_full": DROPPED}
 class _Offer:
     """The batches last given to the sender.
 
-    They count as lost only after the sender returns them, even if they are removed from the file meanwhile.
+    They count as lost only after the sender gives them back, even if they are removed from the file
+    meanwhile.
     """
 
     mark: int
@@ -291,7 +292,9 @@ class SpoolFile:
             write_ack(self.path, self._sent, server)
 
     def _take_back_offer(self) -> None:
-        """Return an offer that was not accepted: snapshots that were removed from the file meanwhile are lost."""
+        """Take back an offer that was not accepted, and count snapshots that were removed from the
+        file meanwhile as lost.
+        """
         offer, self._offer = self._offer, None
         for reason, number in ({} if offer is None else offer.removed).items():
             self._count(reason, number)
@@ -454,7 +457,7 @@ class SpoolMemory:
         self._batches: deque[tuple[int, Batch]] = deque()
         self._next = 1
         self._count = 0
-        # The sender is currently sending up to here: not lost before it returns them.
+        # The sender is sending batches up to this number; they are not dropped before it has finished.
         self._offered = 0
         self._lost: dict[str, int] = {}
 

@@ -30,8 +30,8 @@ up to the server's address. That server has accepted everything before ``offset`
 file means zero: sending again is harmless, because batches are idempotent.
 
 The size of the file is limited (``LEAKLINE_SPOOL_LIMIT``). Near the limit, a shorter copy is written as
-``<instance>.rewrite`` and replaces the file (`spool_trimming.py`); if the process dies at any moment,
-one of the two files is complete. A batch without snapshots reports the losses at the end of a process.
+``<instance>.rewrite`` and replaces the file (`spool_trimming.py`); whenever the process dies, one of
+the two files is complete. A batch without snapshots reports the losses at the end of a process.
 
 Every snapshot of a process is accounted for: taken = sent + thinned + dropped + pending. Each of the
 five is counted separately, where it happens, so that the sum reveals a snapshot lost on the way.
@@ -299,7 +299,7 @@ class Holdings:
 
 
 def examine(fd: int, path: Path) -> Holdings:
-    """Read an entire open spool. Raises SpoolError."""
+    """Read an entire open spool and return its `Holdings`. Raises SpoolError."""
     held = _examine(fd, path, numbers=False)
     # Sequence numbers are checked only if something is lost, because that takes as long as sending.
     return held if held.is_whole else _examine(fd, path, numbers=True)
@@ -383,7 +383,7 @@ def is_in_place(fd: int, path: Path) -> bool:
 
 
 def lock(fd: int) -> bool | None:
-    """Lock the file for as long as it is open, which marks it as being written.
+    """Lock the file for as long as it is open, which marks it as being written. Return True if locked.
 
     None: this file system does not support locks. False: `is_live` is checking the file at this moment.
     """
@@ -493,13 +493,12 @@ def collect(
     """Return the first snapshots of this process in ``records``, up to ``limit``, merged, and the
     offset after them.
 
-    The offset never passes the end record.
+    The offset passes an end record only if snapshots follow it.
     """
     batches: list[Batch] = []
     count, mark = 0, offset
     for record in records:
         if record.kind == END:
-            # The end is passed only if snapshots follow it.
             continue
         if record.kind == BATCH:
             batch = record.batch()

@@ -1,8 +1,10 @@
 """Shortens a full spool: chooses what to remove, and writes the file without it.
 
-1. Phase ends and samples: of each four neighbors of a phase, the two between the lowest and the highest RSS are
-   removed. What the server has is removed before what it has not, older before newer, in as many rounds as needed.
-2. Generation ends in the same way, where they are densest first, so that the entire run stays visible; never the first.
+1. Phase ends and samples: of each four neighbors of a phase, the two between the lowest and the highest
+   RSS are removed. What the server has is removed before what it does not have, older before newer, in
+   as many rounds as needed.
+2. Generation ends in the same way, where they are densest first, so that the entire run stays visible;
+   never the first.
 3. The oldest snapshots of any kind.
 
 The first snapshot, the newest, and those with a new declaration are kept; only when nothing else is
@@ -147,7 +149,7 @@ def choose(contents: Contents, room: int) -> bytearray:
 
 
 class Choice:
-    """``fates``: STAYS, THINNED or DROPPED for each snapshot, after all ``steps``."""
+    """The choice of snapshots to remove. ``fates``: STAYS, THINNED or DROPPED for each, after all ``steps``."""
 
     def __init__(self, contents: Contents, room: int) -> None:
         self._contents = contents
@@ -170,9 +172,7 @@ class Choice:
         yield from self._drop()
 
     def _thin_densest(self, ends: array[int]) -> Iterator[None]:
-        """Thin four neighbors with the smallest distance first, then wider ones, so that no part of
-        the run disappears.
-        """
+        """Thin the closest four neighbors first, then wider groups, so that no part of the run disappears."""
         numbers = self._contents.sequences
         if len(ends) < NEIGHBOURS:
             return
