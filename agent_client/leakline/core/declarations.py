@@ -32,7 +32,7 @@ def expectation(target: object, count: object, after: object) -> tuple[type | st
     bounds = count if isinstance(count, tuple) and len(count) == 2 else (count, count)
     low, high = (_count(bound, count) for bound in bounds)
     if low > high:
-        raise BadArgument("count", count, "a range goes from low to high")
+        raise BadArgument("count", count, "must be a range from low to high")
     return wanted, {"low": low, "high": high, "after": where}
 
 
@@ -60,7 +60,7 @@ def _generation_number(number: object) -> int:
     """Return ``number`` as an int. Raises TypeError if it is not an integer, OverflowError beyond 2**53."""
     whole = operator.index(number)  # type: ignore[arg-type]
     if abs(whole) > LARGEST_INTEGER:
-        raise OverflowError(f"a generation's number of {whole.bit_length()} bits")
+        raise OverflowError(f"generation number of {whole.bit_length()} bits is beyond 2**53")
     return whole
 
 
@@ -70,7 +70,7 @@ def registered(name: object, function: object, on_request: object, when: object)
     if not isinstance(on_request, bool):
         raise BadArgument("on_request", on_request, "must be True or False")
     if condition is None and not on_request:
-        raise BadArgument("when", when, "must be given where on_request is False")
+        raise BadArgument("when", when, "must be given if on_request is False")
     return Registered(checked, _plain_function(function), on_request, condition)
 
 
@@ -123,12 +123,12 @@ def tracked(name: object, target: object, capacity: object) -> tuple[str, int | 
     # Looked up on the type: looking it up on the object itself could run its code.
     if not (hasattr(type(target), "__len__") or callable(target)):
         raise BadArgument(
-            "target", f"<{type(target).__name__}>", "must have a len(), or be a function that gives it"
+            "target", f"<{type(target).__name__}>", "must have a len(), or be a function that returns it"
         )  # fmt: skip
     if any(type(target) is kind for kind in array_types()):
         raise BadArgument(
             "target", f"<{type(target).__name__}>",
-            "NumPy resizes no array that is referred to: give a function, such as lambda: self.buffer",
+            "NumPy cannot resize an array with other references: pass a function, such as lambda: self.buffer",
         )  # fmt: skip
     if capacity is None:
         return checked, None
@@ -174,7 +174,7 @@ def band_data(span: tuple[int, int | None], low: object, high: object) -> dict[s
     first, last = span
     if last is not None and _generation_number(last) < _generation_number(first):
         raise BadArgument(
-            "span", span, "goes from the first to the last, as in (1, 5) or (11, None)"
+            "span", span, "must go from the first to the last, as in (1, 5) or (11, None)"
         )
     bounds = (_bound(low, "low"), _bound(high, "high"))
     _in_order(bounds, ("low", "high"))
@@ -190,14 +190,14 @@ def _bound(value: object, name: str) -> Number | None:
         return None
     bound = size_bytes(value, name) if isinstance(value, str) else _finite_number(value, name)
     if abs(bound) > LARGEST_FLOAT:
-        raise BadArgument(name, value, "must lie between -1e15 and 1e15")
+        raise BadArgument(name, value, "must be between -1e15 and 1e15")
     return bound
 
 
 def _in_order(bounds: tuple[Number | None, Number | None], names: tuple[str, str]) -> None:
     below, above = bounds
     if below is None and above is None:
-        raise BadArgument(names[0], None, f"must be given, or {names[1]}")
+        raise BadArgument(names[0], None, f"give at least one of {names[0]} and {names[1]}")
     if below is not None and above is not None and below > above:
         raise BadArgument(names[1], above, f"must not be less than {names[0]} ({below})")
 
@@ -222,7 +222,7 @@ def fix_data(
     if phase is not None:
         phase = checked_name(phase, "phase")
     elif "phase_growth_bytes_per_generation" in kept:
-        raise BadArgument("phase", None, "must be named where growth within it is promised")
+        raise BadArgument("phase", None, "must be given if growth within the phase is promised")
     # Without ``rejected`` the key is absent: such fixes are sent and compared in the form used
     # before it existed.
     thought_of = {} if rejected is None else {"rejected": _written(rejected)}
@@ -233,7 +233,7 @@ def _location(location: object) -> str | None:
     if location is None:
         return None
     if not isinstance(location, (str, os.PathLike)):
-        raise BadArgument("location", f"<{type(location).__name__}>", "must be a text")
+        raise BadArgument("location", f"<{type(location).__name__}>", "must be a string or a path")
     return printable(str(plain_json(location)))
 
 
@@ -249,7 +249,7 @@ def _promised(claim: object, value: object) -> int:
         checked_type(str(claim).removeprefix(COUNT), name)
     elif claim not in NUMBERS:
         known = ", ".join((*NAMES, f"{COUNT}package.Class"))
-        raise BadArgument(name, value, f"is no promise that can be checked; use one of {known}")
+        raise BadArgument(name, value, f"is not a promise that can be checked; use one of {known}")
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise BadArgument(name, value, "must be a whole number")
     return _bounded(value, name)

@@ -427,7 +427,9 @@ class Chain:
 
     def _lost_spool(self, why: str) -> None:
         self.spool_path = None
-        logger.warning("leakline: cannot record to disk (%s); only memory is left", why)
+        logger.warning(
+            "leakline: cannot record to disk (%s); keeping only the newest snapshots in memory", why
+        )
 
     def _make_sender(
         self, process: ProcessIdentity, losses: Losses, governor: Governor
@@ -436,7 +438,7 @@ class Chain:
         if settings.mode != "online":
             return None
         _load_network()
-        where = f" to {settings.run_directory}; upload later with: leakline sync {settings.run_directory}"
+        where = f" in {settings.run_directory}; upload later with: leakline sync {settings.run_directory}"
         from ..transport.orphan_recovery import Leftovers
 
         delivery = Delivery(settings.server, settings.token, ca_file=settings.ca_file)

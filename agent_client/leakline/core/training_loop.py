@@ -311,9 +311,7 @@ class Loop:
     def _tell_when_too_large(self) -> None:
         if self.sampler.census_too_large and not self._warned_too_large:
             self._warned_too_large = True
-            self.note(
-                "warning", "census_off", {"reason": "too many objects for one look at all of them"}
-            )
+            self.note("warning", "census_off", {"reason": "too many objects for a heap scan"})
 
     def _resolve_types(self, *, last_word: bool = True) -> None:
         for waiting in list(self._unresolved):
@@ -571,8 +569,8 @@ class CacheFall:
     def event(self) -> tuple[str, dict[str, object]]:
         """Name and data of its event."""
         text = (
-            f"gave at least {format_bytes(self.before - self.after)} back to the device:"
-            f" {format_bytes(self.before)} kept before, {format_bytes(self.after)} after"
+            f"returned at least {format_bytes(self.before - self.after)} to the device:"
+            f" {format_bytes(self.before)} held before, {format_bytes(self.after)} after"
         )
         data: dict[str, object] = {
             "device": self.device,

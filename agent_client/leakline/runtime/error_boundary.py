@@ -52,7 +52,7 @@ class Guard:
         text = _text(error)
         if self.count == 1:
             logger.warning(
-                "leakline: %s failed (%s); the program goes on, further failures are only counted",
+                "leakline: %s failed (%s); the program continues, and further failures are only counted",
                 self.what, text,
             )  # fmt: skip
         swallowed.append(error if _KEEP_EXCEPTIONS else (type(error).__name__, text))

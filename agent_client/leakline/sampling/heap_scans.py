@@ -108,7 +108,7 @@ class Looks:
         # Duration of that census and of the newest generation.
         self._census_seconds, self._generation_seconds = 0.0, 0.0
         self._last_end = time.perf_counter()
-        self._garbage, self._garbage_guard = GarbageProbe(), Guard("the look at cyclic garbage")
+        self._garbage, self._garbage_guard = GarbageProbe(), Guard("the scan for cyclic garbage")
         self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0.0
         self._memory = RisingMemory()
         # Number of recounts while the program was young.
@@ -393,7 +393,7 @@ class Looks:
         """
         way = self.plan.way()
         if way is None:
-            return f"{REFUSED}: too many objects for one look at all of them"
+            return f"{REFUSED}: too many objects for a heap scan"
         if request.kind == "census":
             return self._serve_census(request, measured, way == "whole")
         classes = self._types.classes_of(request.type)

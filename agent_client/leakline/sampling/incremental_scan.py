@@ -61,7 +61,7 @@ class SliceThread:
         self._clock = clock
         # Reentrant: a signal handler may end the run in the middle of measuring.
         self.turn = threading.RLock()
-        self._guard = Guard("a look in slices")
+        self._guard = Guard("a heap scan in slices")
         self._thread: OurThread | None = None
         # In progress, or done and not fetched yet.
         self.work: SlicedWork | None = None

@@ -28,7 +28,7 @@ DONE: Final = "done"
 NOTHING_FOUND: Final = "nothing found"
 REFUSED: Final = "refused"
 QUIET: Final = f"{REFUSED}: the run is quiet"
-NO_ROOM: Final = "no room in the budget"
+NO_ROOM: Final = "not enough left of the overhead budget"
 FAILED: Final = "failed"
 
 

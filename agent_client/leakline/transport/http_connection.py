@@ -64,7 +64,7 @@ class Meter:
         """Return the remaining seconds. Raises TimeoutError if there are none."""
         left = self._until - self._clock()
         if left <= 0:
-            raise TimeoutError(f"no whole answer within {self._seconds:g} s")
+            raise TimeoutError(f"no complete response within {self._seconds:g} s")
         return left
 
     def allow(self, limit_bytes: int) -> None:
@@ -73,7 +73,7 @@ class Meter:
     def count(self, number: int) -> None:
         self.bytes_left -= number
         if self.bytes_left < 0:
-            raise AnswerTooLong("an answer that does not end")
+            raise AnswerTooLong("the response is too long")
 
 
 class BoundedSocket:
@@ -266,7 +266,7 @@ class Connection(HTTPConnection):
         finally:
             response.close()
         if response.status != 200:
-            raise OSError(f"the proxy {proxy.host}:{proxy.port} answers {response.status}")
+            raise OSError(f"the proxy {proxy.host}:{proxy.port} answered {response.status}")
 
 
 def retry_after(headers: HTTPMessage) -> float | None:
@@ -330,9 +330,9 @@ def _proxy_at(address: str) -> Proxy:
         host, port, login = parts.hostname, parts.port, _login(parts)
     except ValueError:
         # Python's message quotes the address, including a password.
-        raise ValueError("the proxy's address cannot be read") from None
+        raise ValueError("the proxy address is not valid") from None
     if parts.scheme != "http" or not host:
-        raise ValueError(f"cannot use a proxy of the kind {parts.scheme}://, only http://")
+        raise ValueError(f"cannot use a {parts.scheme}:// proxy, only http://")
     return Proxy(host, port or DEFAULT_PROXY_PORT, login)
 
 

@@ -153,13 +153,13 @@ class Delivery:
                 # The response is the whole run, which is not needed: only the change itself matters.
                 self.close()
                 return Accepted()
-            raise AnswerTooLong(f"an answer longer than {self._limit} bytes")
+            raise AnswerTooLong(f"the response is longer than {self._limit} bytes")
         # Reading a limited number of bytes does not detect by itself that some are missing.
         torn = bool(response.length)
         if torn or response.will_close:
             self.close()
         if torn:
-            return RetryLater("an answer cut short", status=response.status)
+            return RetryLater("the response is incomplete", status=response.status)
         if response.status == 200 and response.headers.get_content_type() == "text/markdown":
             return Accepted({"markdown": raw.decode(errors="replace")})
         return _classify(response.status, raw, response.headers)
@@ -250,7 +250,7 @@ def _classify(status: int, raw: bytes, headers: HTTPMessage) -> Outcome:
 
         return RetryLater(message, retry_after(headers), status)
     if not 300 <= status < 600:
-        return RetryLater("an answer that is not Leakline's", status=status)
+        return RetryLater("the response is not from a Leakline server", status=status)
     return Refused(status, one_line(body_error.get("code"), 100) or "unknown", message)
 
 
@@ -272,5 +272,5 @@ def one_line(text: object, limit: int) -> str:
 def _reason(error: Exception) -> str:
     reason = str(getattr(error, "strerror", None) or error)
     if type(error).__name__ == "SSLCertVerificationError":
-        reason = f"{getattr(error, 'verify_message', reason)}; LEAKLINE_CA_FILE names certificates to trust"
+        reason = f"{getattr(error, 'verify_message', reason)}; set LEAKLINE_CA_FILE to trust more certificates"
     return one_line(reason, 200) or type(error).__name__

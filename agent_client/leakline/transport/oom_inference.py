@@ -104,7 +104,7 @@ def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str |
     """
     used, limit = _unreclaimable(last), last.get("cgroup.limit_bytes")
     if kills_since > 0:
-        return f"{MEMORY}: the kernel killed in its memory group{_of_limit(used, limit)}"
+        return f"{MEMORY}: the kernel killed a process in its memory group{_of_limit(used, limit)}"
     if used is not None and limit and used >= NEARLY_ALL * limit:
         return f"{MEMORY}{_of_limit(used, limit, ': ')}"
     left, total = last.get("system.available_bytes"), last.get("system.total_bytes")

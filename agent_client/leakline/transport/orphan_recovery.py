@@ -243,7 +243,7 @@ class Leftovers:
         _note_end(path, fd)
         for done in uploading(path, self._delivery, limit=SNAPSHOTS_AT_ONCE):
             if done.complete and done.sent:
-                self._say(f"sent what {done.name} had left: {upload_sentence(done)}")
+                self._say(f"sent unsent data of {done.name}: {upload_sentence(done)}")
             yield done
 
     def _spools(self) -> list[Path]:
@@ -279,7 +279,7 @@ def upload_sentence(done: Uploaded) -> str:
     if done.state == "killed":
         parts.append(f"killed ({done.reason})")
     elif done.state == "silent":
-        parts.append("it ended without a word")
+        parts.append("it ended without reporting how")
     elif not done.state:
         parts.append("no end recorded (it may still run)")
     return ", ".join(parts)
@@ -293,6 +293,6 @@ def _damage_reported(held: Holdings) -> list[str]:
         parts.append(f"{lost} ({held.damaged_bytes:,} bytes of the file cannot be read)")
     if held.foreign_bytes:
         parts.append(
-            f"not sent: another recording behind it in the same file ({held.foreign_bytes:,} bytes)"
+            f"not sent: another recording that follows in the same file ({held.foreign_bytes:,} bytes)"
         )
     return parts

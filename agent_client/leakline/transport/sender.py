@@ -277,13 +277,13 @@ class Sender:
         said = not_now(outcome, self._delivery.server)
         kept = "; the snapshots are kept and sent later" if isinstance(said, ServerBusy) else ""
         self._notices.say(
-            f"{said.sentence}{kept}; recording goes on{self._where}", once=type(said).__name__
+            f"{said.sentence}{kept}; recording continues{self._where}", once=type(said).__name__
         )
 
     def _stop(self, outcome: Refused) -> None:
         self._stopped = True
         said = not_accepted(self._delivery.server, outcome.status, outcome.message)
-        self._notices.say(f"{said}; recording goes on{self._where}", once="stopped")
+        self._notices.say(f"{said}; recording continues{self._where}", once="stopped")
 
 
 def _became(outcome: Outcome) -> str:

@@ -259,7 +259,7 @@ class SpoolFile:
                 # If it was closed meanwhile, the descriptor may have referred to a file of the program.
                 if held.is_ours:
                     return batches, end
-        raise SpoolError(self.path, "cannot be read (the program closes it)")
+        raise SpoolError(self.path, "cannot be read (the program keeps closing it)")
 
     def _write(self, data: bytes) -> None:
         """Write with one system call, and remove a partially written record."""
@@ -369,7 +369,7 @@ class SpoolFile:
                 break
             room = room * wanted // shorter.written()
         else:
-            raise SpoolError(self.path, "does not become shorter")
+            raise SpoolError(self.path, "cannot be shortened")
         at, moved = contents.end, shorter.written() - contents.end
         while at < self._size:
             begin, at = at, shorter.copy_piece(self._fd, at, self._size)

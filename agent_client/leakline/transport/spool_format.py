@@ -371,7 +371,7 @@ def _header_payload(path: Path) -> dict[str, Any]:
         return first.payload()
     if first is not None:
         raise SpoolError(path, "its header is damaged: the run it belongs to is unknown")
-    raise SpoolError(path, "holds no header; its process ended before recording anything")
+    raise SpoolError(path, "contains no header: its process ended before recording anything")
 
 
 def is_in_place(fd: int, path: Path) -> bool:

@@ -293,7 +293,7 @@ class ShorterFile:
         """Copy a piece of what was appended meanwhile, unchanged, and return the offset after it."""
         chunk = os.pread(source, min(WRITE_BYTES, end - start), start)
         if not chunk:
-            raise OSError(errno.EIO, "the spool has become shorter")
+            raise OSError(errno.EIO, "the spool was truncated")
         self._put(chunk)
         return start + len(chunk)
 

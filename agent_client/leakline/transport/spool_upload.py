@@ -87,7 +87,7 @@ class _Spool:
             write_ack(self.path, offset, server)
         except OSError as error:
             raise SpoolError(
-                self.path, f"was sent, but that cannot be noted next to it ({error.strerror})"
+                self.path, f"was sent, but its .ack file cannot be written ({error.strerror})"
             ) from error
 
 
