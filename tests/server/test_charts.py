@@ -586,7 +586,7 @@ def test_an_emptied_cache_of_a_device_is_marked_with_what_it_gave_back() -> None
     (found,) = marks_of(event("mark", name, **data))
     assert (found.kind, found.label) == ("mark", "cache of cuda.0")
     assert found.text == (
-        "cache of cuda.0: gave at least 3.00 GiB back to the device: 10.00 GiB kept before, 7.00 GiB after"
+        "cache of cuda.0: returned at least 3.00 GiB to the device: 10.00 GiB held before, 7.00 GiB after"
     )
 
 

@@ -717,12 +717,15 @@ def test_a_rank_killed_among_others_is_reported_and_the_run_goes_on(
     concluded = conclude(api, before=2000.0, soon=2000.0)
     assert concluded.runs == ()
     (vanished,) = concluded.processes
-    assert (vanished.rank, vanished.reason) == (0, "memory: the kernel killed in its memory group")
+    assert (vanished.rank, vanished.reason) == (
+        0,
+        "memory: the kernel killed a process in its memory group",
+    )
     assert state_of(api)[0] == "running"
     assert conclude(api, before=2000.0, soon=2000.0) == lifecycle.Concluded()
     # The launcher ends the others, which say so; what became of the first is what people must know.
     end(api, "p2", "terminated", reason="SIGTERM")
-    killed = "memory: the kernel killed in its memory group (rank 0)"
+    killed = "memory: the kernel killed a process in its memory group (rank 0)"
     assert state_of(api) == ("killed", killed)
     # It was only presumed.
     assert found(api)["end_inferred"]
