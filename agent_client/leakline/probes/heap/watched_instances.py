@@ -183,8 +183,7 @@ Instances = Mapping[type, Sequence[object]]
 
 
 class _KnownReference(ref[Any]):
-    """A weak reference with a type of ours: plain ones would look like a type of the program that grows with the leak.
-    """
+    """A weak reference of our own type: plain ones would look like a type of the program that grows with the leak."""
 
     __slots__ = ()
 
