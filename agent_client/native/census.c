@@ -1,11 +1,11 @@
 /* The census: every live object once, by exact type, with shallow bytes and the buffers of arrays.
 
-   It is one pass over the collector's lists. The walk counts the objects on them; all others (tuples and
-   dictionaries of plain values, arrays, byte strings, numbers) are found as referents of those. A referent with one
-   reference is found once; only those with more are remembered, by address, in bounded memory. When that is full, a
-   referent with n references counts as 1/n each time it is found: an estimate, and reported as one.
+   It is one pass over the collector's lists. The walk counts the objects on them; all others (tuples and dictionaries
+   of plain values, arrays, byte strings, numbers) are found as referents of those. A referent with one reference is
+   found once; only those with more are remembered, by address, in bounded memory. When that is full, a referent with n
+   references counts as 1/n each time it is found, which is an estimate and reported as one.
 
-   Types are keyed by address without a reference to them: one more reference to a class looks like one more
+   Types are keyed by address, and no reference to them is taken: one more reference to a class looks like one more
    instance. */
 
 #define Py_BUILD_CORE 1
@@ -36,7 +36,7 @@ typedef struct {
 } kind;
 
 enum { WAITING = 1 << 10, AHEAD = 12, ENTERING = 16, LARGE = 200, BIG_ITEMS = 4096, STACKED = 4096, NESTING = 8 };
-/* A census in slices follows only this many items of a container that the collector does not track, in one piece. */
+/* In a census in slices, at most this many items of an untracked container are followed, all in one piece. */
 #define ITEMS_AT_ONCE ((Py_ssize_t)200000)
 #define BUFFERS_BYTES ((size_t)4 << 20)
 
@@ -225,8 +225,8 @@ int_bytes(PyObject *op)
     return (Py_ssize_t)(header + (size_t)(digits ? digits : 1) * sizeof(digit));
 }
 
-/* Return the shallow bytes beyond those that every object of the type has; for a container, set `*length` to its
-   items. */
+/* Return the shallow bytes beyond those that every object of the type has; set `*length` to the items of a
+   container. */
 static inline Py_ssize_t
 variable_bytes(PyObject *op, role as, Py_ssize_t *length)
 {
@@ -440,7 +440,7 @@ enter_array(census *self, PyObject *op, double part)
     int64_t bytes = array_bytes(one, self->array_layout);
     if (one->base != NULL) {
         if (Py_TYPE(one->base) == self->array_type) {
-            /* Its owner may have no reference except this view. */
+            /* This view may be the only reference to its owner. */
             stack_up(self, op);
         }
         else if (!kind_of(self, Py_TYPE(one->base))->is_elsewhere) {
@@ -634,7 +634,7 @@ enter_untracked(census *self, PyObject *op)
     }
 }
 
-/* Enter the containers on the stack until neither it nor the queue has any objects left. */
+/* Enter containers until both the stack and the queue are empty. */
 static void
 follow_stack(census *self)
 {
@@ -784,7 +784,7 @@ enter(census *self, PyObject *op, role as)
     PyTypeObject *type = Py_TYPE(op);
     Py_ssize_t length = 0;
     if (as == DICT || as == ODICT) {
-        /* Only now, because the size of a dictionary is read from its keys. */
+        /* This is done only now, because the size of a dictionary is read from its keys. */
         note_bytes(self, kind_of(self, type), op, &length);
     }
     if (as == LIST) {

@@ -1,4 +1,4 @@
-/* A call on the main thread between two steps of the program, where it would also call a signal handler.
+/* A call on the main thread between two steps of the program, at a point where a signal handler could run.
 
    ctypes is not used for this, because it would print and discard exceptions raised in the call, such as Ctrl-C or an
    alarm of the program. */

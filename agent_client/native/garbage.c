@@ -1,6 +1,6 @@
-/* Cyclic garbage: tracked objects that only each other keep alive, counted without collecting them.
+/* Cyclic garbage: tracked objects that are kept alive only by each other, counted without collecting them.
 
-   The scan begins like a collection and frees nothing. Reference counts are copied into a table of our own, and the
+   The scan begins like a collection but frees nothing. Reference counts are copied into a table of our own, and the
    references among the scanned objects are subtracted there. Objects with references left are reachable, and so is
    everything that they lead to. The rest is what a collection would free.
 
@@ -9,10 +9,10 @@
    3. Spread from those that something else refers to.
    4. Add up the objects that were not reached, by exact type.
 
-   All other objects count as alive, as in a collection of the young: cycles entirely among the newest objects are found
-   exactly, others are missed, and nothing alive is ever counted as garbage. The scan runs in one piece under the
-   interpreter lock, and gives up when its CPU time is over. It changes no object, takes no reference, and runs no code
-   except tp_traverse, which the collector calls as well. */
+   All other objects count as alive, as in a collection of the young generation: cycles entirely among the newest
+   objects are found exactly, others are missed, and no live object is ever counted as garbage. The scan runs in one
+   piece under the interpreter lock, and gives up when its CPU time runs out. It changes no object, takes no reference,
+   and runs no code except tp_traverse, which the collector calls as well. */
 
 #define Py_BUILD_CORE 1
 #include "native.h"
@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Memory of one scan, all of it returned at its end. */
+/* Memory of one scan, all of it released at the end. */
 #define MEMORY_LIMIT ((size_t)16 << 20)
 /* Objects start at multiples of 16 bytes, so a page of 4 KiB holds at most 256. */
 #define GRAIN_BITS 4
@@ -68,7 +68,7 @@ typedef struct {
     int nested;
 } look;
 
-/* CPU time of this thread: on a busy machine the wall clock continues while other programs run, so every scan would
+/* CPU time of this thread: on a busy machine the wall clock advances while other programs run, and every scan would
    give up. */
 static int64_t
 cpu_now(void)

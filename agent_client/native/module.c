@@ -1,4 +1,4 @@
-/* leakline._native: the module itself, which only adds its parts. */
+/* leakline._native: the module definition, which only adds the parts. */
 
 #include "native.h"
 

@@ -123,7 +123,7 @@ typedef struct {
     int is_given; /* the caller already holds the objects searched */
     int overflow; /* there were more than `limit`, or no memory for them */
     int depth;
-    int is_doubtful; /* the object searched may be a tuple that is being built, and is not taken here */
+    int is_doubtful; /* this may be a tuple that is being built, and is not taken here */
     PyObject *current;
     size_t current_from; /* the pairs of `current` begin here */
 } finder;
@@ -134,7 +134,8 @@ note_pair(finder *f, int32_t target)
     if (ll_unfinished(f->current) == LL_UNFINISHED) {
         return;
     }
-    /* A tuple may have been found below another object; since then we hold one more reference to it. */
+    /* A tuple may have been found below another object before, so all pairs are compared; we hold another reference to
+       it since. */
     size_t from = Py_IS_TYPE(f->current, &PyTuple_Type) ? 0 : f->current_from;
     for (size_t i = from; i < f->count; i++) {
         if (f->pairs[i].target == target && f->pairs[i].referrer == f->current) {
@@ -203,7 +204,7 @@ look_into(PyObject *one, void *ctx)
     if (traverse != NULL) {
         f->current = one;
         f->current_from = f->count;
-        /* Its referrer has been searched or will be, and the tuple with it. */
+        /* The referrer of such a tuple is searched too, and the tuple with it. */
         f->is_doubtful = !f->is_given && ll_unfinished(one) != LL_FINISHED;
         traverse(one, note_reference, f);
     }
@@ -238,7 +239,7 @@ finder_clear(finder *f)
     free(pairs);
 }
 
-/* Return a new reference to the object of a weak reference, or NULL without an exception if it is gone. */
+/* Return a new reference to the object of a weak reference, or NULL without an exception if the object is gone. */
 static PyObject *
 still_there(PyObject *weak)
 {
@@ -485,7 +486,7 @@ typedef struct {
     addresses types;
     sample *samples;
     size_t types_count;
-    int any_untracked;      /* whether the collector does not track one of the types */
+    int any_untracked;      /* at least one of the types is not tracked by the collector */
     int any_tuples;
     ll_seen *distinct;      /* instances of untracked types seen so far */
     PyObject **released;    /* removed during a slice, released after it */

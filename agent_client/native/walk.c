@@ -64,8 +64,8 @@ object_of(PyGC_Head *gc)
     return (PyObject *)(gc + 1);
 }
 
-/* Accepts any head, including that of the permanent generation: the collector may have moved the current object to
-   another list. */
+/* Return true for any head, including that of the permanent generation: the collector may have moved the current object
+   to another list. */
 static inline int
 is_head(const gc_state *state, const PyGC_Head *gc)
 {
@@ -116,8 +116,8 @@ static PyTypeObject bookmark_type = {
     .tp_dealloc = dealloc_bookmark,
 };
 
-/* Leave out bookmarks, and objects that are being deallocated by a type that fails to untrack them: taking and dropping
-   a reference to such an object would deallocate it twice. */
+/* Return true for bookmarks, and for objects that are being deallocated by a type that fails to untrack them: taking
+   and dropping a reference to such an object would deallocate it twice. */
 static inline int
 is_left_out(PyObject *op)
 {
@@ -141,7 +141,7 @@ static void
 link_before(PyObject *bookmark, PyGC_Head *right, uintptr_t flags)
 {
     PyGC_Head *gc = gc_of(bookmark), *left = previous_of(right);
-    /* The flags of `_gc_next` contain the old space of an object, which is that of its neighbours. */
+    /* The flags of `_gc_next` identify the old space of an object, which is that of its neighbours. */
     gc->_gc_next = (uintptr_t)right | flags;
     gc->_gc_prev = (uintptr_t)left;
     left->_gc_next = (left->_gc_next & FLAGS) | (uintptr_t)gc;
@@ -255,7 +255,8 @@ ll_walk_bytes(const ll_walk *walk)
     return walk->seen == NULL ? 0 : ll_seen_bytes(walk->seen);
 }
 
-/* The order is the direction in which the collector moves objects, so that those it moves meanwhile are still ahead. */
+/* Start a pass in the direction in which the collector moves objects, so that those it moves meanwhile are still
+   ahead. */
 static void
 begin_pass(ll_walk *walk, gc_state *state)
 {

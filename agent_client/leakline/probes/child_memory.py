@@ -34,8 +34,7 @@ from leakline.snapshot import Number
 from .child_names import OTHER, ChildNames, Wanted, given_names, wanted_of_command, wanted_of_given
 
 Size = tuple[int, int]  # proportional and unique bytes
-# Limit in seconds of the budget that may be carried over to later readings, and of the overdraft for a child whose name
-# is new.
+# Limit in seconds on the budget carried over to later readings, and on the overdraft for a child with a new name.
 _LONGEST_SECONDS: Final = 0.05
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -279,7 +278,7 @@ def _summed(name: str, sizes: list[Size | None]) -> dict[str, Number]:
 
 
 def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> _Roles:
-    # A forked child shows the environment we were started with, any other child inherits our current one.
+    # A forked child has the environment that we were started with, a child started by exec our current one.
     ranks = {root: {_rank_of(f"{proc}/{root}"), *([_own_rank()] if root == os.getpid() else [])}}
     roles: _Roles = {}
     # A parent precedes its children in this list.
@@ -377,7 +376,7 @@ def _content(path: str) -> bytes | None:
 
 
 def _by_psutil(names: ChildNames) -> dict[str, Number]:
-    """Return the metrics of child processes without procfs: neither roles nor proportional bytes are known."""
+    """Return the metrics of child processes without procfs, which lack roles and proportional bytes."""
     psutil = psutil_or_none()
     if psutil is None:
         return {}

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-# Limits on the names used during the life of this process, each with its series, and on the names in one reading.
+# Limits on the names assigned during the life of this process, each of them a series, and on those in one reading.
 NAMES_LIMIT: Final = 64
 REPORTED_LIMIT: Final = 16
 # A child replaces one that is already reported only if it is larger by this factor: series with gaps are of little use.
@@ -31,7 +31,7 @@ OTHER: Final = "other"
 
 
 class Wanted(NamedTuple):
-    """A preferred name. ``first`` is the number of the first process with it; None leaves the first one unnumbered."""
+    """A preferred name. The first process with it gets the number ``first``, or no number if that is None."""
 
     name: str
     first: int | None = None
@@ -85,7 +85,7 @@ class ChildNames:
 
 
 def _free(wanted: Wanted, taken: set[str]) -> str:
-    # A dot would end the name in the metric.
+    # A dot would end the name of the process within the metric name.
     name = "".join(c if c.isprintable() and c != "." else "_" for c in wanted.name)[:_LENGTH]
     name = name or "process"
     if wanted.first is None and name not in taken:

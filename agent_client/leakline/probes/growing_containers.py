@@ -78,7 +78,7 @@ class _Watched:
     inside: bool
     longest: int = 0
     has_grown: bool = False
-    # A search for holders has named the container; its length shows whether it holds more and more.
+    # A search for holders has named the container, so its length is reported even if it does not grow.
     is_holder: bool = False
     # Bytes that one more item adds, addresses of the types of the sampled items, and the length at that time.
     bytes_each: int | None = None
@@ -106,7 +106,7 @@ class _Watched:
         return int(self.items_bytes) + sum(map(sys.getsizeof, containers))
 
     def sample(self, containers: Sequence[Any]) -> None:
-        """Measure on the newest items what one more item adds."""
+        """Measure what one more item adds, using the newest items."""
         if sampled := _newest(containers):
             self.bytes_each = marginal_bytes(sampled, objects_visited=_OBJECTS_VISITED)
             self.item_types |= _types_of(sampled)
@@ -168,7 +168,7 @@ class ContainerWatch:
             self._consider(found, _Watched(place.path, place, inside=False), frames)
             self._consider(found, _Watched(f"{place.path}[*]", place, inside=True), frames)
         if instances is None:
-            # No census has listed the instances this time, so the known containers are kept.
+            # Without a census not all instances are listed, so the containers known before are kept.
             found = self._watched | found
         for one in found.values():
             one.is_holder = one.path in self._holders

@@ -70,7 +70,7 @@ def _same_sizes(module: Any) -> bool:
         for number, size in enumerate(module.list_sizes(_COUNTED))
         if size < _COUNTED and _is_a_list_of_its_own(number)
     }
-    # This is one call, so that no list with half-built objects exists while another thread runs.
+    # One expression does it, so that no list with half-built objects exists while another thread runs.
     shown = list(map(len, map(gc.get_objects, sizes)))
     return all(
         abs(one - size) <= _TOLERATED for one, size in zip(shown, sizes.values(), strict=True)

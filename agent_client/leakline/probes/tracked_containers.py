@@ -18,7 +18,7 @@ from .references.attributes import is_container, items, newest
 
 # Limit on the objects visited to measure the items of one container.
 _OBJECTS_VISITED: Final = 2_500
-# Items per sampled group, and number of groups: item sizes may vary, and neighbours may share parts.
+# Items per sampled group, and the number of groups. Item sizes may vary, and neighbours may share parts.
 _TOGETHER, _GROUPS = 8, 4
 # CPU time limit in seconds for all groups of one container, spent on the training thread.
 _SIZING_SECONDS: Final = 0.03

@@ -105,8 +105,8 @@ class Cards:
 
 
 def visible_entries(text: str) -> list[int] | list[str]:
-    """Return what CUDA reads from ``CUDA_VISIBLE_DEVICES``: numbers, or UUIDs of one kind, up to the first invalid
-    entry.
+    """Return the entries CUDA uses of ``CUDA_VISIBLE_DEVICES``: numbers or UUIDs, up to the first that it does not
+    know.
 
     If a number occurs twice, no device is visible.
     """
@@ -151,13 +151,13 @@ def _numbered(
     if any(driver.is_partitioned(card) for card in answering):
         return [_whole_or_only_slice(driver, answering[0])] if len(cards) == 1 else []
     if len(answering) < len(cards) or not (by_bus or _are_alike(driver, answering)):
-        # CUDA leaves out cards that it may not use, and sorts the fastest first by a criterion of its own.
+        # CUDA leaves out cards that it may not use, and sorts the fastest first by its own criteria.
         return []
     return [cards[number] for number in known]
 
 
 def _are_alike(driver: Driver, cards: Sequence[Any]) -> bool:
-    """Return True if all cards are of one model, so that fastest first is the order on the bus."""
+    """Return True if all cards are the same model, in which case CUDA's fastest-first order is the bus order."""
     models = {driver.name(card) for card in cards}
     return len(cards) == 1 or (len(models) == 1 and None not in models)
 
@@ -195,9 +195,9 @@ def _slice_at(driver: Driver, card: Any, place: tuple[int, int]) -> Any | None:
 
 
 def _whole_or_only_slice(driver: Driver, card: Any) -> Any | None:
-    """Return the card, or its slice if it has only one, as in containers.
+    """Return the card, or its only slice if it is partitioned, as is usual in containers.
 
-    Returns None for several slices, because it is not known which one CUDA takes.
+    Returns None for several slices, because it is not known which one CUDA uses.
     """
     if not driver.is_partitioned(card):
         return card

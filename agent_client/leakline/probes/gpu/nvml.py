@@ -13,7 +13,7 @@ from .device_mapping import Cards
 from .nvml_library import Driver
 from .torch_devices import reserved_bytes
 
-# The kernel's fixed name of the initial PID namespace, which the driver's process IDs belong to.
+# The fixed name of the initial PID namespace, which is the one the driver's process IDs belong to.
 _FIRST_NAMESPACE: Final = "pid:[4026531836]"
 _NAMESPACE: Final = Path("/proc/self/ns/pid")
 _PROCESSES: Final = Path("/proc")

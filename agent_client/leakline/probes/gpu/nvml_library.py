@@ -21,7 +21,7 @@ _INSUFFICIENT_SIZE: Final = 7
 _FUNCTION_NOT_FOUND: Final = 13
 _ARGUMENT_VERSION_MISMATCH: Final = 25
 _TEXT_BYTES: Final = 96
-# Initial room for processes: one call is then enough, without one that only asks for the number.
+# Initial capacity for processes, so that one call is enough and none is needed to get their number.
 _ROOM: Final = 32
 _ENLARGEMENTS: Final = 3
 # The driver's value for "not available" on Windows and under some hypervisors.
@@ -33,7 +33,7 @@ class _Memory(ctypes.Structure):
 
 
 class _OldProcess(ctypes.Structure):
-    """The layout used by drivers that did not know slices (MIG) yet."""
+    """The layout of drivers that did not support slices (MIG) yet."""
 
     _fields_ = (("pid", c_uint), ("used", c_ulonglong))
 
@@ -54,7 +54,7 @@ class CardMemory(NamedTuple):
 
 
 class Driver:
-    """The driver's library, absent if it is missing, does not match the kernel module, or forbids access."""
+    """The NVML library. It is unavailable if it is missing, does not match the kernel module, or denies access."""
 
     def __init__(self) -> None:
         self._pid, self._openings = -1, 0
@@ -63,7 +63,7 @@ class Driver:
     def open(self) -> bool:
         """Return True if the library is available.
 
-        It is never closed: closing it in a forked child would close that of the parent.
+        It is never closed, because closing it in a forked child would also close it for the parent.
         """
         if self._pid != os.getpid():
             self._pid, self._openings = os.getpid(), 0
@@ -72,7 +72,7 @@ class Driver:
 
     @property
     def opened(self) -> tuple[int, int]:
-        """A value that changes when the library is opened again, which invalidates all handles from before."""
+        """A value that changes whenever the library is reopened; handles from before are then invalid."""
         return self._pid, self._openings
 
     def version(self) -> str | None:

@@ -1,9 +1,9 @@
 """Autograd graphs: the storages that they hold and that no tensor of the program refers to.
 
-A graph may be read only while torch's engine is idle, and so is the training: the engine frees what graphs have saved,
-and adds to gradients, without the interpreter lock, so a concurrent reader crashes the program. A thread of ours
+A graph may be read only while torch's engine, and with it the training, is idle: the engine frees what graphs have
+saved, and adds to gradients, without the interpreter lock, so a concurrent reader crashes the program. A thread of ours
 therefore has graphs read on the main thread, between two steps of the program (`on_main_thread`). The interpreter runs
-that call where it would run a signal handler. It does not run while the main thread is inside a C call; the waiting
+that call where it would run a signal handler. It cannot run while the main thread is inside a C call; the waiting
 thread then continues without it.
 
 Nothing here unpacks a saved tensor, because that would run hooks of the program.
@@ -65,9 +65,9 @@ class _Errand:
 
 
 def on_main_thread(call: Callable[[], Result], wait_seconds: float) -> Result | None:
-    """Return the result of ``call`` on the main thread; None if that does not run it in time.
+    """Return the result of ``call`` on the main thread, or None if it does not run there in time.
 
-    Also None without the native module. Call this on another thread, which must hold nothing that the main thread may
+    Also None without the native module. Call this from another thread, which must hold nothing that the main thread may
     wait for.
     """
     module = native()
@@ -102,7 +102,7 @@ _WAIT_SECONDS: Final = 0.25
 
 
 def while_the_engine_rests(read: Callable[[], Result]) -> Result | None:
-    """Return the result of ``read``, called where and when graphs and gradients may be read; None if they may not be
+    """Return the result of ``read``, called where graphs and gradients may be read, or None if they may not be read
     now.
     """
     if threading.current_thread().name.startswith("leakline-"):
@@ -118,7 +118,7 @@ def _unless_it_runs(read: Callable[[], Result]) -> Result | None:
 
 
 def _engine_runs() -> bool:
-    """Return True if the engine runs on any thread, including this one: a hook of the program may call us in it."""
+    """Return True if the engine runs on any thread, including this one: one of its hooks may have called us."""
     with no_collection():
         return any(map(_is_in_engine, sys._current_frames().values()))
 
@@ -146,8 +146,8 @@ class GraphBytes:
 def graph_bytes(roots: list[Any], known: set[int], kinds: frozenset[type]) -> GraphBytes:
     """Return the bytes of storages that the graphs of ``roots`` hold and ``known`` does not contain, each once.
 
-    If the visit ends before all graphs are seen, the remaining graphs are assumed to add as much each as the second
-    half of those seen, so that graphs which share memory are not multiplied.
+    If the visit ends before all graphs are seen, each remaining graph is assumed to add as much as the graphs in the
+    second half of those seen, so that graphs which share memory are not multiplied.
     """
     visit = _GraphVisit(set(known), kinds)
     found: list[int] = []

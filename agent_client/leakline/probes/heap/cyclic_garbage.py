@@ -40,15 +40,15 @@ NANOSECONDS_PER_OBJECT: Final = 300.0
 # A scan of fewer objects is not worth mapping our own memory.
 OBJECTS_AT_LEAST: Final = 1_000
 OBJECTS_AT_MOST: Final = 400_000
-# A scan names the types only if it finds more than any scan before by this factor; otherwise they would be the same
-# again.
+# A scan names the types only if it finds more garbage by this factor than any before; otherwise the types would be
+# repeated.
 _MORE: Final = 1.1
 # Types with less than this share of the objects do not show where the garbage comes from.
 _PART: Final = 0.02
 _FORGET: Final = 0.8
 # An abandoned scan reports nothing, so scans are planned to end before the time limit.
 _AIM: Final = 0.8
-# After an abandoned scan, the cost per object is taken to be higher by this factor.
+# After an abandoned scan, the cost per object is assumed to be higher by this factor.
 _MORE_EXPENSIVE: Final = 1.5
 _TESTED: Final = 8
 _TEST_OBJECTS: Final = 512
@@ -241,9 +241,9 @@ class AllocatedBlocks:
         self._reported_at: float | None = None
 
     def recent(self, age_seconds: float = BLOCKS_EVERY_SECONDS) -> int:
-        """Return the last count, or a new one if that is older than ``age_seconds``.
+        """Return the last count, or a new one if the last is older than ``age_seconds``.
 
-        This is enough to estimate the cost of a scan of all objects.
+        This is accurate enough to estimate the cost of a scan of all objects.
         """
         now, last = self._clock(), self._last
         if now - last[0] >= age_seconds:
@@ -276,7 +276,7 @@ class CollectorStatistics:
         self._longest, self._most = 0.0, 0
 
     def start(self) -> None:
-        """Begin to time collections. A second call has no effect."""
+        """Start timing collections. A second call has no effect."""
         if not self._hooked:
             gc.callbacks.append(self._on_collection)
             self._hooked = True
@@ -292,7 +292,7 @@ class CollectorStatistics:
     def cpu_seconds(self) -> float:
         """Return the CPU time that collections have cost the calling thread.
 
-        A collection runs on the thread that happens to trigger it, whichever thread created most of the objects.
+        A collection runs on the thread that triggers it, whichever thread created most of the objects.
         """
         return self._cpu_seconds.get(get_ident(), 0.0)
 
@@ -337,7 +337,7 @@ class CollectorStatistics:
 
     def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
-            # This is read before the clock starts, because its time is ours and not the collector's.
+            # Read this before the clock starts, because the reading is our time and not the collector's.
             self._resident = resident_bytes() if info["generation"] >= FULL else None
             self._started_at, self._cpu_started_at = perf_counter(), thread_time()
         elif self._started_at is not None:

@@ -9,10 +9,10 @@ sized and followed while its objects are in the cache.
 
 The objects that the collector lists are returned without tuples that are still being built. Code that builds a tuple
 needs the only reference to it: ``tuple(iterator)`` raises SystemError if another reference exists when it resizes the
-tuple. A scan that holds its results while another thread runs would cause this error in the program. A tuple that has
-no gaps and still changes cannot be detected here: one that is full and about to be made longer, or the argument of a
-torch hook. There is no protection if a program has audit hooks in Python or runs without the interpreter lock. The
-native module can see what refers to a tuple.
+tuple. A scan that holds its results while another thread runs would cause this error in the program. Not every
+unfinished tuple can be recognized here: one without gaps may still be made longer, or be the argument of a torch hook.
+There is also no protection if a program has audit hooks in Python or runs without the interpreter lock. The native
+module can check what refers to a tuple.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def _finished(look: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
     asked = starmap(look, [arguments])
     others = _by_type(found, is_not)
     tuples_found = _by_type(found, is_)
-    # The referents of a tuple do not include places that are not filled yet.
+    # The referents of a tuple do not include its unfilled items.
     filled = map(len, map(gc.get_referents, chain.from_iterable(tuples)))
     is_filled = map(eq, chain(filled, (None,)), map(len, chain.from_iterable(tuples)))
     finished = _selected(tuples, is_filled)
     with no_collection():
-        # Until the lists are released, only C iterators run and this frame calls nothing itself, so no other thread
-        # runs. A collection would let other threads run, through callbacks and finalizers.
+        # Until the lists are released, this frame makes no calls and only C iterators run, so no other thread can run.
+        # A collection would let other threads run, through callbacks and finalizers.
         found += asked
         ones = [*others]
         tuples += ([*tuples_found],)
@@ -78,8 +78,7 @@ def _by_type(found: list[list[Any]], compare: Callable[[object, object], bool]) 
 
 
 def _selected(found: list[list[Any]], chosen: map[bool]) -> compress[Any]:
-    # The additional None, here and above, lets all iterators finish, so that none holds a list: the scan finds the
-    # iterators too.
+    # The additional None, here and above, exhausts the iterators, so that they hold no list: the scan finds them too.
     return compress(chain(chain.from_iterable(found), (None,)), chosen)
 
 
@@ -142,7 +141,7 @@ class Heap:
 
 
 class _Followed(dict[type, bool]):
-    """Whether the referents of a tracked object are followed, by its type; filled as types occur."""
+    """A cache by type of whether the referents of a tracked object are followed, filled as types occur."""
 
     def __missing__(self, kind: type) -> bool:
         self[kind] = followed = kind not in NOT_FOLLOWED
@@ -150,7 +149,7 @@ class _Followed(dict[type, bool]):
 
 
 class _Interesting(dict[type, bool]):
-    """Whether a referent of this type can be an object that the collector does not list."""
+    """A cache by type of whether a referent can be an object that the collector does not list."""
 
     def __missing__(self, kind: type) -> bool:
         self[kind] = interesting = kind in UNTRACKABLE or (
@@ -183,7 +182,7 @@ class Kinds:
 class HeapWalk:
     """A walk that fills a Heap. ``pick`` maps the types whose objects are handed over to their maximum numbers.
 
-    ``is_over`` is None without a deadline: the list is then walked in its own order, neighbours together.
+    ``is_over`` is None without a deadline: the list is then walked in its own order, so that neighbours stay together.
     """
 
     def __init__(
@@ -266,7 +265,7 @@ class HeapWalk:
         return list(filterfalse(gc.is_tracked, compress(referents, interesting)))
 
     def _keep_found(self) -> list[Any]:
-        """Keep the new ones of the objects found, and return the containers among them."""
+        """Keep the objects found that are new, and return the containers among them."""
         found, self._found = self._found, []
         return self.heap.untracked.add(found)
 
@@ -326,7 +325,7 @@ def _spread(length: int) -> Iterator[int]:
 
 
 def _unsafe_classes() -> list[type]:
-    """Return the classes that must not be keys. There are few metaclasses, and many programs have none of this kind."""
+    """Return the classes that must not be dictionary keys; many programs have none, because metaclasses are rare."""
     metaclasses: list[type] = [type]
     for meta in metaclasses:
         # The list grows during the loop. The call through `type` bypasses a `__subclasses__` of the metaclass.

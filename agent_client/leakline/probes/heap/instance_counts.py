@@ -35,8 +35,8 @@ from leakline.probes.references.class_names import (
 )
 from leakline.probes.references.program_code import all_classes
 
-# A class may drift by this much between two censuses and remain exact: one more subclass or annotation is small
-# compared with many instances.
+# A class may drift by this much between two censuses and remain exact: one more subclass or annotation does not matter
+# next to many instances.
 _TOLERATED_DRIFT: Final = 2
 _TOLERATED_SHARE: Final = 0.01
 
@@ -157,10 +157,10 @@ class ClassCounts:
                 self._start_at(position, references, offset)
 
     def _start_at(self, position: int, references: int, offset: int) -> None:
-        """Set the offset of a class so that `changes` still compares with what was known of it before.
+        """Set the offset of a class so that `changes` still compares with what was known about it before.
 
-        That is nothing for a class that was not counted yet, the last exact count for one in doubt, and the changes for
-        one counted approximately.
+        For a class that was not counted yet, that is nothing; for one in doubt, the last exact count; for one counted
+        approximately, its changes.
         """
         before, self._offsets[position] = self._offsets[position], offset
         if position in self._doubted:
@@ -172,10 +172,9 @@ class ClassCounts:
             self._last[position] += before - offset
 
     def calibrate_tracked(self, tracked_counts: Mapping[int, int]) -> None:
-        """Calibrate by the counts of all objects that the collector tracks, by address of the class, at one point in
-        time.
+        """Calibrate by the number of all tracked objects at one point in time, by address of the class.
 
-        Classes with instances that it does not track are left unchanged.
+        Classes with instances that the collector does not track are left unchanged.
         """
         self.doubt()
         self.version += 1
@@ -202,7 +201,7 @@ class ClassCounts:
         """Calibrate by the counts of a full census.
 
         ``census_counts`` must be the only part of the census left that refers to classes, as ``CensusResult.counts``
-        is; its own references are allowed for.
+        is; its own references are taken into account.
         """
         self.doubt()
         self.version += 1
@@ -220,7 +219,7 @@ class ClassCounts:
                 references[position] -= 1
         self._offsets = list(map(sub, references, counts))
         for position in self._uncounted | self._inexact | self._approximate - self._doubted:
-            # There was no exact count to compare with, so these classes have not changed.
+            # These classes had no exact count to compare with, so they are treated as unchanged.
             self._last[position] = counts[position]
         self._judge(before, counts)
         self._uncounted.clear()
@@ -294,9 +293,7 @@ class ClassCounts:
         return about or self._is_left_out(position)
 
     def counts_exactly(self, names: Iterable[str]) -> bool:
-        """Return False if a class with one of these names is not counted exactly and `calibrate_tracked` would change
-        that.
-        """
+        """Return False if a class with one of these names is counted inexactly and `calibrate_tracked` would fix it."""
         kinds = (self._doubted, self._approximate, self._uncounted)
         return not any(kinds) or not any(
             at not in self._untracked and any(at in kind for kind in kinds)
@@ -314,7 +311,7 @@ class ClassCounts:
     def count_of(self, address: int) -> int | None:
         """Return the instances of the class at this address (``id(cls)``); None if unknown or inexact.
 
-        It takes the address because a caller's reference to the class would be counted too.
+        The argument is an address because a caller's reference to the class would be counted too.
         """
         position = self._position.get(address)
         return None if position is None or position in self._approximate else self._count(position)
@@ -422,7 +419,7 @@ _consume: Final = deque[Any](maxlen=0).extend
 
 
 class Untracked:
-    """The objects added, in lists by type. Drop it before returning to the program, whose objects it holds.
+    """The objects added, in lists by type. It holds objects of the program: drop it before returning to the program.
 
     ``kinds`` returns the types of objects as keys that are safe to hash.
     """
@@ -431,8 +428,8 @@ class Untracked:
         self._kinds = kinds
         self._by_kind: defaultdict[type, list[Any]] = defaultdict(list)
         self._one_holder = _references_with_one_holder()
-        # Addresses of objects with several references, which are found again. The owner of an array's memory is among
-        # them if another object has led to it as well: the array is one holder, that object the other.
+        # Addresses of objects with several references, which are found again. The owner of an array's memory is one of
+        # them if another object has led to it as well: it then has two holders.
         self.shared: set[int] = set()
 
     def add(self, found: list[Any]) -> list[Any]:

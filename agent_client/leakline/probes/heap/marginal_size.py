@@ -23,7 +23,7 @@ OBJECTS_VISITED: Final = 50_000
 _ITEMS: Final = 8
 # Time limit of a walk that reads graphs, because it may run on the main thread and delay the program.
 _GRAPHS_SECONDS: Final = 0.02
-# Number of items for a second attempt, if more have exceeded the limit: two show what one adds.
+# Number of items for a second attempt if the first exceeds the limit: two are enough to show what one adds.
 _FEW: Final = 2
 
 # Types are compared by address: a class of the program may define its own hash and equality.
@@ -54,8 +54,8 @@ def marginal_bytes(
     """Return the bytes that one more item adds: (bytes of several items together - bytes of one of them) / the others.
 
     What most of them share (a trainer they all refer to, common weights) is neither counted nor entered. Arrays and
-    tensors count by buffer, once; graphs of tensors count. Returns None if the walk had to be cut short, or if little
-    but a handle was found: the memory behind it is not visible to Python.
+    tensors are counted by buffer, once, including the graphs of tensors. Returns None if the walk had to be cut short,
+    or if little more than a handle was found: the memory behind it is not visible to Python.
     """
     parts = marginal_parts(items, is_over, objects_visited)
     return None if parts is None else parts[0]
@@ -127,7 +127,9 @@ def _parts(
 
 
 def _numbers_bytes(one: Any) -> int | None:
-    """Return the bytes of the numbers in a long list, estimated from some of them; None if it holds anything else."""
+    """Return the bytes of the numbers in a long list, estimated from a sample, or None if it is short or holds other
+    items.
+    """
     step = len(one) // _NUMBERS_READ
     if step < 2:
         return None
@@ -137,7 +139,7 @@ def _numbers_bytes(one: Any) -> int | None:
     apart = {id(number): number for number in read}
     own = [n for n in apart.values() if type(n) is float or n not in _SMALL_INTEGERS]
     size = sum(map(sys.getsizeof, own))
-    # If most of the items read are the same few objects, these are the entire content.
+    # If most of the items read are the same few objects, the list contains no others.
     return size if 2 * len(apart) < len(read) else size * len(one) // len(read)
 
 
@@ -228,7 +230,7 @@ class _Walk:
             below[key] = (one, items)
 
     def _enter(self, one: object, items: int) -> list[Any]:
-        """Count an object, and return what it refers to and owns."""
+        """Count an object, and return those of its referents that are to be counted with it."""
         self._reached[id(one)] = items
         kind = type(one)
         if id(kind) in _NOT_ENTERED or is_class(kind):

@@ -81,7 +81,7 @@ class _Followed:
     # References to objects freed since the last check. The callback is `append` itself: C code that any thread may run
     # at any time, even at interpreter exit, and that raises nothing.
     dead: deque[Any] = field(default_factory=deque)
-    died: int = 0  # freed objects that are not in `freed` yet
+    died: int = 0  # freed instances not yet added to `freed`
     alive: int | None = None
     created: int = 0
     freed: int = 0
@@ -135,7 +135,7 @@ class WatchedClasses:
                 continue
             if followed.alive is not None:
                 born = alive - followed.alive + followed.died
-                # A number below zero means that instances which were not followed have been freed too.
+                # A number below zero means that instances we did not follow have been freed too.
                 followed.created += max(0, born)
                 followed.freed += followed.died + max(0, -born)
                 samples[f"type.{name}.created"] = followed.created
@@ -217,7 +217,7 @@ class _Sample:
             yield one
 
     def _thin_out(self) -> None:
-        """Halve the largest cohorts; if each has one instance left, drop every other of the older cohorts."""
+        """Halve the largest cohorts; if each has only one instance left, drop every other one of the older cohorts."""
         alive = ([one for one in cohort if one() is not None] for cohort in self.cohorts)
         cohorts = [cohort for cohort in alive if cohort]
         # Reduce to three quarters of the limit, so that this is not needed every time.

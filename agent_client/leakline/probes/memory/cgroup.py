@@ -1,4 +1,4 @@
-"""Memory usage and limit of the container, by which the kernel kills processes, for cgroup v2 and v1.
+"""Memory usage and limit of the container for cgroup v2 and v1; the kernel kills processes at this limit.
 
 ``cgroup.used_bytes`` excludes inactive file pages, as ``docker stats`` and the kubelet do: the kernel drops those
 before it kills a process. It drops active file pages too, but later; ``cgroup.active_file_bytes`` is their part of the
@@ -24,7 +24,7 @@ BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _NO_LIMIT_BYTES: Final = 1 << 60
 # A search through all groups and limits costs ten times as much as a reading.
 LOOK_EVERY_SECONDS: Final = 10.0
-# The interval of searches while our group cannot be read.
+# Search again after this interval if our group cannot be read.
 LOOK_AGAIN_SECONDS: Final = 3.0
 
 
@@ -116,7 +116,7 @@ class ContainerMemory:
         return samples
 
     def identity(self) -> str | None:
-        """Return a key of the memory group that is unique across machines, or None outside a memory group."""
+        """Return an ID of the memory group that is unique across machines, or None outside a memory group."""
         group = self._last.group if self.read() else None
         try:
             return group and f"{BOOT.read_text().strip()}:{group.folder.stat().st_ino}"
@@ -139,7 +139,7 @@ def read_cgroup(root: Path = ROOT, proc: Path = OWN_GROUPS) -> dict[str, Number]
 
 
 def memory_group() -> str | None:
-    """Return the key of this process's memory group, see `ContainerMemory.identity`."""
+    """Return the ID of this process's memory group, see `ContainerMemory.identity`."""
     return _own.identity()
 
 

@@ -39,9 +39,7 @@ class KeptFile:
             return self.read_anew()
 
     def read_anew(self) -> bytes | None:
-        """Return the entire content through a new descriptor, after the old one has returned a wrong or incomplete
-        result.
-        """
+        """Reopen the file and return its entire content, after the old descriptor gave a wrong or incomplete result."""
         descriptor = _open(self._path)
         self._kept = (os.getpid(), descriptor)
         if descriptor is None:

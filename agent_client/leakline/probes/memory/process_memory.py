@@ -39,7 +39,7 @@ from .kernel_file import KeptFile
 PROC: Final = Path("/proc")
 _PAGE_BYTES: Final[int] = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
-# Lines of /proc/self/status: the start of a line, its length, the end of the value, the metric, the factor to bytes.
+# Lines of /proc/self/status: prefix, length of the prefix, end of the value, metric, factor to bytes.
 _STATUS: Final = tuple(
     (f"\n{key}:".encode(), len(key) + 2, b" kB" if factor > 1 else b"\n", name, factor)
     for key, name, factor in (
@@ -56,7 +56,7 @@ _STATUS: Final = tuple(
 
 
 class _OwnFiles:
-    """Kernel files about a process, usually this one. They are correct in a forked child from its first call."""
+    """Kernel files about a process, usually this one. The results are correct in a forked child from its first call."""
 
     def __init__(self, proc: Path = PROC, who: str = "self") -> None:
         self._statm = KeptFile(f"{proc}/{who}/statm", 128)
@@ -371,7 +371,7 @@ class PeakMemory:
             self._mark = mark
 
     def _set_back(self) -> bool:
-        """Reset the mark in exact mode, so that the next peak may be lower; return False if it was not reset."""
+        """Reset the kernel's mark in exact mode, so that the next peak may be lower; return True if it was reset."""
         self._exact = self._exact and _reset_mark()
         if self._exact:
             self._highest = 0

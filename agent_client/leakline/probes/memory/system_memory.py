@@ -1,7 +1,7 @@
-"""Memory of the entire machine, and the headroom until the kernel kills processes.
+"""Memory of the entire machine, and the headroom before the kernel kills processes.
 
-The machine's memory is context and never decides a verdict: other programs change it too. The headroom is that of the
-memory group's limit or that of the machine.
+The machine's memory is context and never decides a verdict, because other programs change it too. The headroom is that
+of the memory group or of the machine, whichever is smaller.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def _by_psutil() -> dict[str, Number]:
 
 
 class Headroom(NamedTuple):
-    """The bytes left, and the limit they are counted from."""
+    """Bytes left until the limit, and the limit itself in bytes."""
 
     left: int
     limit: int
 
 
 def read_headroom() -> Headroom | None:
-    """Return the smaller headroom of memory group and machine, or None if neither is known."""
+    """Return the smaller headroom of memory group and machine, or None if both are unknown."""
     return _headroom_of({**read_cgroup(), **read_system()})
 
 

@@ -63,7 +63,7 @@ def is_exception_class(cls: type) -> bool:
 def attributes(one: object) -> dict[str, Any]:
     """Return the attributes of an instance by name.
 
-    Python creates the ``__dict__`` of the instance for this, so use it for a few objects only.
+    This makes Python create the ``__dict__`` of the instance, so use it only for a few objects.
     """
     found: dict[str, Any] = {}
     for base in _mro_of(type(one)):
@@ -91,8 +91,8 @@ def values_of(instances: Iterable[object], name: str) -> Iterator[Any]:
 
 
 def is_plain_attribute(cls: type) -> Callable[[str], bool]:
-    """Return a predicate: True for names that can be read on a ``cls`` instance without running the program's
-    descriptors.
+    """Return a predicate for attribute names: True if reading it from an instance of ``cls`` runs no code of the
+    program.
     """
 
     def check(name: str) -> bool:

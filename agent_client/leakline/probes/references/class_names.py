@@ -28,7 +28,7 @@ NAME_LIMIT: Final = 400
 
 
 class StandIn:
-    """Base of stand-ins for classes whose metaclass defines its own hash. They have a name and no instances."""
+    """Base of stand-ins for classes whose metaclass defines its own hash. Stand-ins have names but no instances."""
 
 
 def type_name(cls: type) -> str:
@@ -78,7 +78,7 @@ def is_collectable(cls: type) -> bool:
 
 
 def is_heap_type(cls: type) -> bool:
-    """Return True for a type made by ``class`` or likewise by a C extension: its instances hold references to it."""
+    """Return True for types made by ``class`` or dynamically by a C extension: instances hold references to them."""
     return bool(_flags_of(cls) & _HEAP_TYPE)
 
 
@@ -130,17 +130,17 @@ _STANDARD: Final = frozenset({
 # Tensors, arrays and graphs are measured by their buffers; these other classes of torch are not.
 _OF_TORCH: Final = ("Storage", "Script", "Graph")
 _MEASURED: Final = frozenset({"builtins", "leakline", "numpy"})
-# The pixel data of a PIL image: its C type has no module name.
+# The pixel data of a PIL image, whose C type has no module name.
 _WITHOUT_MODULE: Final = frozenset({"ImagingCore"})
 
 
 def hides_memory(cls: type) -> bool:
-    """Return True if an instance has its own C struct from a library that does not report the memory behind it.
+    """Return True if an instance has a C struct from a library that does not report the memory it points to.
 
     Classes made by ``class`` add only attributes, which are objects that can be followed.
     """
     structs = [one for one in _mro_of(cls) if one is not object and _adds_a_struct(one)]
-    # A class derived from a built-in type is a value like it, as a timestamp of pandas is a datetime.
+    # A class derived from a built-in type is a plain value, just as a pandas timestamp is a datetime.
     return bool(structs) and all(_is_opaque(one) for one in structs)
 
 

@@ -32,20 +32,20 @@ class Locals:
         self._variables: dict[str, Any] | None = None
 
     def read(self) -> dict[str, Any]:
-        """Return names and values; empty if the program could notice the read."""
+        """Return names and values; empty if reading them could affect the program."""
         if self._variables is None:
             self._variables = _local_variables(self._frame)
         return self._variables
 
 
 def locals_by_function(frame: FrameType | None) -> dict[str, Locals]:
-    """Return locals of the program's running functions by ``module.function``; innermost call if recursive."""
+    """Return the program's running functions by ``module.function``; for a recursive function, its innermost call."""
     found: dict[str, Locals] = {}
     for _ in range(_DEPTH):
         if frame is None:
             break
         code = frame.f_code
-        # Modules and class bodies do not have local variables of the kind that functions have.
+        # Modules and class bodies do not have function locals.
         if code.co_flags & inspect.CO_OPTIMIZED and is_user_file(code.co_filename):
             found.setdefault(function_name(frame), Locals(frame))
         frame = frame.f_back
@@ -53,7 +53,7 @@ def locals_by_function(frame: FrameType | None) -> dict[str, Locals]:
 
 
 def locals_of_threads(frame: FrameType | None) -> dict[str, Locals]:
-    """Return locals of the program's running functions on any thread; those on the stack of ``frame`` come first.
+    """Return the program's running functions on all threads; those on the stack of ``frame`` come first.
 
     Other threads are skipped while a tracer or profiler is active: before 3.13 it uses the very dictionaries that we
     would clear.
@@ -73,10 +73,10 @@ def locals_of_threads(frame: FrameType | None) -> dict[str, Locals]:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Prevent collections while frames of other threads and their locals are read.
+    """Prevent garbage collections while frames of other threads and their locals are read.
 
     A collection runs code of the program (finalizers, callbacks), which lets other threads run. The function whose
-    frame is being read could then return, and the interpreter would read and write the memory where it was.
+    frame is being read could then return, and the interpreter would access memory that is no longer valid.
     """
     if not (_ALLOCATING_COLLECTS and gc.isenabled()):
         yield
@@ -107,7 +107,7 @@ def _local_variables(frame: FrameType) -> dict[str, Any]:
     with no_collection():
         kept = frame.f_locals
     variables = dict(kept)
-    # Of three references, one is ours, one the frame's and one the call's: nothing else holds the dictionary.
+    # The three references are ours, the frame's and the call's, so nothing else holds the dictionary.
     if sys.getrefcount(kept) <= 3:
         kept.clear()
     return variables

@@ -36,7 +36,7 @@ def user_modules() -> Iterator[tuple[str, ModuleType]]:
     for name, module in _main_first(modules):
         known = _known_modules.get(name)
         if known is None or known[0] != id(module):
-            # A lazy module is of a subclass whose attributes trigger imports, so it is skipped.
+            # A lazy module is an instance of a subclass whose attributes trigger imports, so it is skipped.
             is_own = type(module) is ModuleType and _is_user_module(name)
             known = _known_modules[name] = (id(module), is_own)
         # `__mp_main__` is another name of the `__main__` module.
@@ -80,9 +80,7 @@ def _belongs(name: str, file: str | None, main_package: str | None) -> bool:
 
 
 def is_user_file(file: str) -> bool:
-    """Return True if a source file belongs neither to the standard library, nor to an installed package, nor to
-    Leakline.
-    """
+    """Return True for a source file outside the standard library, installed packages and Leakline."""
     known = _user_files.get(file)
     if known is None:
         if len(_user_files) >= _MAX_FILES:
@@ -134,7 +132,7 @@ def _main_first(modules: dict[str, ModuleType]) -> Iterator[tuple[str, ModuleTyp
 def _library_folders() -> tuple[str, ...]:
     """Return the folders of the standard library, of installed packages and of Leakline.
 
-    ``sysconfig`` is not used: in CPython before 3.12 it may raise if two threads call it first at the same time.
+    ``sysconfig`` is not used: before CPython 3.12 it may raise if two threads make the first call at the same time.
     """
     folders = {os.path.dirname(os.__file__)}  # noqa: PTH120
     for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix):

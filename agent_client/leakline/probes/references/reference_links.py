@@ -1,4 +1,4 @@
-"""References between objects as parts of a path, and the names with which a path may start."""
+"""References between objects as parts of a path, and the names at which a path may start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAPPINGS: Final = frozenset(map(id, (dict, OrderedDict, defaultdict)))
 _GENERATORS: Final = frozenset(
     map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
 )
-# Standard library classes with which a path may start although they do not belong to the program.
+# Standard library classes at which a path may start although they do not belong to the program.
 _KNOWN_ROOTS: Final = {
     "threading.Thread": "threading.Thread",
     "threading.Timer": "threading.Timer",
@@ -42,12 +42,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way in which one object holds another: as an item, under a name, or without a part in the path."""
+    """How one object holds another: as an item, under a name, or in a way that adds nothing to the path."""
 
     word: str
     inside: str | None = None
     through_namespace: bool = False
-    variables: tuple[str, ...] = ()  # closure variable names, for a function that holds cells
+    variables: tuple[str, ...] = ()  # closure variables, if a function holds the cells
 
     def prepend(self, step: Step) -> Step:
         if self.variables and step.inside is not None:
@@ -84,7 +84,9 @@ def link_between(above: Any, below: Any) -> Link | None:
 
 
 def _key_of(mapping: Any, below: Any) -> str | None:
-    """Return the path part for ``below`` in case the mapping is a namespace, or None if it has no such name."""
+    """Return the attribute suffix under which the mapping holds ``below``, or None. It is used if the mapping is a
+    namespace.
+    """
     if len(mapping) > _LONGEST_NAMESPACE:
         return None
     for key, value in list(dict.items(mapping)):
@@ -139,7 +141,7 @@ def _content_of(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        # The variable is not bound yet, or no longer.
+        # The variable is not bound yet, or is no longer bound.
         return cell
 
 
@@ -155,7 +157,7 @@ def _frame_of(generator: Any) -> types.FrameType | None:
 
 
 def root_name(one: Any) -> str | None:
-    """Return the name with which a path may start at this object, or None if it has none."""
+    """Return the name by which a path can start at this object, or None if it has none."""
     kind = type(one)
     if kind is types.ModuleType:
         name = one.__dict__.get("__name__")

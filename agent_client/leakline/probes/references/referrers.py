@@ -1,6 +1,6 @@
-"""Search from objects up to what holds them, with the path of names between them.
+"""Search from objects up to their holders, recording the path of names on the way.
 
-The search climbs level by level from all objects together: first among the objects near the program's own roots, which
+The search climbs one level at a time from all objects: first among the objects near the program's own roots, which
 costs almost nothing, then through the entire heap, where every level is one pass over all objects. Paths contain only
 names of modules, classes, functions and attributes: an item of a container is ``[*]``, whatever its key.
 """
@@ -32,7 +32,7 @@ PAIRS: Final = 8_192
 
 # Types are compared by address: a class of the program may define its own hash and equality.
 _UNTRACKABLE: Final = frozenset(map(id, (dict, tuple)))
-# Path parts of what a function holds; above a function, only hooks are worth a longer path.
+# Parts of a path that go through a function; above a function, only hooks are worth a longer path.
 _OF_FUNCTIONS: Final = (".<closure>.", ".<defaults>")
 HOOKS: Final = "_hooks[*]"
 
@@ -42,7 +42,7 @@ Pair = tuple[int, Any]
 
 @dataclass(slots=True)
 class _Held:
-    """The only reference of a search to an object, weak between two steps if the object allows it."""
+    """The single reference that a search keeps to an object, weak between two steps if the object supports it."""
 
     one: Any
     weak: ref[Any] | None = None
@@ -56,7 +56,10 @@ class _Held:
         self.one = None
 
     def take_up(self, ours: int) -> bool:
-        """Return False if the object is gone or only we refer to it; its reference count is then at most ``ours``."""
+        """Make the reference strong again; return False if the object is gone or only we refer to it.
+
+        ``ours`` is the reference count of an object to which only we refer.
+        """
         if self.weak is not None:
             self.one, self.weak = self.weak(), None
         elif sys.getrefcount(self.one) <= ours:
@@ -100,7 +103,8 @@ class ReferrerSearch:
     It holds objects of the program: drop it before returning to the program. The position of a sample in the list is
     its bit in the results; None marks a position without a sample. ``groups`` are the bit masks of the samples of each
     type. The caller starts with `climb_near` and then repeats `wanted`, `give` with the referrers of those objects, and
-    `climb_near`. Between two steps, `let_go` and `take_up` make the search hold weakly what it can.
+    `climb_near`. Between two steps, `let_go` makes references weak where possible, and `take_up` makes them strong
+    again.
     """
 
     def __init__(
@@ -108,7 +112,8 @@ class ReferrerSearch:
     ) -> None:
         self._groups = groups or [-1]
         self._width = width
-        # Visited objects are kept, so that an address always means the same object, with the samples that led to them.
+        # Visited objects are kept so that an address always means the same object; so are the samples that reached
+        # them.
         self._held: dict[int, _Held] = {}
         self._came_by: dict[int, int] = {}
         self._samples: dict[int, int] = {}  # address -> bit mask
@@ -147,7 +152,7 @@ class ReferrerSearch:
         self._level = self._unsettled(self._level)
 
     def wanted(self) -> list[Any]:
-        """Return the objects whose referrers are to be found in the entire heap next; empty when the climb is over."""
+        """Return the objects whose referrers are needed from the entire heap next; empty when the climb is over."""
         self._level = self._unsettled(self._level)
         if self._depth >= DEPTH:
             return []
@@ -176,7 +181,7 @@ class ReferrerSearch:
         ]
 
     def samples(self, bits: int) -> list[Any]:
-        """Return the samples of these bits that are still alive."""
+        """Return the samples selected by this bit mask that are still alive."""
         return [
             self._held[key].one
             for key, mask in self._samples.items()
@@ -186,8 +191,8 @@ class ReferrerSearch:
     def unreachable(self) -> int:
         """Return the bit mask of samples kept alive only by reference cycles that the collector has not freed yet.
 
-        Such samples are reported only if the climb ended because nothing refers to the highest objects, and if every
-        reference to a visited object comes from another visited object.
+        Samples are reported only if the climb reached objects without referrers, and if every reference to a visited
+        object comes from another visited object.
         """
         open_samples = self._present & ~self._settled
         if not open_samples or self._level or self._asked or not self._whole:
@@ -288,12 +293,11 @@ class ReferrerSearch:
         if not is_heap_type(kind):
             return True
         if not self._holds_most(node.samples()):
-            # One of many objects that hold a few samples each is a link of a chain; the holder of most samples is above
-            # it.
+            # An object that holds only a few samples is one link of a chain; the holder of most samples is above it.
             return False
         if climb.is_near or climb.reaches(node.one):
             return True
-        # The object is not known to be in use yet: climb on, but only to find that out.
+        # The object is not known to be in use yet, so climb on, but only to determine that.
         self._doubtful |= node.samples()
         return False
 
@@ -323,7 +327,7 @@ class ReferrerSearch:
 
 
 class _Climb:
-    """The state of one climb: its scope, the objects it holds, and the samples that passed each object."""
+    """The state of one climb: its scope, the objects held, and the samples that have passed each object."""
 
     def __init__(
         self, near: Near, is_near: bool, held: dict[int, _Held], came_by: dict[int, int]
@@ -386,7 +390,7 @@ def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
 
 
 def _pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
-    """Return pairs for the objects that refer to the targets, and for untracked tuples and dicts in them that do."""
+    """Return (target address, referrer) pairs; a referrer is one of the objects or an untracked container in one."""
     module = native_look()
     if module is not None:
         found, _ = module.referrers_among(objects, targets, are_untracked(targets), PAIRS)
@@ -410,9 +414,9 @@ def _pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
 
 
 def are_untracked(targets: list[Any]) -> bool:
-    """Return True if a tuple or dict that the collector does not track may hold any of the targets.
+    """Return True if a tuple or dict that the collector does not track may hold one of the targets.
 
-    Such a container holds only objects that are not tracked either.
+    Such a container never holds a tracked object.
     """
     return not all(map(gc.is_tracked, targets))
 

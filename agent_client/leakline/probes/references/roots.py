@@ -52,7 +52,7 @@ class Near:
     instances: dict[type, list[Any]] = field(default_factory=dict)  # of the program's own classes
     classes: dict[int, type] = field(
         default_factory=dict
-    )  # classes bound in the program's modules or with an instance in `instances`
+    )  # classes bound in its modules or with an instance here
 
 
 def look_near(local_names: Mapping[str, Mapping[str, Any]], limit: int = OBJECTS) -> Near:
@@ -116,7 +116,7 @@ def _walk(near: Near, level: list[Any], limit: int) -> None:
 
 
 class _Enters(dict[int, bool]):
-    """Whether objects of a type are entered, by the type's address. ``users`` are the program's own classes."""
+    """A cache of whether objects of a type are entered, by its address. ``users`` are the program's own classes."""
 
     def __init__(self) -> None:
         super().__init__()
