@@ -423,7 +423,7 @@ note_foreign(census *self, PyObject *owner, int64_t bytes)
     if (PyMemoryView_Check(owner) && PyMemoryView_GET_BASE(owner) != NULL) {
         owner = PyMemoryView_GET_BASE(owner);
         if (PyBytes_CheckExact(owner) || PyByteArray_CheckExact(owner)) {
-            /* The view is on the collector's lists, so these were found through it and are in their own row. */
+            /* The view is on the collector's lists, so the owner was found through it and has its own row. */
             return;
         }
     }
@@ -1166,7 +1166,7 @@ arrays(PyObject *op, PyObject *shared)
     int64_t largest;
     size_t place = 0;
     while (ll_table_next(self->foreign, &place, &owner, &largest)) {
-        /* Byte strings that were found are in their own row. */
+        /* Byte strings that were found have their own row. */
         if (!ll_seen_has(self->seen, owner)) {
             bytes += largest;
         }

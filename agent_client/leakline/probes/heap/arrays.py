@@ -26,8 +26,8 @@ _has_objects = attrgetter("dtype.hasobject")
 class ArrayMeasure:
     """Measurements of all arrays.
 
-    ``bytes`` are in memory of the process; ``mapped_bytes`` are files mapped by ``numpy.memmap``. ``large`` holds
-    (bytes, type name, detail): names and numbers only.
+    ``bytes`` counts memory of the process, ``mapped_bytes`` files mapped by ``numpy.memmap``. ``large`` holds (bytes,
+    type name, detail): names and numbers only.
     """
 
     count: int = 0
@@ -137,7 +137,7 @@ def _add_foreign_buffers(
         if type(owner) is memoryview:
             owner = owner.obj
             if type(owner) is bytearray or type(owner) is bytes:
-                # The view is on the collector's list, so these were found through it and are in their own row.
+                # The view is on the collector's list, so these objects were found through it and have their own row.
                 continue
         if id(owner) not in counted:
             largest[id(owner)] = max(largest.get(id(owner), 0), array.nbytes)

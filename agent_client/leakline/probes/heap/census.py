@@ -371,7 +371,7 @@ def _tracked_of(kinds: tuple[type, ...]) -> dict[type, list[Any]]:
         found = _by_type(census.take_picked())
         return {kind: found.pop(id(kind), []) for kind in kinds}
     objects = listed_objects()
-    # Selected without a Python step per object.
+    # Select them without a Python step per object.
     picked = list(compress(objects, map(frozenset(kinds).__contains__, map(type, objects))))
     return {kind: [one for one in picked if type(one) is kind] for kind in kinds}
 

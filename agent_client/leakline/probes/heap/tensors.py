@@ -31,8 +31,7 @@ class TensorMeasure:
     that the program still refers to; they are not in ``bytes``. It is None if torch's engine was busy; ``bytes`` then
     includes what only torch holds and Python has seen. ``by_type`` assigns a storage to the first type that has it.
     ``addresses`` maps the memory that torch did not allocate itself, and that an array may own, to its bytes. ``shown``
-    counts the Python objects that torch keeps because we have read graphs: they are in ``count``, although we caused
-    them.
+    counts the Python objects that torch created because we read graphs, and keeps; they are included in ``count``.
     """
 
     count: int = 0
@@ -73,7 +72,8 @@ def measure_tensors(
         for kind, ones in tensors.items():
             measure.count += len(ones)
             bytes_before = measure.bytes
-            # Read in one call, so that two references to each are ours: that of the list and that of the argument.
+            # Read them in one pass, so that exactly two references to each are ours: that of the list and that of the
+            # argument.
             references_to = list(map(sys.getrefcount, ones))
             for tensor, references in zip(ones, references_to, strict=True):
                 has_graph = not tensor.is_leaf
