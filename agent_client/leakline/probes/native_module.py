@@ -40,21 +40,21 @@ def forget() -> None:
 @lru_cache(maxsize=1)
 def _loaded() -> tuple[Any | None, str | None]:
     if os.environ.get(SETTING, "1").strip() == "0":
-        return None, f"{SETTING}=0 switches it off"
+        return None, f"{SETTING}=0 disables the native module"
     if sys.implementation.name != "cpython":
-        return None, f"it is made for CPython, this is {sys.implementation.name}"
+        return None, f"the native module needs CPython, this is {sys.implementation.name}"
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return None, "this interpreter runs without its lock"
+        return None, "the native module does not support free-threaded Python"
     try:
         module = importlib.import_module("leakline._native")
     except ImportError as error:
         if getattr(error, "name", None) == "leakline._native" and error.path is None:
-            return None, "it was not built for this interpreter"
-        return None, f"it does not load: {error}"
+            return None, "the native module was not built for this interpreter"
+        return None, f"the native module cannot be loaded: {error}"
     if getattr(module, "interface", None) != INTERFACE:
-        return None, "it was built from other sources: install leakline again"
+        return None, "the native module is from another version of leakline; reinstall leakline"
     if not _walks(module):
-        return None, "its walk over the collector's lists does not fit this interpreter"
+        return None, "the native module does not support this interpreter's garbage collector"
     return module, None
 
 
@@ -70,7 +70,7 @@ def _same_sizes(module: Any) -> bool:
         for number, size in enumerate(module.list_sizes(_COUNTED))
         if size < _COUNTED and _is_a_list_of_its_own(number)
     }
-    # One expression does it, so that no list with half-built objects exists while another thread runs.
+    # The counts are taken in one expression, so that no list with half-built objects exists while another thread runs.
     shown = list(map(len, map(gc.get_objects, sizes)))
     return all(
         abs(one - size) <= _TOLERATED for one, size in zip(shown, sizes.values(), strict=True)

@@ -66,7 +66,7 @@ class TrackedContainer:
         length = target if type(target) is int else len(target)
         if not 0 <= length <= LARGEST_INTEGER:
             # Leave out the number: Python refuses to format very long integers.
-            raise OverflowError("a length below zero or beyond 2**53")
+            raise OverflowError(f"length of {self.name!r} must be between 0 and 2**53")
         samples: dict[str, Number] = {f"tracked.{self.name}.length": length}
         if self.capacity is not None:
             samples[f"tracked.{self.name}.capacity"] = self.capacity

@@ -56,7 +56,7 @@ class NativeCensus:
     ) -> None:
         module = native()
         if module is None:
-            raise RuntimeError("the native module is not there: ask native() first")
+            raise RuntimeError("the native module is not available; check native() first")
         arrays = array_types()
         self._array_address = id(arrays[0]) if arrays else 0
         roles = dict(_known_roles())
@@ -159,8 +159,7 @@ def _detail(described: int | tuple[int, tuple[int, ...], Any]) -> str:
 
 
 class MappedFiles:
-    """Files mapped by ``numpy.memmap``. Slices of a memmap are memmaps on the same file; only the largest is counted.
-    """
+    """Files mapped by ``numpy.memmap``. Slices of a memmap map the same file, so only the largest one is counted."""
 
     def __init__(self, floor_bytes: int) -> None:
         self._floor_bytes = floor_bytes
