@@ -339,7 +339,7 @@ referrers_among(PyObject *module, PyObject *args)
         Py_ssize_t count = PySequence_Fast_GET_SIZE(objects);
         for (Py_ssize_t i = 0; i < count; i++) {
             PyObject *one = PySequence_Fast_GET_ITEM(objects, i);
-            /* An object without a header of the collector has no tp_traverse that can be trusted. */
+            /* The tp_traverse of an object without a collector header cannot be trusted. */
             if (PyObject_IS_GC(one)) {
                 look_into(one, &f);
             }

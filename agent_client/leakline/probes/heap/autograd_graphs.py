@@ -80,7 +80,7 @@ def on_main_thread(call: Callable[[], Result], wait_seconds: float) -> Result | 
 
 
 def _is_ours(error: Exception) -> bool:
-    """Return True unless the error comes from a signal handler of the program that ran meanwhile."""
+    """Return True if the error was raised in our code and not in a signal handler of the program that ran meanwhile."""
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next

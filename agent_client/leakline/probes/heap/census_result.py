@@ -20,7 +20,7 @@ Row = tuple[str, int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What the results of all kinds of census have in common, as names and numbers."""
+    """The results that all kinds of census have in common, as names and numbers."""
 
     mode: str
     coverage: float

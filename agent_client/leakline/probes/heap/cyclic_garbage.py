@@ -33,7 +33,7 @@ from leakline.probes.references.class_names import type_name
 from leakline.snapshot import CYCLIC_GARBAGE, Holder, Number
 
 TYPES_REPORTED: Final = 16
-# Fewer objects than this wait at any time in any program, so their types are not named.
+# Every program has some garbage waiting, so the types of fewer objects than this are not named.
 OBJECTS_REPORTED: Final = 1_000
 # Assumed until the first scan has measured it; values from 75 to 380 were seen.
 NANOSECONDS_PER_OBJECT: Final = 300.0

@@ -193,7 +193,7 @@ class _Sample:
     """References to instances of one class, grouped by when they were first among the newest."""
 
     cohorts: list[list[ref[Any]]] = field(default_factory=list)  # oldest first
-    # References in the cohorts by address, and some that were dropped.
+    # The references in the cohorts by address, with some that were dropped from them.
     known: dict[int, ref[Any]] = field(default_factory=dict)
 
     def note(self, newest: Sequence[object]) -> None:

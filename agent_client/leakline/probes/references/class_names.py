@@ -1,6 +1,6 @@
 """Names and properties of classes, read without running their code.
 
-One property is whether instances may own memory that Python cannot measure, such as handles of C libraries.
+`hides_memory` shows whether instances may own memory that Python cannot measure, behind handles of C libraries.
 """
 
 from __future__ import annotations

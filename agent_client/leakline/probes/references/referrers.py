@@ -441,7 +441,7 @@ def _referents_of(one: Any) -> list[int]:
 
 
 def _references_in_a_loop() -> int:
-    """Return the ``sys.getrefcount`` of an object that only a list and a loop variable refer to."""
+    """Return what ``sys.getrefcount`` reports for an object that only a list and a loop variable refer to."""
     references = 0
     ours: list[object] = [{}]
     for each in ours:
@@ -450,7 +450,7 @@ def _references_in_a_loop() -> int:
 
 
 def _references_of_ours() -> int:
-    """Return the ``sys.getrefcount(held.one)`` of an object that only we refer to."""
+    """Return what ``sys.getrefcount(held.one)`` reports for an object that only we refer to."""
     held = _Held([])
     return sys.getrefcount(held.one)
 
