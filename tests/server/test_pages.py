@@ -420,7 +420,10 @@ def test_runs_beyond_those_that_are_listed_are_found_by_search(
     ("native", "said"),
     [
         (True, "Its native module looks at the heap."),
-        ("LEAKLINE_NATIVE=0 switches it off", "in pure Python, so less often: LEAKLINE_NATIVE=0"),
+        (
+            "LEAKLINE_NATIVE=0 disables the native module",
+            "in pure Python, so less often: LEAKLINE_NATIVE=0",
+        ),
         (None, "in the training process."),
     ],
 )
