@@ -233,9 +233,7 @@ def _filling_lines(study: TimelineAnalysis, moment: Moment) -> list[str]:
         speed = container.per_generation(moment.end)
         if speed > 0:
             left = (container.capacity - container.length[at]) / speed
-            line += (
-                f", full about {study.history.unit} {round(study.timeline.generations[at] + left)}"
-            )
+            line += f", full at about {study.history.unit} {round(study.timeline.generations[at] + left)}"
         if container.bytes and container.length[at] > 0:
             ceiling = container.bytes[at] * container.capacity / container.length[at]
             line += f" with {format_bytes(ceiling)}"
@@ -418,7 +416,7 @@ def _of_timeline(timeline: Timeline, total: int) -> tuple[Interval, Interval, In
 def _duration_sentence(left: Interval, whole: Interval, history: RunHistory) -> str:
     write = format_estimated_seconds
     whole_time = format_interval(whole.estimate, whole.low, whole.high, write)
-    return f"All {history.total:,} {history.unit}s take about {whole_time}, {write(left.estimate)} of them to come."
+    return f"All {history.total:,} {history.unit}s take about {whole_time}, of which {write(left.estimate)} remain."
 
 
 def _attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:

@@ -148,10 +148,10 @@ def _score_sentence(past: Sequence[PastForecast], error: float, within: int, uni
         one = past[0]
         inside = "inside" if within else "outside"
         return (
-            f"The one forecast of this run whose time has come, made at {unit} {one.made_at} for "
+            f"The only forecast that could be checked, made at {unit} {one.made_at} for "
             f"{one.generation}, was off by {size}, {inside} its interval."
         )
     return (
-        f"{len(past)} forecasts could be checked: typically off by {size} of the memory that came; "
+        f"{len(past)} forecasts could be checked: typically off by {size} of the actual memory; "
         f"{'all ' if within == len(past) else ''}{within} within their interval"
     )

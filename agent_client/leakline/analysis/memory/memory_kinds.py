@@ -431,11 +431,11 @@ def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
             f"{s.name} by {format_bytes(s.bytes_per_generation or 0.0)}" for s in growing.suspects
         )
         children = "1 child" if growing.counted == 1 else f"{growing.counted} children"
-        verb = "this grows" if len(growing.suspects) == 1 else "these grow"
-        found.append(f"Of {children} listed one by one, {verb}: {', '.join(grown)} per {unit}.")
+        verb = "this one grows" if len(growing.suspects) == 1 else "these grow"
+        found.append(f"Of {children} listed individually, {verb}: {', '.join(grown)} per {unit}.")
     if growing.rest:
         found.append(
-            f"The children that have no series of their own grow by {format_bytes(growing.rest)} per {unit}."
+            f"The children without their own series grow by {format_bytes(growing.rest)} per {unit}."
         )
     return found
 

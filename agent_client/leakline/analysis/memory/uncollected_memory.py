@@ -67,12 +67,12 @@ class Waiting:
         """Return one line of evidence."""
         off = " The collector is switched off." if self.collector_off else ""
         if self.objects is None:
-            return f"Nothing but each other refers to them: only the collector can free them.{off}"
+            return f"They refer only to each other: only the collector can free them.{off}"
         more = f", {format_count(self.growth.slope)} more per {unit}" if self.growth else ""
         least = "At least " if self.least else ""
         return (
             f"{least}{format_count(self.objects)} objects wait for the collector{more}: "
-            f"nothing but each other refers to them.{off}"
+            f"they refer only to each other.{off}"
         )
 
 
