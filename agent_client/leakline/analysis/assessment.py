@@ -242,7 +242,7 @@ def _growth_since_violation(
 
 
 def exploded(study: TimelineAnalysis, end: int, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the tensor counts that multiply while memory leaps, in generations too early for a trend."""
+    """Return the tensor counts that multiply while memory leaps, when it is still too early for a trend."""
     timeline = study.timeline
     if end >= _YOUNG or end < 2 or len(timeline.private) < 2 or candidates:
         return []

@@ -373,8 +373,8 @@ class PhaseAccounts:
 class TypeGrowth:
     """Change of the number of live instances of one type over the run; ``last_count`` is the newest.
 
-    ``created_at_least`` and ``freed_at_least`` count the instances of a watched class since it is watched; they miss
-    those that are created and freed between two readings. They are None for other types.
+    ``created_at_least`` and ``freed_at_least`` count the instances of a watched class from when it was first watched;
+    they miss those that are created and freed between two readings. They are None for other types.
     """
 
     name: str

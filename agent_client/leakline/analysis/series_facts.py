@@ -136,7 +136,7 @@ class Facts:
         return held[-1] >= _AS_MANY * (last - (last if least is None else least))
 
     def _counts_at(self, name: str, sequences: Sequence[int]) -> list[float | None]:
-        """Return the newest count of a type as of each of these snapshots of the timeline's process, oldest first."""
+        """Return the count of a type as of each of these snapshots of the timeline's process, oldest first."""
         process = next(iter(self.history.of_instance(self.timeline.instance)), None)
         if process is None:
             return [None] * len(sequences)
@@ -220,7 +220,7 @@ class Facts:
 
     @cached_property
     def stores(self) -> Mapping[str, Bounded]:
-        """The declared store whose items a container keeps (they share all lengths or the name), by container path."""
+        """The declared store whose items a container keeps, recognized by equal lengths or names, by container path."""
         found: dict[str, Bounded] = {}
         for series in self.timeline.series:
             if series.startswith("container.") and series.endswith(".length"):

@@ -451,7 +451,7 @@ TimelineStatus = tuple[TimelineAnalysis, Moment, list[Standing]]
 def judged(timeline_status: TimelineStatus) -> list[TimelineStatus]:
     """Return the status over all attempts, as a list of one.
 
-    If the newest attempt no longer has their leaks, return its own status first, then the leaks as recovered.
+    If the newest attempt no longer has their leaks, return its own status, then theirs with the leaks as recovered.
     """
     study, moment, standings = timeline_status
     own = _of_newest_attempt(study)

@@ -165,7 +165,7 @@ class Timeline:
         baseline: bool = False,
         newest: int | None = None,
     ) -> tuple[list[float], list[float]]:
-        """Return (generations, readings) without gaps, for the ``newest`` of the first ``end`` generations.
+        """Return (generations, readings) without gaps, of the last ``newest`` of the first ``end`` generations.
 
         With ``baseline`` the reading before the first generation is included, placed one spacing before it.
         """
@@ -395,7 +395,7 @@ def _one_phase(passed: set[str]) -> str:
 
 
 def fill_gaps(values: Iterable[Value]) -> list[float]:
-    """Return the values with gaps filled by the previous reading, or the first one; empty without a reading."""
+    """Return the values with gaps filled by the previous reading, leading gaps by the first; empty if none was read."""
     listed = list(values)
     if None not in listed:
         return list(map(float, listed))  # type: ignore[arg-type]

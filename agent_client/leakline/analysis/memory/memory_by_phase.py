@@ -201,8 +201,8 @@ def executions_each(timeline: Timeline, path: str, since: float, end: int) -> in
 def phase_accounts(history: RunHistory) -> PhaseAccounts:
     """Return the phase accounts of a run; several processes are added up, generation by generation.
 
-    If a history was read in part, the amounts of left-out generations must be included in the next one that was read.
-    The result includes them in the next generation that no process leaves out.
+    If a history was read in part, the recorded amounts of left-out generations are part of the next one that was read.
+    The result reports them with the next generation that no process leaves out.
     """
     timelines = with_its_generations(timelines_of(history))
     left_out = union(timeline.left_out.generations for timeline in timelines)

@@ -228,12 +228,12 @@ def members_of(
 
 
 MIB: Final = 2**20
-# Outside the heap, a full collection shows as a fall of at least this much in a generation, to at least one usual rise
-# below the trend from each of the last generations. If only young buffers are freed after a high reading, memory
-# returns to the trend.
+# Outside the heap, a full collection shows as a drop of at least this much in one generation, to a level below the
+# trend of each of the last generations by at least one usual rise. If only young buffers are freed after a high
+# reading, memory just returns to the trend.
 _LEAST_TAKEN: Final = MIB // 2
 _LOOKED_BACK: Final = 3
-# In the heap, it shows as a fall by more than the young objects, which are freed all the time. Each floor still
+# In the heap, it shows as a drop by more than the young objects, which are freed all the time. Each floor still
 # contains some of them.
 YOUNG: Final = 16 * MIB
 # Upper bound on garbage that V8 leaves uncollected: 3 times the live heap, and 64 MiB of external buffers.

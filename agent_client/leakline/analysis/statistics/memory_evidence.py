@@ -293,7 +293,7 @@ def _rise_before(pieces: Sequence[Piece], later: float) -> tuple[float, float] |
 
 
 def _joined(pieces: Sequence[Piece]) -> tuple[list[float], list[float]]:
-    """Return the attempts as one line: each is shifted to the end of the previous one, so that no jump is growth."""
+    """Return the attempts as one line, each shifted to the end of the previous one, so that jumps are not growth."""
     x, y = list(pieces[0].x), list(pieces[0].y)
     for piece in pieces[1:]:
         near = min(len(piece), len(y), _MIN_BEFORE)
