@@ -1,7 +1,7 @@
-"""What the commands `db`, `token`, `password` and `webhook` do, with or without a running server.
+"""The logic behind the commands `db`, `token`, `password` and `webhook`, with or without a running server.
 
-They open a database, upgrade it, back it up and restore it, and send one signed test message to the webhook of the
-settings. Imports `store`, `config` and `alerts`.
+It opens, upgrades, backs up and restores a database, and sends a signed test message to the configured webhook. Imports
+`store`, `config` and `alerts`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 
 class _OlderDatabase(Exception):
-    """The database is that of an older server; its text is the sentence for people."""
+    """The database has the schema of an older server; the message is written for users."""
 
 
 def opened_at(url: str | None, *, new: bool) -> contextlib.AbstractContextManager[Engine]:
-    """The database of the address or of the settings; see `opened`."""
+    """Open the database at ``url``, by default that of the settings; see `opened`."""
     return opened(at(url), new=new)
 
 
 def at(url: str | None) -> Config:
-    """The settings, with another database where an option of the command names one. Raises WrongSettings."""
+    """Return the settings, with ``url`` in place of their database if a command names one. Raises WrongSettings."""
     if url is None:
         return from_environment()
-    # Named, so that nobody looks for the default one.
+    # With an explicit URL, the settings do not look for an existing default database.
     return replace(
         from_environment({**os.environ, "LEAKLINE_DATABASE_URL": DEFAULT_DATABASE_URL}),
         database_url=url,
@@ -52,13 +52,13 @@ def at(url: str | None) -> Config:
 
 @contextlib.contextmanager
 def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
-    """The database of the settings, at this version; made where there is none, if it may be ``new``.
+    """Open the configured database at the current schema; create a missing one only if ``new``.
 
-    Raises LeaklineError, also for what goes wrong inside.
+    Raises LeaklineError, also for database errors inside the context.
     """
     missing = disk_space.missing_file(config.database_url)
     if missing is not None and not new:
-        # Opening it would make one, and it would be empty.
+        # Opening the URL would create an empty database.
         raise LeaklineError(
             f"there is no database at {missing}; name it with --database-url or LEAKLINE_DATABASE_URL"
         )
@@ -78,7 +78,10 @@ def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
 
 
 def _bring_to_this_version(engine: Engine) -> None:
-    """Only an empty one: an older server that runs on it could not write any more. Raises _OlderDatabase."""
+    """Upgrade an empty database only. Raises _OlderDatabase.
+
+    Upgrading one in use would make an older server that still runs on it unable to write.
+    """
     found = current(engine)
     if found is not None and found in revisions(MIGRATIONS)[:-1]:
         raise _OlderDatabase(
@@ -90,14 +93,14 @@ def _bring_to_this_version(engine: Engine) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """Schemas; ``before`` is None of a database that was empty."""
+    """Schema revisions around an upgrade; ``before`` is None if the database was empty."""
 
     before: str | None
     after: str
 
 
 def bring_up_to_date(config: Config) -> Upgraded:
-    """Bring the database to this version, as a server does when it starts. Raises LeaklineError."""
+    """Upgrade the database to the current schema, as a starting server does. Raises LeaklineError."""
     with _errors_reported(), alone_on(config.database_url):
         engine = open_engine(config.database_url)
         try:
@@ -109,7 +112,7 @@ def bring_up_to_date(config: Config) -> Upgraded:
 
 
 def back_up(config: Config, target: Path) -> Checked:
-    """Copy an SQLite database, of whatever version, while a server may write to it. Raises LeaklineError."""
+    """Copy an SQLite database of any schema version, even while a server writes to it. Raises LeaklineError."""
     database = _file_of(config, f"pg_dump --format=custom --file={target}")
     if not database.is_file():
         raise LeaklineError(
@@ -120,8 +123,12 @@ def back_up(config: Config, target: Path) -> Checked:
 
 
 def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
-    """Make a backup the database; what was there is kept: its path. Raises LeaklineError while a server is on it."""
-    # An empty one: --clean drops what the backup has and leaves what a newer version added.
+    """Replace the database with a backup, and return the path of the database that it replaced, which is kept.
+
+    Raises LeaklineError if a server uses the database.
+    """
+    # Postgres backups go into an empty database: --clean drops only what the backup has and would leave objects that a
+    # newer version added.
     database = _file_of(config, f"dropdb and createdb, then pg_restore --dbname=… {source}")
     with _errors_reported():
         if source.exists() and database.exists() and source.samefile(database):
@@ -136,7 +143,9 @@ def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
 
 
 def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
-    """A trigger or a view of somebody else would run as the server. Raises CannotBackUp."""
+    """Raise CannotBackUp if the backup has triggers or views that Leakline did not create: they would run as the
+    server.
+    """
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder, "leakline.db")
         engine = open_engine(f"sqlite:///{fresh}")
@@ -146,7 +155,7 @@ def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
             engine.dispose()
         ours = sqlite_file.objects_of(fresh)
     found = sqlite_file.objects_of(source)
-    # The upgrade drops them before it reads anything.
+    # The upgrade drops these views before it reads anything.
     is_old = schema != revisions(MIGRATIONS)[-1]
     dropped = {("view", name) for name in FORMER_VIEWS} if is_old else set()
     strange = [
@@ -161,7 +170,7 @@ def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
 
 def _file_of(config: Config, instead: str) -> Path:
     with _errors_reported():
-        # Says what is wrong with an address that is none.
+        # `file_of` returns None for a malformed URL as well; opening it raises an error that names the problem.
         found = disk_space.file_of(config.database_url)
         if found is None:
             open_engine(config.database_url).dispose()
@@ -171,7 +180,7 @@ def _file_of(config: Config, instead: str) -> Path:
 
 @contextlib.contextmanager
 def _errors_reported() -> Iterator[None]:
-    """Whatever goes wrong, as one line."""
+    """Turn expected errors into a one-line LeaklineError."""
     try:
         yield
     except AlreadyServed as error:
@@ -184,7 +193,10 @@ def _errors_reported() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class CheckedWebhook:
-    """``where`` may be shown. ``made_secret`` is the secret if it was made just now, to be shown once."""
+    """The result of a test message.
+
+    ``where`` is safe to display. ``made_secret`` is a newly generated secret, to be shown once, or None.
+    """
 
     where: str
     outcome: Outcome
@@ -192,7 +204,7 @@ class CheckedWebhook:
 
 
 def check_webhook(config: Config) -> CheckedWebhook:
-    """Send it and say what came back; a receiver that accepts it is enabled again if it was disabled.
+    """Send a test message and return its outcome; a disabled webhook that accepts it is enabled again.
 
     Raises BadArgument without LEAKLINE_WEBHOOK_URL, LeaklineError when the secret's database cannot be used.
     """
@@ -208,7 +220,7 @@ def check_webhook(config: Config) -> CheckedWebhook:
 
 
 def _check(config: Config, url: str, engine: Engine) -> CheckedWebhook:
-    # What sends is of no use to the other commands, and takes longer to load than they take.
+    # The other commands do not need these modules, which take longer to import than those commands take to run.
     from .alerts.sending.address_check import shown
     from .alerts.sending.http_post import Delivered
     from .alerts.sending.send_message import send, trial

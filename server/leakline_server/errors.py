@@ -1,14 +1,14 @@
-"""What the server refuses, as one tree; `web/errors.py` turns it into the answer of the contract.
+"""The refusals of the server; `web/errors.py` turns them into the error responses of the API.
 
 RequestRefused            status, code, message (one line: what was wrong, what to do), details
-+-- Malformed        400  not JSON, not decompressible, cut off
-+-- Unauthorized     401  nobody knows who asks
-+-- Forbidden        403  somebody who may not
++-- Malformed        400  not JSON, not decompressible, truncated
++-- Unauthorized     401  not authenticated
++-- Forbidden        403  authenticated, but not allowed
 +-- NotFound         404
-+-- Conflict         409  contradicts what is stored
++-- Conflict         409  contradicts stored data
 +-- TooLarge         413
-+-- Unsupported      415  a content encoding we do not read
-+-- InvalidField     422  a field is wrong: named, with its value
++-- Unsupported      415  unsupported content encoding or type
++-- InvalidField     422  an invalid field, named with its value
 +-- TooBusy          429  with Retry-After
 +-- Unavailable      503  with Retry-After
 """
@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
-# Both may repeat what was sent, which may be long.
+# Messages and field names may repeat client input, which may be long.
 MAX_MESSAGE_LENGTH: Final = 1_000
 MAX_FIELD_LENGTH: Final = 300
-# Nobody makes room within a second, and a training keeps what it has on its own disk.
+# Freeing disk space takes longer than a second, and a training run spools its data to its own disk meanwhile.
 DISK_FULL_SECONDS: Final = 10
 
 
@@ -113,7 +113,7 @@ def too_many_attempts(run_id: str, limit: int) -> Conflict:
 
 
 def too_many_runs(project: str, limit: int, wait_seconds: int, browser: bool = False) -> TooBusy:
-    """``browser``: its browser tokens have, together."""
+    """Return the refusal of a run beyond the daily quota of the project, or of its browser tokens if ``browser``."""
     said = (
         f"browser tokens of project {shorten(project)} have begun {limit} runs today, as many as they may; try again "
         "later, or train with a token that stands in no page"
@@ -141,7 +141,7 @@ def too_many_projects(limit: int, wait_seconds: int) -> TooBusy:
 def too_many_bytes(
     project: str, limit_bytes: int, wait_seconds: int, browser: bool = False
 ) -> TooBusy:
-    """``browser``: its browser tokens have, together."""
+    """Return the refusal of data beyond the daily quota of the project, or of its browser tokens if ``browser``."""
     said = (
         f"browser tokens of project {shorten(project)} have stored {limit_bytes} bytes today, as much as they may; "
         "send this again later, or with a token that stands in no page"
@@ -167,7 +167,10 @@ def no_room_for_notes(run_id: str) -> Conflict:
 
 
 def instance_in_use(instance: str, field: str, stored: int | None, sent: int) -> Conflict:
-    """``stored`` None: whoever asks may not read it."""
+    """Return the refusal of a process instance that is known with another value of ``field``.
+
+    ``stored`` is None if the principal must not see it.
+    """
     details = {"instance": shorten(instance), "field": field, "stored": stored, "sent": sent}
     known = f"{field}={stored}" if stored is not None else f"another {field}"
     return Conflict(
@@ -215,11 +218,11 @@ def database_moved() -> Unavailable:
 
 
 def shorten(value: Any) -> Any:
-    """A value as it may stand in an error: short, and plain JSON."""
+    """Return a value in a form suitable for an error response: short, plain JSON."""
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, int):
-        # Python refuses to print huge integers.
+        # Python refuses to convert huge integers to text.
         return value if abs(value) < 2**63 else "a huge integer"
     return cut(value if isinstance(value, str) else type(value).__name__, 100)
 

@@ -1,4 +1,4 @@
-"""Tokens issued and revoked, for the API, the page and the command line. Everything here raises RequestRefused."""
+"""Issuing and revocation of tokens, for the API, the pages and the command line. All errors are RequestRefused."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _DAY_SECONDS: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """``days`` None: it never expires. ``project`` is for ``ingest`` alone, and ``default`` where none is named;
-    ``run_id`` for ``share`` alone, which opens that run.
+    """A request for a new token.
+
+    ``days`` None means no expiry. ``project`` is allowed only for ``ingest``, by default the project ``default``.
+    ``run_id`` is required for ``share``, which opens that run, and allowed only there.
     """
 
     scope: Scope = "ingest"
@@ -35,7 +37,7 @@ class Wish:
 
 
 def only_where_asked(asked: bool) -> None:
-    """Raises Conflict over a network that asks nobody who they are: whoever comes by would keep what outlives that."""
+    """Raise Conflict if authentication is off: tokens created anonymously would outlive that setting."""
     if not asked:
         raise Conflict(
             "nobody_is_asked",
@@ -45,7 +47,10 @@ def only_where_asked(asked: bool) -> None:
 
 
 def issue(engine: Engine, wish: Wish, now: float) -> tuple[Token, str]:
-    """What is known of it, and the token itself, which is never shown again. Raises InvalidField, Conflict."""
+    """Create a token; return its record and the token itself, which is never shown again.
+
+    Raises InvalidField, Conflict.
+    """
     _check(wish)
     project = (wish.project or DEFAULT_PROJECT) if wish.scope == "ingest" else None
     secret = make_token(wish.scope)
@@ -68,7 +73,7 @@ def issue(engine: Engine, wish: Wish, now: float) -> tuple[Token, str]:
 
 
 def revoke(engine: Engine, token_id: int, now: float) -> Token:
-    """Raises NotFound. A server that is asked meanwhile lets it in for a few seconds more."""
+    """Revoke a token. Raises NotFound. Servers that cached it accept it for a few more seconds."""
     found = access.revoke(engine, token_id, now)
     if found is None:
         raise NotFound(
