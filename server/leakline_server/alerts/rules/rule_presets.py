@@ -1,7 +1,7 @@
-"""Ready-made rules, in sets that belong together. They are offered, not applied: alerts do not need a rule.
+"""Predefined rules in sets that belong together. They are offered but not applied: alerts do not require rules.
 
-A count is whole, so "above 99" is "from 100 on". The limits come from people's own reports of what was normal in their
-trainings and what was not; each of them can be changed once it is a rule.
+Counts are integers, so "above 99" means "from 100 on". The limits come from user reports of what was normal in their
+training runs and what was not; each can be changed once it is a rule.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GB: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class PresetSet:
-    """``rules`` by name, the mildest first."""
+    """A set of rules. ``rules`` maps names to rules, mildest first."""
 
     title: str
     about: str
@@ -25,7 +25,7 @@ class PresetSet:
 
 
 _BANDS: Final = (
-    # (name, above, what to do)
+    # (name, above, advice)
     ("elevated", 99.0, "Watch it closely: does the count come down again after each phase?"),
     (
         "high",
