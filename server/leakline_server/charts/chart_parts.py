@@ -85,9 +85,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A horizontal line. A ``limit`` far above the lines shows only its label, because its line would flatten the
-    others.
-    """
+    """A horizontal line. A ``limit`` far above the lines shows only its label, because it would flatten them."""
 
     value: float
     label: str
@@ -406,9 +404,7 @@ def _limit(oom: Mapping[str, Any]) -> tuple[Level, ...]:
 
 
 def _cone(last: tuple[float, float], growth: Mapping[str, float], end: float, limit: float) -> Cone:
-    """Return a straight cone, capped where it exceeds both the limit and the estimate by far and would flatten the
-    chart.
-    """
+    """Return a straight cone, capped where its upper edge would flatten the chart."""
     x0, y0 = last
     low, middle, high = (max(growth[side], 0) for side in ("low", "estimate", "high"))
     highest = 1.25 * max(limit, y0 + middle * (end - x0))

@@ -131,9 +131,7 @@ class Writer:
         return len(self._queue)
 
     def sender(self, run_id: str, project: str | None) -> Sender:
-        """Return the queue's sender for a batch of the run. ``project``: the only project its token may write to, if
-        any.
-        """
+        """Return the queue's sender for a batch of the run. ``project``: the only one its token may write to."""
         return Sender(project or self._inbox.project_of(run_id) or "", run_id)
 
     def refuse_when_full(self, sender: Sender) -> None:
@@ -177,7 +175,10 @@ class Writer:
         return REFUSED_WAIT_SECONDS if self.figures.refused else WAIT_SECONDS
 
     def _try_to_write(self) -> None:
-        """Check whether the database accepts writes again: a server that is not ready gets no batches that could."""
+        """Check whether the database accepts writes again.
+
+        A server that is not ready is sent no batches, so without this check it would never become ready.
+        """
         try:
             check_that_it_writes(self._engine)
         except DATABASE_ERRORS as error:

@@ -120,8 +120,7 @@ class Closed(CannotLook):
 
 
 class Looking:
-    """Examines runs on the calling thread; used by one thread. Results do not depend on its caches, which may be lost.
-    """
+    """Examines runs on the calling thread, which must always be the same. Its caches do not affect the results."""
 
     def __init__(
         self,

@@ -46,8 +46,7 @@ from .examination import CannotLook, Closed, Look, Looking, NoRoom, examined_run
 
 
 def _alerts_of_silence(connection: Connection, concluded: Concluded, now: float) -> list[Alert]:
-    """Return alerts for runs that fell silent or were killed, and for processes that were killed while others continue.
-    """
+    """Return alerts for runs that fell silent or were killed, and for killed processes of runs that continue."""
     found = [
         _of_silent_run(connection, run_id, now)
         for run_id in concluded.runs

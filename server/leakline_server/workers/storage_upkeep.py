@@ -205,7 +205,7 @@ class Compactor:
 
 IDLE_SECONDS: Final = 5.0
 MEASURE_SECONDS: Final = 30.0
-# Measures also runs without data for hours, because thinning and compaction change their size.
+# Interval for measuring runs without recent data too: they may have been thinned, compacted or never measured.
 MEASURE_ALL_SECONDS: Final = 3_600.0
 # A server that has just started first processes the batches that wait for it.
 FIRST_DECISION_SECONDS: Final = 60.0
@@ -216,8 +216,7 @@ LEASE_SECONDS: Final = 60.0
 
 
 class Retainer:
-    """Applies deletions and retention; its thread repeats `once`. ``clock`` is monotonic seconds, ``now`` Unix seconds.
-    """
+    """Applies deletions and retention; its thread repeats `once`. ``clock`` is monotonic, ``now`` Unix seconds."""
 
     def __init__(
         self,
