@@ -1,7 +1,7 @@
-// Two points of the charts, clicked one after the other, are a stretch as if it had been brushed.
+// Two points clicked one after the other select a range, as brushing does.
 
 export class TwoPoints {
-  /** @param line where the page says that a point is marked */
+  /** @param line the element that shows that a point is marked */
   constructor(line) {
     this.line = line;
     this.charts = null;
@@ -11,7 +11,7 @@ export class TwoPoints {
   }
 
   click(x) {
-    // The second of a double click, by which everything is shown again.
+    // The second click of a double click, which resets the zoom.
     if (this.moving) return;
     const { point } = this.charts;
     if (point === null) return this.#mark(x);
@@ -19,7 +19,7 @@ export class TwoPoints {
     if (point !== x) this.charts.zoom([Math.min(point, x), Math.max(point, x)]);
   }
 
-  /** The axis was moved in another way. */
+  /** Called when the axis was moved in another way. */
   moved() {
     this.forget();
     this.moving = true;
