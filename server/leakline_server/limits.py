@@ -137,7 +137,7 @@ MAX_LIVE_STREAMS: Final = 4_096
 
 # -- what people may set
 MAX_RULES: Final = 500
-# Generations in a row: an examination of a long run reads no more.
+# An examination of a long run reads no more generations than this.
 MAX_IN_A_ROW: Final = 128
 # The longest acknowledgement: ten years.
 MAX_SNOOZE_SECONDS: Final = 320_000_000.0

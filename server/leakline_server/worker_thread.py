@@ -1,5 +1,6 @@
-"""A worker thread that survives unexpected exceptions, the only place that catches them, and the counters of such
-threads for `/metrics`, each written by one thread and read by any.
+"""Worker threads, the only code that catches unexpected exceptions, and their counters for `/metrics`.
+
+Each counter is written by one thread and may be read by any.
 """
 
 from __future__ import annotations

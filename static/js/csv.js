@@ -1,4 +1,4 @@
-// The numbers of a chart as a table with one row per x. Independent of the page.
+// The numbers of a chart as a table with one row per x. Does not access the page.
 
 // Positions where a spreadsheet would see a formula: at the start of a text, or after a cell separator other than the
 // comma, as used by Excel in most of Europe, which then ignores quotes as well. Excel also accepts the full-width signs

@@ -1,5 +1,5 @@
 // Formats numbers for people. The counterpart of server/leakline_server/web/rendering/number_formats.py: both are
-// tested against tests/data/formats.json. Independent of the page.
+// tested against tests/data/formats.json. Does not access the page.
 
 const BINARY = { base: 1024, names: ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] };
 const DECIMAL = { base: 1000, names: ["B", "kB", "MB", "GB", "TB", "PB"] };

@@ -36,7 +36,7 @@ export function markTraces(marks, colour) {
 // Only the <br> tag is used: plotly renders others with a style attribute, which our CSP forbids.
 const words = (mark) => `${escapeHtml(mark.kind)}: ${escapeHtml(mark.text || mark.label).replaceAll("\n", "<br>")}`;
 
-/** Returns vertical lines for rare events; cleanups can occur in every generation. */
+/** Returns vertical lines for the marks, except for cleanups, which may occur in every generation. */
 export function markLines(marks, colour) {
   return marks.filter((mark) => mark.kind !== "cleanup").map((mark) => ({
     type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1, layer: "below",

@@ -1,4 +1,4 @@
-// Runs a job on request, one at a time, with a pause that depends on its duration. Independent of the page.
+// Runs a job on request, one at a time, with a pause that depends on its duration. Does not access the page.
 
 const FIRST_MS = 150;
 const LEAST_REST_MS = 1500;

@@ -1,4 +1,4 @@
-// The state of a run for the live mark: a page may be connected to a run that sends nothing. Independent of the page.
+// The state of a run for the live mark: a page may be connected to a run that sends nothing. Does not access the page.
 
 export const WORDS = {
   live: "Live", closed: "Not connected", disconnected: "Disconnected", ended: "Ended", failed: "Failed", killed: "Killed",

@@ -22,10 +22,10 @@ precedence:
     acknowledged    nothing until the leak becomes worse than at that time: confirmed after suspected, or of a higher
                     priority. From then on the alerts of that incident are sent as usual
 
-A withdrawn acknowledgement has no effect. Neither has an expired one, with one exception: a leak that is still present
-is reported once more, whatever was reported before.
+Withdrawn acknowledgements are ignored. So are expired ones, with one exception: a leak that is still present is
+reported once more, whatever was reported before.
 
-`flapping.py` decides when an end is final, and how a leak is reported that opens and closes repeatedly.
+`flapping.py` decides when an end is final, and how a leak that opens and closes repeatedly is reported.
 """
 
 from __future__ import annotations

@@ -315,8 +315,8 @@ def _joined(
 
 
 MAX_BANDS: Final = 40
-# How far the forecast extends beyond the run, as a share of its length; it extends to the limit if reaching it is a
-# risk, or no further away than the run is long.
+# The forecast extends beyond the run by this share of its length, or up to the limit if there is a risk of reaching it
+# or it is no further away than the run is long.
 HORIZON: Final = 0.25
 # A budget of several times the highest bar would flatten all bars.
 FAR: Final = 3.0

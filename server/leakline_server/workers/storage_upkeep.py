@@ -8,7 +8,7 @@ ones. `Compactor` compacts sealed segments on another thread. `Retainer`:
 3. Measure the size of runs with new data.
 4. Decide which runs to remove and which to thin (`store/maintenance/retention_policy.py`).
 5. Remove one of them, or thin a range of one (`store/maintenance/retention_steps.py`).
-6. Return some of the free space of an SQLite file.
+6. Release some of the free space of an SQLite file to the system.
 
 With several servers on one database, only one does this at a time.
 """

@@ -110,7 +110,7 @@ def _alert(status: str, steps: Sequence[Look], run: ExaminedRun, unit: str) -> A
     others = [each.rule.name for each in sorted(steps[1:], key=lambda each: each.rule.id)]
     at = outcome.over or outcome.fired
     assert at is not None
-    # A crossing that is already over is one message: with two, the second would replace the first before it is sent.
+    # A rule that fired and already ended sends one message; a second one would replace the first before it is sent.
     came = outcome.fired if outcome.over else None
     moment = at.generation, None if state is None else state.changed_at
     return Alert(

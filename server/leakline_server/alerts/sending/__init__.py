@@ -1,4 +1,4 @@
-"""Sending of a message: address check, signature, POST, retry schedule.
+"""Outgoing messages: address check, signature, POST, retry schedule.
 
 Imports `alerts`, `limits`; apprise inside functions. Start reading in `send_message.py`.
 """

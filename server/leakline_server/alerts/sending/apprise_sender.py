@@ -1,4 +1,4 @@
-"""Sending of a message with apprise, a package that supports a hundred services; the extra `leakline[notify]`.
+"""Sends messages with apprise, a package that supports a hundred services; the extra `leakline[notify]`.
 
 apprise resolves names itself, so its URLs cannot be checked like webhooks. They may come only from the environment,
 from migration 0016, which converted Discord and Teams webhooks, and from users who add a Discord or Teams address. URLs

@@ -1,4 +1,4 @@
-"""Sending of one message: renders it, checks the address, signs the body and posts it."""
+"""Sends one message: renders it, checks the address, signs the body and posts it."""
 
 from __future__ import annotations
 
