@@ -60,7 +60,7 @@ def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
     if missing is not None and not new:
         # Opening the URL would create an empty database.
         raise LeaklineError(
-            f"there is no database at {missing}; name it with --database-url or LEAKLINE_DATABASE_URL"
+            f"database {missing} not found; set the right one with --database-url or LEAKLINE_DATABASE_URL"
         )
     try:
         engine = open_engine(config.database_url, config.synchronous)
@@ -72,9 +72,9 @@ def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
     except (BadDatabaseUrl, NewerDatabase, _OlderDatabase) as error:
         raise LeaklineError(str(error)) from error
     except DATABASE_ERRORS as error:
-        raise LeaklineError(f"the database does not do it: {without_content(error)}") from error
+        raise LeaklineError(f"the database reported an error: {without_content(error)}") from error
     except OSError as error:
-        raise LeaklineError(f"the database does not do it: {error}") from error
+        raise LeaklineError(f"the database reported an error: {error}") from error
 
 
 def _bring_to_this_version(engine: Engine) -> None:
@@ -85,8 +85,8 @@ def _bring_to_this_version(engine: Engine) -> None:
     found = current(engine)
     if found is not None and found in revisions(MIGRATIONS)[:-1]:
         raise _OlderDatabase(
-            f"the database is at schema {found} of an older leakline; start the server of this version on it once "
-            "(`leakline serve`), which brings it up to date"
+            f"the database has schema {found} of an older Leakline; start the server of this version on it once "
+            "(`leakline serve`) to upgrade it"
         )
     upgrade(engine, MIGRATIONS)
 
@@ -116,7 +116,7 @@ def back_up(config: Config, target: Path) -> Checked:
     database = _file_of(config, f"pg_dump --format=custom --file={target}")
     if not database.is_file():
         raise LeaklineError(
-            f"there is no database at {database}; name it with --database-url or LEAKLINE_DATABASE_URL"
+            f"database {database} not found; set the right one with --database-url or LEAKLINE_DATABASE_URL"
         )
     with _errors_reported():
         return sqlite_file.back_up(database, target)
@@ -132,10 +132,12 @@ def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
     database = _file_of(config, f"dropdb and createdb, then pg_restore --dbname=… {source}")
     with _errors_reported():
         if source.exists() and database.exists() and source.samefile(database):
-            raise CannotBackUp(f"{source} is the database itself; name a backup")
+            raise CannotBackUp(f"{source} is the database itself; specify a backup")
         checked = sqlite_file.check(source)
         if checked.schema is None:
-            raise CannotBackUp(f"{source} is no database of Leakline; name a file of db backup")
+            raise CannotBackUp(
+                f"{source} is not a Leakline database; specify a file written by leakline db backup"
+            )
         refuse_newer(checked.schema, MIGRATIONS, str(source))
         _refuse_what_is_not_ours(source, checked.schema)
         with alone_on(config.database_url):
@@ -164,7 +166,7 @@ def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
     if wrong := [*strange, *(each for each in ours if each not in found)]:
         kind, name = wrong[0]
         raise CannotBackUp(
-            f"{source} is no database as Leakline makes it: look at its {kind} {name!r}"
+            f"{source} differs from a database created by Leakline: check its {kind} {name!r}"
         )
 
 
@@ -174,7 +176,7 @@ def _file_of(config: Config, instead: str) -> Path:
         found = disk_space.file_of(config.database_url)
         if found is None:
             open_engine(config.database_url).dispose()
-            raise CannotBackUp(f"this is for SQLite files; on Postgres use {instead}")
+            raise CannotBackUp(f"this command is for SQLite files; for Postgres use {instead}")
     return found
 
 
@@ -188,7 +190,7 @@ def _errors_reported() -> Iterator[None]:
     except (BadDatabaseUrl, NewerDatabase, CannotBackUp) as error:
         raise LeaklineError(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
-        raise LeaklineError(f"the database does not do it: {without_content(error)}") from error
+        raise LeaklineError(f"the database reported an error: {without_content(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ def check_webhook(config: Config) -> CheckedWebhook:
     Raises BadArgument without LEAKLINE_WEBHOOK_URL, LeaklineError when the secret's database cannot be used.
     """
     if config.webhook_url is None:
-        why = "set it to the address alerts go to"
+        why = "set it to the URL that receives alerts"
         raise BadArgument("LEAKLINE_WEBHOOK_URL", "", why, "environment")
     try:
         engine = open_engine(config.database_url, config.synchronous)
@@ -230,7 +232,9 @@ def _check(config: Config, url: str, engine: Engine) -> CheckedWebhook:
     if secret is None:
         secret, made = webhooks.stored_secret(engine, make_secret)
     now = time.time()
-    said = "Alerts of this server arrive here. Nothing leaks; somebody ran `leakline webhook test`."
+    said = (
+        "Alerts of this server arrive here. This is only a test, sent by `leakline webhook test`."
+    )
     outgoing = trial(url, config.webhook_format, secret, config.address, now, said)
     outcome = send(outgoing, config.webhook_allow, now)
     if isinstance(outcome, Delivered):

@@ -173,7 +173,9 @@ def _take_rules(engine: Engine, config: Config) -> None:
     except DATABASE_ERRORS as error:
         if not disk_space.is_logged(engine, error):
             raise
-        log.warning("LEAKLINE_RULES is not taken over, for want of room; the rules of before hold")
+        log.warning(
+            "cannot store the rules of LEAKLINE_RULES: disk full; the previous rules stay in force"
+        )
 
 
 class _Application(FastAPI):

@@ -84,7 +84,7 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         if self._head_is_too_large:
-            message = f"the address and the headers exceed {limits.MAX_HEAD_BYTES} bytes"
+            message = f"the request line and headers exceed {limits.MAX_HEAD_BYTES} bytes"
             self._refuse(413, "head_too_large", message)
         else:
             self._refuse(400, "malformed_http", "this is not an HTTP/1.1 request")

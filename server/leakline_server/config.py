@@ -62,7 +62,7 @@ class WrongSettings(LeaklineError):
     exit_status = 2
 
     def __init__(self, problems: list[str]) -> None:
-        several = [f"{len(problems)} settings are wrong:", *problems]
+        several = [f"{len(problems)} settings are invalid:", *problems]
         super().__init__(problems[0] if len(problems) == 1 else "\n  ".join(several))
         self.problems = problems
 
@@ -148,8 +148,8 @@ class Config:
         if self.database_url != FORMER_DATABASE_URL or self.names_database:
             return None
         return (
-            "the database is .leakline/leakline.db, among recordings of trainings, and goes when .leakline is deleted: "
-            "with the server stopped, move leakline.db* to .leakline-server"
+            "the database .leakline/leakline.db is stored with the client's recordings and is lost if .leakline is "
+            "deleted: stop the server and move leakline.db* to .leakline-server"
         )
 
 
@@ -206,12 +206,12 @@ def _read(environment: Mapping[str, str], typed: Mapping[str, str]) -> Config:
                 problems.append(f"{source} {shown}: {error}")
     if found.get("insecure") and found.get("login"):
         problems.append(
-            "environment LEAKLINE_LOGIN asks who everybody is and LEAKLINE_INSECURE asks nobody: set one of them"
+            "environment LEAKLINE_LOGIN requires sign-in and LEAKLINE_INSECURE turns it off: set only one of them"
         )
     if found.get("insecure") and found.get("admin_password") is not None:
         problems.append(
-            "environment LEAKLINE_ADMIN_PASSWORD is what people sign in with and LEAKLINE_INSECURE asks nobody: set "
-            "one of them"
+            "environment LEAKLINE_ADMIN_PASSWORD requires sign-in and LEAKLINE_INSECURE turns it off: set only one of "
+            "them"
         )
     if problems:
         # A setting that seems to be missing may be misspelled, so both are reported together.
@@ -240,7 +240,7 @@ def misspelt(environment: Mapping[str, str] = os.environ) -> list[str]:
     for name in sorted(environment):
         near = get_close_matches(name, known, 1, NEARLY)
         if near and name not in known and name.startswith("LEAKLINE_"):
-            said.append(f"{name} is no setting and does nothing; did you mean {near[0]}?")
+            said.append(f"{name} is not a setting and has no effect; did you mean {near[0]}?")
     return said
 
 
@@ -251,7 +251,7 @@ def _database_url(text: str) -> str:
 
 def _host(text: str) -> str:
     if not text.strip("[]") or any(c in "/@ " or not c.isprintable() for c in text):
-        raise ValueError("must be a name or an address to listen on, such as 127.0.0.1")
+        raise ValueError("must be a host name or address to listen on, such as 127.0.0.1")
     return text
 
 
@@ -279,14 +279,13 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 def _webhook_format(text: str) -> str:
     if text.lower() not in FORMATS:
         raise ValueError(
-            f"must be one of {', '.join(FORMATS)}; addresses of Discord, Teams and others go into "
-            "LEAKLINE_APPRISE_URLS"
+            f"must be one of {', '.join(FORMATS)}; for Discord, Teams and others use LEAKLINE_APPRISE_URLS"
         )
     return text.lower()
 
 
 def _http_url(text: str) -> str:
-    wrong = ValueError("must be an address like http://host:port")
+    wrong = ValueError("must be a URL such as http://host:port")
     try:
         parts = urlsplit(text)
         # `port` raises ValueError for a bad port only when it is read.
@@ -318,7 +317,7 @@ def _proxies(text: str) -> tuple[Network, ...]:
         return _networks(text)
     except ValueError:
         raise ValueError(
-            "must be addresses or networks of proxies, such as 127.0.0.1,10.0.0.0/8, or * where nobody else reaches "
+            "must be addresses or networks of proxies, such as 127.0.0.1,10.0.0.0/8, or * if only proxies can reach "
             "the server"
         ) from None
 
@@ -326,9 +325,9 @@ def _proxies(text: str) -> tuple[Network, ...]:
 def _apprise_urls(text: str) -> tuple[str, ...]:
     found = _list(text)
     if len(found) > MAX_APPRISE_URLS:
-        raise ValueError(f"must not name more than {MAX_APPRISE_URLS} addresses")
+        raise ValueError(f"must have at most {MAX_APPRISE_URLS} URLs")
     if any("://" not in url for url in found):
-        raise ValueError("must be addresses of apprise, such as mailto://…, separated by commas")
+        raise ValueError("must be apprise URLs such as mailto://…, separated by commas")
     return found
 
 
@@ -347,7 +346,7 @@ def _per_project(
         for part in _list(text):
             name, named, value = part.rpartition("=")
             if named and not name.strip():
-                raise ValueError(f"must name a project before =, as project={value.strip()}")
+                raise ValueError(f"must have a project before =, such as project={value.strip()}")
             found = None if value.strip() == without else number(value.strip())
             if named:
                 projects[name.strip()] = found
@@ -364,7 +363,9 @@ def _days(text: str) -> float:
     except ValueError:
         days = 0.0
     if not 0 < days <= MAX_DAYS:
-        raise ValueError("must be days above 0 such as 30, or forever, or 30,project=90")
+        raise ValueError(
+            "must be a number of days above 0 such as 30, or forever, or 30,project=90"
+        )
     return days
 
 
@@ -399,7 +400,7 @@ def _priorities(text: str) -> Priorities:
             continue
         if name not in ("major", "critical"):
             raise ValueError(
-                f"must name major, critical, share or hours, such as {_PRIORITIES_EXAMPLE}"
+                f"must use the keys major, critical, share and hours, such as {_PRIORITIES_EXAMPLE}"
             )
         try:
             found[f"{name}_bytes"] = size_bytes(size, "size")
@@ -429,7 +430,7 @@ def _positive(text: str) -> float:
         number = 0.0
     if not 0 < number < math.inf:
         raise ValueError(
-            f"must have share and hours as numbers above 0, such as {_PRIORITIES_EXAMPLE}"
+            f"must have numbers above 0 for share and hours, such as {_PRIORITIES_EXAMPLE}"
         )
     return number
 

@@ -91,7 +91,7 @@ class Unavailable(RequestRefused):
 def run_not_found(run_id: str) -> NotFound:
     return NotFound(
         "run_not_found",
-        f"there is no run {shorten(run_id)}; create it with POST /api/v1/runs",
+        f"run {shorten(run_id)} not found; create it with POST /api/v1/runs",
         {"run": str(shorten(run_id))},
     )
 
@@ -99,7 +99,7 @@ def run_not_found(run_id: str) -> NotFound:
 def too_many_processes(run_id: str, limit: int) -> Conflict:
     return Conflict(
         "too_many_processes",
-        f"run {shorten(run_id)} has {limit} processes, as many as a run may; begin another run",
+        f"run {shorten(run_id)} has {limit} processes, the maximum; start another run",
         {"run": shorten(run_id), "limit": limit},
     )
 
@@ -107,7 +107,7 @@ def too_many_processes(run_id: str, limit: int) -> Conflict:
 def too_many_attempts(run_id: str, limit: int) -> Conflict:
     return Conflict(
         "too_many_attempts",
-        f"run {shorten(run_id)} has {limit} attempts, as many as a run may; begin another run",
+        f"run {shorten(run_id)} has {limit} attempts, the maximum; start another run",
         {"run": shorten(run_id), "limit": limit},
     )
 
@@ -115,11 +115,11 @@ def too_many_attempts(run_id: str, limit: int) -> Conflict:
 def too_many_runs(project: str, limit: int, wait_seconds: int, browser: bool = False) -> TooBusy:
     """Return the refusal of a run beyond the daily quota of the project, or of its browser tokens if ``browser``."""
     said = (
-        f"browser tokens of project {shorten(project)} have begun {limit} runs today, as many as they may; try again "
-        "later, or train with a token that stands in no page"
+        f"browser tokens of project {shorten(project)} have started {limit} runs today, the daily limit; try again "
+        "later, or use a token that is not a browser token"
         if browser
-        else f"project {shorten(project)} has begun {limit} runs today, as many as it may; try again later, or raise "
-        "LEAKLINE_RUNS_PER_DAY where the server is started"
+        else f"project {shorten(project)} has started {limit} runs today, the daily limit; try again later, or raise "
+        "LEAKLINE_RUNS_PER_DAY on the server"
     )
     return TooBusy(
         "too_many_runs",
@@ -132,7 +132,7 @@ def too_many_runs(project: str, limit: int, wait_seconds: int, browser: bool = F
 def too_many_projects(limit: int, wait_seconds: int) -> TooBusy:
     return TooBusy(
         "too_many_projects",
-        f"runs have begun in {limit} projects today, as many as may; use one of those, or try again later",
+        f"runs have started in {limit} projects today, the daily limit; use one of those, or try again later",
         {"limit": limit},
         retry_after_seconds=wait_seconds,
     )
@@ -143,11 +143,11 @@ def too_many_bytes(
 ) -> TooBusy:
     """Return the refusal of data beyond the daily quota of the project, or of its browser tokens if ``browser``."""
     said = (
-        f"browser tokens of project {shorten(project)} have stored {limit_bytes} bytes today, as much as they may; "
-        "send this again later, or with a token that stands in no page"
+        f"browser tokens of project {shorten(project)} have stored {limit_bytes} bytes today, the daily limit; send "
+        "this again later, or use a token that is not a browser token"
         if browser
-        else f"project {shorten(project)} has stored {limit_bytes} bytes today, as much as it may; send this again "
-        "later, or raise LEAKLINE_BYTES_PER_DAY where the server is started"
+        else f"project {shorten(project)} has stored {limit_bytes} bytes today, the daily limit; send this again "
+        "later, or raise LEAKLINE_BYTES_PER_DAY on the server"
     )
     return TooBusy(
         "too_many_bytes",
@@ -160,8 +160,8 @@ def too_many_bytes(
 def no_room_for_notes(run_id: str) -> Conflict:
     return Conflict(
         "no_room_for_notes",
-        f"run {shorten(run_id)} has no room for all of these notes, and a token that only adds pushes out none of "
-        "people; send fewer, write them elsewhere, or as an administrator",
+        f"run {shorten(run_id)} has no room for all of these notes, and an ingest token cannot replace notes written "
+        "by people; send fewer notes, or send them as an administrator",
         {"run": shorten(run_id)},
     )
 
@@ -175,8 +175,8 @@ def instance_in_use(instance: str, field: str, stored: int | None, sent: int) ->
     known = f"{field}={stored}" if stored is not None else f"another {field}"
     return Conflict(
         "instance_in_use",
-        f"process {shorten(instance)} is known with {known}, this says {sent}; every process and every "
-        "attempt needs an instance of its own",
+        f"process {shorten(instance)} is known with {known}, but {field}={sent} was sent; every process and every "
+        "attempt needs its own instance",
         {name: value for name, value in details.items() if value is not None},
     )
 
@@ -184,8 +184,8 @@ def instance_in_use(instance: str, field: str, stored: int | None, sent: int) ->
 def disk_full() -> Unavailable:
     return Unavailable(
         "disk_full",
-        "the disk of the server is full; nothing of this is stored, what is stored can be read: make room there, then "
-        "send it again",
+        "the server's disk is full; nothing was stored, and existing data can still be read: free disk space on the "
+        "server, then send this again",
         retry_after_seconds=DISK_FULL_SECONDS,
     )
 
@@ -193,8 +193,7 @@ def disk_full() -> Unavailable:
 def database_damaged() -> Unavailable:
     return Unavailable(
         "database_damaged",
-        "a part of the file of the database is damaged; what lies in other parts can be read: stop the server and "
-        "restore a backup",
+        "part of the database file is damaged, and other parts can still be read: stop the server and restore a backup",
         retry_after_seconds=DISK_FULL_SECONDS,
     )
 
@@ -202,8 +201,8 @@ def database_damaged() -> Unavailable:
 def damaged_data_set_aside() -> Unavailable:
     return Unavailable(
         "damaged_data_set_aside",
-        "stored data was damaged and has been set aside (the log of the server says what); look whether this is "
-        "stored before you send it again",
+        "stored data was damaged and has been quarantined (see the server's log); check whether this was stored before "
+        "you send it again",
         retry_after_seconds=1,
     )
 
@@ -211,8 +210,8 @@ def damaged_data_set_aside() -> Unavailable:
 def database_moved() -> Unavailable:
     return Unavailable(
         "database_moved",
-        "the file of the database was deleted or replaced while the server ran; nothing of this is stored: put it back "
-        "or restart the server, then send it again",
+        "the database file was deleted or replaced while the server was running; nothing was stored: put the file back "
+        "or restart the server, then send this again",
         retry_after_seconds=DISK_FULL_SECONDS,
     )
 

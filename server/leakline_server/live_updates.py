@@ -327,9 +327,7 @@ class Watcher:
             self._look()
         except DATABASE_ERRORS as error:
             if not quarantine.after(self._engine, error) and not self._failed:
-                log.warning(
-                    "what other servers do waits for the database: %s", without_content(error)
-                )
+                log.warning("cannot read the changes of other servers: %s", without_content(error))
             self._failed = True
             return BACK_OFF_SECONDS
         self._failed = False

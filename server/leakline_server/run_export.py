@@ -141,7 +141,8 @@ def _parquet(engine: Engine, run_id: str, names: list[str]) -> Iterator[bytes]:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise ParquetMissing(
-            "Parquet needs pyarrow, which is not installed here: pip install 'leakline[parquet]', or take json or csv"
+            "Parquet needs pyarrow, which is not installed on the server: pip install 'leakline[parquet]', or use json "
+            "or csv"
         ) from error
     repeated, text, whole, real = (
         pa.dictionary(pa.int32(), pa.string()), pa.string(), pa.int64(), pa.float64()

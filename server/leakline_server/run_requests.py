@@ -72,7 +72,7 @@ class Requests:
             except TooManyWait as error:
                 raise TooBusy(
                     "too_many_requests",
-                    f"{MAX_REQUESTS} requests wait for run {run_id} already; ask again when it has answered",
+                    f"run {run_id} already has {MAX_REQUESTS} pending requests; try again when it has answered",
                     retry_after_seconds=30,
                 ) from error
             same = (request.kind, request.type, request.rank)

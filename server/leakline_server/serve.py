@@ -90,14 +90,14 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
         log.warning(config.advice_to_move)
     if config.asks_nobody_of_the_public:
         log.warning(
-            "LEAKLINE_PUBLIC_URL leads here from beyond this machine and nobody is asked who they are: set "
-            "LEAKLINE_LOGIN=1, unless what stands in front of it asks"
+            "LEAKLINE_PUBLIC_URL can be reached from other machines and authentication is off: set LEAKLINE_LOGIN=1, "
+            "unless a proxy in front of the server authenticates users"
         )
     if config.takes_all_viewers_for_one:
         log.warning(
-            "LEAKLINE_PUBLIC_URL is https, so a proxy stands before this server, and it is not trusted: set "
-            "LEAKLINE_TRUSTED_PROXIES to the proxy's address (such as 127.0.0.1); without it ten wrong passwords of "
-            "one person keep everybody from signing in"
+            "LEAKLINE_PUBLIC_URL is https, so a proxy is in front of this server, but it is not trusted: set "
+            "LEAKLINE_TRUSTED_PROXIES to the proxy's address (such as 127.0.0.1); otherwise ten wrong passwords from "
+            "one person block sign-in for everybody"
         )
     # Sealing computes on its own thread, and a batch changes threads several times before it is answered.
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -165,7 +165,7 @@ def _await_postgres(url: str) -> None:
                     raise CannotServe(_cannot_open(error)) from error
                 if not warned:
                     log.warning(
-                        "%s does not answer; trying again for up to %.0f seconds",
+                        "%s does not respond; retrying for up to %.0f seconds",
                         " ".join(disk_space.called(engine)), POSTGRES_SECONDS,
                     )  # fmt: skip
                 warned = True
@@ -177,8 +177,8 @@ def _await_postgres(url: str) -> None:
 def _cannot_open(error: Exception) -> str:
     if is_out_of_space(error) or getattr(error, "errno", None) in FULL:
         return (
-            "cannot open the database: its disk is full, and opening it takes a little room (32 KiB, and what a new "
-            "version or another password writes); make room there, then start again"
+            "cannot open the database: disk full, and opening it needs some space (32 KiB, more after an upgrade or "
+            "with a new password); free disk space, then start again"
         )
     if is_undecodable(error):
         return "cannot open the database: a text in it is damaged; restore a backup"
@@ -271,7 +271,7 @@ def _end_without_it(status: int) -> None:
 
     def end() -> None:
         # Logging may block as well if standard error is a pipe that nobody reads.
-        said = "the database does not answer; ended without waiting for it"
+        said = "the database does not respond; exited without waiting for it"
         warning_thread = threading.Thread(target=log.warning, args=(said,), daemon=True)
         warning_thread.start()
         warning_thread.join(LAST_WORD_SECONDS)
@@ -286,16 +286,14 @@ def refuse_without_a_login(config: Config) -> None:
     """Raise BadArgument if authentication is required but no credentials exist. Leaves the database unchanged."""
     if not config.asks_who_it_is or config.admin_password is not None or _can_sign_in(config):
         return
-    make = "make a login first (leakline password, or leakline token create --scope admin, or LEAKLINE_ADMIN_PASSWORD)"
+    make = "create a login first (leakline password, leakline token create --scope admin or LEAKLINE_ADMIN_PASSWORD)"
     if is_loopback(config.host):
-        raise BadArgument(
-            "LEAKLINE_LOGIN", "1", f"asks who everybody is, and nobody could say: {make}"
-        )
+        raise BadArgument("LEAKLINE_LOGIN", "1", f"requires sign-in, but no login exists: {make}")
     raise BadArgument(
         "host",
         config.host,
-        f"listens beyond this machine, and nobody could sign in: {make}, use 127.0.0.1 with a tunnel, or set "
-        "LEAKLINE_INSECURE=1 behind something that has a login",
+        f"is reachable from other machines, but no login exists: {make}, use 127.0.0.1 with a tunnel, or set "
+        "LEAKLINE_INSECURE=1 behind a proxy that authenticates users",
     )
 
 
@@ -333,6 +331,6 @@ def _bind(config: Config) -> socket.socket:
     except OSError as error:
         why = error.strerror or str(error)
         raise CannotServe(
-            f"cannot listen on {config.host}:{config.port} ({why}); choose another with --port"
+            f"cannot listen on {config.host}:{config.port} ({why}); choose another port with --port"
         ) from error
     return listening

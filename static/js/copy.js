@@ -36,7 +36,7 @@ async function copy(button) {
     else showBox(text, button.textContent);
   } catch (error) {
     if (!(error instanceof TypeError)) throw error; // fetch throws this without a connection
-    say(button, "Not copied: the server does not answer");
+    say(button, "Not copied: the server does not respond");
   }
 }
 
@@ -73,7 +73,7 @@ function showBox(text, label) {
   title.id = "copy-title";
   title.textContent = label;
   why.className = "small quiet";
-  why.textContent = "The browser does not let this page copy. The text is selected: press Ctrl+C, or Cmd+C on a Mac.";
+  why.textContent = "The browser does not allow this page to copy. The text is selected: press Ctrl+C, or Cmd+C on a Mac.";
   area.readOnly = true;
   area.rows = 12;
   area.value = text;

@@ -35,7 +35,7 @@ class Asking {
     const key = keyOf(button);
     const { ask: kind, type } = button.dataset;
     this.waiting.delete(key);
-    this.say(key, "Asking the server.");
+    this.say(key, "Sending the request.");
     try {
       const answer = await fetch(this.page.dataset.requests, {
         method: "POST",
@@ -45,11 +45,11 @@ class Asking {
       const body = await answer.json().catch(() => null); // a proxy in front of the server may respond with HTML
       if (answer.ok && body) {
         this.waiting.set(key, body.id);
-        this.say(key, "Waiting for the training, until its next phase end.");
-      } else this.say(key, `Not asked: ${body?.error?.message ?? `the server answered ${answer.status}`}.`);
+        this.say(key, "Waiting for the training to answer at its next phase end.");
+      } else this.say(key, `Not requested: ${body?.error?.message ?? `the server answered ${answer.status}`}.`);
     } catch (error) {
       if (!(error instanceof TypeError)) throw error;
-      this.say(key, "Not asked: the server does not answer.");
+      this.say(key, "Not requested: the server does not respond.");
     }
   }
 

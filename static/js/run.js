@@ -127,7 +127,7 @@ function showState() {
   mark.replaceChildren(...words(state));
   showTimes(mark);
   mark.dataset.by = streamed ? "stream" : "looks";
-  const often = streamed || state !== "live" ? "" : " Other windows have the streams of this browser: this one looks every five seconds.";
+  const often = streamed || state !== "live" ? "" : " Other windows use all streams of this browser, so this one updates every five seconds.";
   mark.title = paused ? "Resume (l), and show everything again" : `Pause (l).${often}`;
 }
 

@@ -32,7 +32,7 @@ export class TwoPoints {
 
   #mark(x) {
     this.charts.point = x;
-    this.line.textContent = x === null ? "" : "Click a second point to compare. Escape forgets the first.";
+    this.line.textContent = x === null ? "" : "Click a second point to compare, or press Escape to cancel.";
     this.charts.redraw();
   }
 }

@@ -66,7 +66,7 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 _ENDS: Final[Mapping[str, str]] = {
     "incident.recovered": "; the growth has stopped",
-    "incident.resolved": "; it is no longer found",
+    "incident.resolved": "; it is no longer detected",
 }
 _KIND_WORDS: Final[Mapping[str, str]] = {
     "graph": "autograd graphs",
@@ -77,7 +77,7 @@ _KIND_WORDS: Final[Mapping[str, str]] = {
     "gpu": "GPU memory",
     "gpu_fragmentation": "fragmented GPU memory",
     "shared_memory": "shared memory",
-    "external": "memory of others on the machine",
+    "external": "memory of other processes on the machine",
 }
 
 

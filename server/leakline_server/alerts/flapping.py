@@ -68,7 +68,7 @@ def digest_sentence(event: str, history: AlertHistory, at: float) -> str:
     minutes = max(1, round((at - recent[0].at) / 60))
     return (
         f"flapping: opened {format_times(opened)} and closed {format_times(closed)} in "
-        f"{count_of(minutes, 'minute')}; sent again when it has lasted for an hour"
+        f"{count_of(minutes, 'minute')}; sent again when a status has lasted for an hour"
     )
 
 

@@ -173,11 +173,11 @@ def _alert_of_change(
         return None
     facts = incident_facts(event, change.incident_id, change.finding, run)
     if heard.note is not None and event in OPEN:
-        facts = noted(facts, f"back in {run.name}; closed before with: {heard.note}")
+        facts = noted(facts, f"back in {run.name}; it had been closed with: {heard.note}")
         facts["incident"]["closed_before"] = heard.note
     if heard.expired is not None:
         why = f": {heard.expired}" if heard.expired else ""
-        facts = noted(facts, f"still there, and muted no more{why}")
+        facts = noted(facts, f"still present and no longer muted{why}")
     if way == "digest":
         facts = noted(facts, digest_sentence(event, heard.history, run.at))
     return _alert(event, change, before, run, facts, DIGEST if way == "digest" else "")

@@ -42,13 +42,11 @@ _ENDS: Final = {
     "killed": KILLED, "finished": FINISHED, "failed": FINISHED, "interrupted": FINISHED,
 }  # fmt: skip
 _SAVE: Final = "Save a checkpoint before memory runs out."
-_LOOK: Final = (
-    "See whether the process still runs: it may hang, have been killed, or not reach the server."
-)
+_LOOK: Final = "Check whether the process is still running: it may hang, have been killed, or not reach the server."
 _OTHERS: Final = (
-    "The other ranks may wait for it for ever: see whether they still get on, or start again."
+    "The other ranks may wait for it forever: check whether they make progress, or restart the run."
 )
-_AFTER: Final = "Start again from the last checkpoint; the run's page shows its last readings."
+_AFTER: Final = "Restart from the last checkpoint; the run's page shows its last readings."
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ def _end_words(run: ExaminedRun) -> tuple[str, str]:
     """Return title and sentence. If only the recording ended, they must not claim that the program finished."""
     after, name = f"after {_generations(run)}", f"{run.project}/{run.name}"
     if run.state == "finished" and run.reason == UNWATCHED:
-        return f"Run watched no longer: {name}", f"{after.capitalize()} {run.reason}"
+        return f"Run no longer watched: {name}", f"{after.capitalize()} {run.reason}"
     if _is_interrupted(run):
         return f"Run interrupted: {name}", f"Interrupted by Ctrl-C {after}"
     why = f" ({run.reason})" if run.reason else ""
@@ -115,7 +113,7 @@ def _is_interrupted(run: ExaminedRun) -> bool:
 
 def vanished_alert(run: ExaminedRun, rank: int, reason: str) -> Alert:
     """Return the alert that one process was killed while others of the run continue."""
-    summary = f"Rank {rank} killed ({reason}) after {_generations(run)}; others go on."
+    summary = f"Rank {rank} killed ({reason}) after {_generations(run)}; others continue."
     if run.verdict.status != "learning":
         summary += f" {run.verdict.summary}"
     title = f"Rank {rank} killed: {run.project}/{run.name}"
@@ -136,7 +134,7 @@ def silent_alert(run: ExaminedRun, history: AlertHistory) -> Alert | None:
         return None
     seconds = max(0, round(run.at - run.last_seen_at))
     near = "Its memory was about to run out. " if run.verdict.oom.risk == "critical" else ""
-    heard = f"Nothing heard for {format_silence(seconds)}, after {_generations(run)}."
+    heard = f"No data for {format_silence(seconds)}, after {_generations(run)}."
     summary = f"{heard} {near}{_said_until(run)}".rstrip()
     facts = run_facts(SILENT, run, summary, [_LOOK], f"Run silent: {run.project}/{run.name}")
     recent = [silence for silence in _silences(history) if silence.at > run.at - HOUR_SECONDS]
@@ -145,7 +143,7 @@ def silent_alert(run: ExaminedRun, history: AlertHistory) -> Alert | None:
         quiet_until = quiet_from(run.at)
         minutes = count_of(max(1, round((run.at - recent[0].at) / 60)), "minute")
         often = f"fell silent {len(recent) + 1} times in {minutes}"
-        facts = noted(facts, f"{often}; sent again when it has not for an hour, or has ended")
+        facts = noted(facts, f"{often}; sent again when it has sent data for an hour, or has ended")
     return _alert(SILENT, run, RUN, repr(run.last_seen_at), facts, quiet_until=quiet_until)
 
 

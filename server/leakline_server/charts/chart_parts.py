@@ -441,7 +441,7 @@ def budget_levels(
     bounds = {
         (check[name], label, tone)
         for check in levels
-        for name, label, tone in (("high", "budget", "watch"), ("leak", "a leak from here on", "confirmed"))
+        for name, label, tone in (("high", "budget", "watch"), ("leak", "leak threshold", "confirmed"))
         if check[name] is not None and check[name] <= near
     }  # fmt: skip
     return tuple(Level(*bound) for bound in sorted(bounds))

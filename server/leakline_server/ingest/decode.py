@@ -83,7 +83,7 @@ def inflate(body: bytes, encoding: str, limit: int = MAX_INFLATED_BYTES) -> byte
         raise Malformed("bad_compression", f"the body is not valid {encoding}: {error}") from error
     raise Unsupported(
         "unsupported_encoding",
-        f"content-encoding {encoding[:40]!r}: send gzip, zstd or no compression",
+        f"content-encoding {encoding[:40]!r} is not supported; send gzip, zstd or no compression",
         {"accepted": ["gzip", "zstd", "identity"]},
     )
 
@@ -106,10 +106,10 @@ def _gunzip(body: bytes) -> Iterator[bytes]:
         yield piece
         body = inflater.unconsumed_tail
     if not inflater.eof:
-        raise EOFError("it ends too early")
+        raise EOFError("unexpected end of data")
     if inflater.unused_data:
         # A second gzip member would otherwise be dropped although the response says that everything is stored.
-        raise EOFError("something follows its end; send one member")
+        raise EOFError("data follows its end; send a single gzip member")
 
 
 def _unzstd(body: bytes) -> Iterator[bytes]:
@@ -161,7 +161,7 @@ def _binary(body: bytes) -> tuple[wire_types.Head, BatchColumns, None]:
     """Decode a batch of version 2. Every length is checked before it is used."""
     start = PREFIX.size + (PREFIX.unpack_from(body)[1] if len(body) >= PREFIX.size else 0)
     if len(body) < start or len(body) < PREFIX.size:
-        raise Malformed("malformed_batch", "the body ends before its head does")
+        raise Malformed("malformed_batch", "the body ends within its header")
     head: wire_types.Head = _decode(body[PREFIX.size : start], wire_types.decode_head, WIRE_VERSION)
     count, series = head.count, len(head.integers) + len(head.floats)
     _check_count(count)
@@ -174,7 +174,7 @@ def _binary(body: bytes) -> tuple[wire_types.Head, BatchColumns, None]:
     if len(body) - start != expected:
         raise Malformed(
             "malformed_batch",
-            f"{len(body) - start} bytes follow the head, but {count} snapshots of {series} series are {expected}",
+            f"{len(body) - start} bytes follow the header, but {count} snapshots of {series} series need {expected}",
         )
     # A copy, so that the body is not kept in memory.
     numbers = np.ndarray((2 + series, count), "<i8", body, start).astype(np.int64)
@@ -315,7 +315,7 @@ def _check_rows(rows: Rows, sent: _Sent | None) -> None:
         if low < 0 and _counts(name):
             raise InvalidField(f"columns.series.{name}", low, "must not be negative")
         if high > MAX_RSS_BYTES and name == "process.rss_bytes":
-            raise InvalidField(f"columns.series.{name}", high, "is more than 64 TiB")
+            raise InvalidField(f"columns.series.{name}", high, "must not be more than 64 TiB")
 
 
 def _check_sizes(name: str, row: Array, sent: _Sent | None) -> None:
@@ -330,7 +330,7 @@ def _check_sizes(name: str, row: Array, sent: _Sent | None) -> None:
         if not isinstance(value, int) or abs(value) > MAX_INTEGER:
             shown = value if math.isfinite(value) else repr(value)
             where = f"columns.series.{name}[{i}]"
-            raise InvalidField(where, shown, f"must lie between -{limit:g} and {limit:g}")
+            raise InvalidField(where, shown, f"must be between -{limit:g} and {limit:g}")
 
 
 @lru_cache(maxsize=10_000)
@@ -355,7 +355,7 @@ def _details(batch: wire_types.Envelope, count: int) -> dict[DetailKind, Sequenc
             raise InvalidField(kind, len(rows), f"at most {limit} in one batch")
         for i, row in enumerate(rows):
             if not batch.first_sequence <= row.sequence <= last:
-                where = f"must be a snapshot of this batch, {batch.first_sequence} to {last}"
+                where = f"must be the sequence of a snapshot in this batch, {batch.first_sequence} to {last}"
                 raise InvalidField(f"{kind}[{i}].sequence", row.sequence, where)
         if rows:
             found[kind] = rows
@@ -462,7 +462,7 @@ def _deeper_than(thing: Any, depth: int) -> bool:
 
 
 def too_deep(limit: int) -> Malformed:
-    return Malformed("too_deep", f"the body nests deeper than {limit} levels")
+    return Malformed("too_deep", f"the body is nested deeper than {limit} levels")
 
 
 def _wrong_version(version: Any, reads: int) -> InvalidField:

@@ -118,7 +118,7 @@ def read_request(body: bytes, content_type: str) -> tuple[ResourceSnapshots, ...
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in (PROTOBUF, JSON):
         raise Unsupported(
-            "unsupported_media_type", f"content-type {kind[:60]!r}: send {PROTOBUF} or {JSON}",
+            "unsupported_media_type", f"content-type {kind[:60]!r} is not supported; send {PROTOBUF} or {JSON}",
             {"accepted": [PROTOBUF, JSON]},
         )  # fmt: skip
     _parse(request, body, kind)
@@ -137,12 +137,12 @@ def answer(content_type: str, nothing_of_ours: bool, late: int = 0) -> bytes:
     response = ExportMetricsServiceResponse()
     if nothing_of_ours:
         response.partial_success.error_message = (
-            "none of these metrics measures memory; docs/otlp.md names those that are taken"
+            "none of these metrics is a supported memory metric; docs/otlp.md lists those that are"
         )
     elif late:
         response.partial_success.rejected_data_points = late
-        why = f"{late} data points are older than what is stored of their run"
-        response.partial_success.error_message = f"{why}; export in order of time"
+        why = f"{late} data points are older than the stored data of their run"
+        response.partial_success.error_message = f"{why}; export in chronological order"
     if content_type == JSON:
         return str(json_format.MessageToJson(response, indent=None)).encode()
     return bytes(response.SerializeToString())
@@ -155,7 +155,7 @@ def _parse(request: Any, body: bytes, kind: str) -> None:
     if kind == JSON and not body.lstrip().startswith(b"{"):
         # The JSON parser would accept a string as a message without fields.
         raise Malformed(
-            "malformed_otlp", "the body is no OTLP metrics in JSON: it must be an object"
+            "malformed_otlp", "the body is not OTLP metrics in JSON: it must be an object"
         )
     try:
         if kind == PROTOBUF:
@@ -168,7 +168,7 @@ def _parse(request: Any, body: bytes, kind: str) -> None:
         # UnicodeError: a lone surrogate, which the parser repeats in its message and which cannot be encoded.
         what = "JSON" if kind == JSON else "protobuf"
         why = " ".join(str(error).encode("utf-8", "replace").decode().split())[:200]
-        raise Malformed("malformed_otlp", f"the body is no OTLP metrics in {what}: {why}") from error  # fmt: skip
+        raise Malformed("malformed_otlp", f"the body is not OTLP metrics in {what}: {why}") from error  # fmt: skip
 
 
 def _too_many(what: str, count: int, limit: int) -> TooLarge:
@@ -237,7 +237,7 @@ def _instance(at: int, attributes: Mapping[str, Any]) -> str:
     if pid is None:
         raise InvalidField(
             f"resourceMetrics[{at}].resource.service.instance.id", None,
-            "is missing, and so is process.pid: set OTEL_RESOURCE_ATTRIBUTES=service.instance.id=…, for each process",
+            "is missing, and so is process.pid: set OTEL_RESOURCE_ATTRIBUTES=service.instance.id=… for each process",
         )  # fmt: skip
     return f"{host}:{pid}" if host else str(pid)
 

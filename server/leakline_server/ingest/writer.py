@@ -140,7 +140,7 @@ class Writer:
         if not self._queue.has_room(sender, room):
             raise TooBusy(
                 "too_busy",
-                "the server has more batches waiting than it can write; send this one again later",
+                "the server's queue of batches is full; send this one again later",
                 retry_after_seconds=self._turned_away.one_more(time.monotonic()),
             )
 
@@ -235,14 +235,14 @@ class Writer:
         elif not self.figures.refused:
             self.figures.refused = True
             log.error(
-                "could not write %d batches; this server is not ready until the database takes what is written: %s",
+                "could not write %d batches; this server is not ready until the database accepts writes again: %s",
                 count, without_content(error),
             )  # fmt: skip
 
     def _taken_again(self) -> None:
         if self.figures.refused:
             self.figures.refused = False
-            log.warning("the database takes what is written again")
+            log.warning("the database accepts writes again")
 
     def _write_each(
         self, group: Sequence[Incoming]
@@ -296,7 +296,7 @@ def _refusal(error: Exception) -> RequestRefused:
     if isinstance(error, (*_OUT_OF_RANGE, DataError)):
         return Malformed(
             "batch_cannot_be_stored",
-            f"a value of the batch cannot be stored ({type(error).__name__}); nothing of it is, do not send it again",
+            f"a value of the batch cannot be stored ({type(error).__name__}); nothing was stored, do not send it again",
         )
     if isinstance(error, DatabaseMoved):
         return database_moved()
@@ -312,6 +312,6 @@ def _is_of_the_batch(error: Exception) -> bool:
 def _not_written() -> Unavailable:
     return Unavailable(
         "database_unavailable",
-        "the database did not take the batch; nothing of it is stored, send it again later",
+        "the database did not accept the batch; nothing was stored, send it again later",
         retry_after_seconds=2,
     )

@@ -76,9 +76,9 @@ def check_password(text: str) -> str:
     if len(text) > MAX_PASSWORD_CHARACTERS:
         raise ValueError(f"must have at most {MAX_PASSWORD_CHARACTERS} characters")
     if text != text.strip() or not text.isprintable():
-        raise ValueError("must not begin or end with a blank or hold a control character")
+        raise ValueError("must not start or end with a space or contain control characters")
     if is_token(text):
-        raise ValueError("must not be a token; tokens sign in by themselves")
+        raise ValueError("must not be a token; a token can be used to sign in as it is")
     return text
 
 

@@ -136,7 +136,7 @@ class Apart:
             try:
                 self._process = process = _start()
             except OSError as error:
-                log.warning("the analysis has no process of its own: %s", error)
+                log.warning("the analysis runs in the server process: %s", error)
                 return None
         self._forget.clear()
         self._cpu_seconds = 0.0
@@ -145,9 +145,9 @@ class Apart:
             # Sent on stdin, because the URL may contain a password and arguments are visible to all users.
             said = self._exchange(process, _Given(self._version, url, self._priorities))
         except CannotLook:
-            said = f"it ended at once ({process.poll()})"
+            said = f"its own process exited immediately ({process.poll()})"
         if said:
-            log.warning("the analysis has no process of its own: %s", said)
+            log.warning("the analysis runs in the server process: %s", said)
             self._drop(process)
             return None
         return process
@@ -185,7 +185,7 @@ class Apart:
             # ValueError: `close` has closed the pipes. The others: pickle raises them for a truncated result, or for
             # one that refers to names that an upgrade of the installed package has moved.
             self._drop(process, error)
-            raise CannotLook(f"the process of the analysis has ended ({process.poll()})") from error
+            raise CannotLook(f"the analysis process has exited ({process.poll()})") from error
         finally:
             stuck.cancel()
             if not answered and self._process is process:
@@ -215,7 +215,7 @@ def _looked(answer: _Answer, run_id: str) -> Examined:
         raise CorruptChunk(answer.text)
     # A ValueError may be caused by damaged values, see `quarantine.SIGNS`.
     kind = ValueError if answer.kind == "sign" else RuntimeError
-    raise kind(f"in the process of the analysis:\n{answer.text}")
+    raise kind(f"in the analysis process:\n{answer.text}")
 
 
 def _start() -> subprocess.Popen[bytes]:
@@ -257,11 +257,11 @@ def main() -> None:
         given: _Given = pickle.load(asked)
         wrong = ""
         if __version__ != given.version:
-            wrong = f"leakline {__version__} was installed meanwhile"
+            wrong = f"leakline {__version__} has been installed meanwhile"
         elif missing_file(given.database_url):
             # Opening it would create an empty database, and SQLite would then delete the write-ahead log of the
             # original.
-            wrong = "the file of the database is not there"
+            wrong = "the database file is missing"
         _tell(answers, wrong)
         if wrong:
             return

@@ -108,7 +108,9 @@ class Deliverer:
         urls = named if installed else ()
         registered = webhooks.register_apprise(self._engine, urls, self._seams.clock())
         if not installed and (named or self._has_webhook_by_apprise()):
-            log.warning("nothing is sent by way of apprise: pip install 'leakline[notify]'")
+            log.warning(
+                "apprise is not installed, so nothing is sent through it: pip install 'leakline[notify]'"
+            )
         for hook in registered:
             if hook.disabled_reason is not None:
                 log.warning(
@@ -131,7 +133,7 @@ class Deliverer:
         registered = webhooks.register(self._engine, url, form, secret, make_secret, now)
         if registered.made_secret is not None:
             log.warning(
-                "webhook secret, made now and shown only this once; the receiver needs it: %s",
+                "new webhook secret, shown only once; the receiver needs it: %s",
                 registered.made_secret,
                 extra={"shows_secret": True},
             )
@@ -171,7 +173,7 @@ class Deliverer:
 
     def _tell(self, error: Exception) -> None:
         if not quarantine.is_logged(self._engine, error):
-            log.warning("webhooks wait for the database: %s", without_content(error))
+            log.warning("deliveries to webhooks wait for the database: %s", without_content(error))
 
     def _send_in_background(self, webhook: int) -> None:
         with self._lock:
@@ -217,7 +219,7 @@ class Deliverer:
             return False
         seams, outgoing = self._seams, _outgoing(claimed, self._config.address, now)
         outcome: Outcome = TryAgain(
-            "it could not be sent: an error of the server, see its log", 0.0
+            "could not be sent: internal server error, see the server's log", 0.0
         )
         try:
             outcome = send(
@@ -242,7 +244,9 @@ class Deliverer:
         if due_at is None:
             disable = isinstance(outcome, GiveUp) and outcome.disable
             disabled = deliveries.failed(self._engine, claimed, made, disable)
-            log.warning("%s failed for good after %d attempts: %s", where, claimed.attempts, error)
+            log.warning(
+                "%s failed permanently after %d attempts: %s", where, claimed.attempts, error
+            )
         elif claimed.expires_at is not None and due_at >= claimed.expires_at:
             disabled = deliveries.expired(self._engine, claimed, made)
             log.warning("%s expired after %d attempts: %s", where, claimed.attempts, error)
@@ -250,7 +254,7 @@ class Deliverer:
             disabled = deliveries.reschedule(self._engine, claimed, made, due_at)
             log.info("%s: %s; next attempt in %.0f s", where, error, due_at - ended_at)
         if disabled is not None:
-            log.warning("%s is disabled: %s; the page /alerts enables it again", place, disabled)
+            log.warning("%s is disabled: %s; enable it again on the page /alerts", place, disabled)
 
     def _next_try(self, claimed: Claimed, failed: TryAgain | GiveUp, now: float) -> float | None:
         """Return the time of the next attempt in Unix seconds, or None if there is none."""

@@ -188,7 +188,7 @@ class Examiner:
         try:
             looked = self._examine_alone(run_id)
         except NoSuchRun:
-            log.info("run %s is gone", run_id)
+            log.info("run %s was removed", run_id)
         except Closed:
             return SILENCE_CHECK_SECONDS
         except ChangedMeanwhile:
@@ -310,7 +310,7 @@ class Examiner:
                 self.news(run_id)
             self._caught_up = True
         except DATABASE_ERRORS as error:
-            self._tell("could not look for runs not yet examined", error)
+            self._tell("could not search for runs not yet examined", error)
 
     def _take_over(self) -> None:
         now = self._now()
@@ -319,7 +319,7 @@ class Examiner:
             for run_id in leases.unexamined(self._engine, since, before, CATCH_UP_RUNS):
                 self.news(run_id)
         except DATABASE_ERRORS as error:
-            self._tell("could not look for runs not yet examined", error)
+            self._tell("could not search for runs not yet examined", error)
 
     def _mark_silent(self) -> None:
         now = self._now()
@@ -330,7 +330,7 @@ class Examiner:
             for first in range(0, len(found.runs), CONCLUDED_AT_ONCE):
                 self._conclude(found, found.runs[first : first + CONCLUDED_AT_ONCE], now)
         except (*DATABASE_ERRORS, CorruptChunk) as error:
-            self._tell("could not look for silent runs", error)
+            self._tell("could not search for silent runs", error)
 
     def _conclude(self, found: lifecycle.Suspects, run_ids: Sequence[str], now: float) -> None:
         with writing(self._engine) as connection:

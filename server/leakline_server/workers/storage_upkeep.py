@@ -120,7 +120,7 @@ class Sealer:
         self._paused[self._at] = time.monotonic() + PAUSE_SECONDS
         if not self._due.pop(self._at, True):
             self._sealed(self._at, 0)
-        return f"could not seal batches of run {self._at.run_id}, which is tried again later"
+        return f"could not seal batches of run {self._at.run_id}; trying again later"
 
     def _add(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -135,7 +135,7 @@ class Sealer:
             self._add(series.due_to_seal(self._engine, time.time(), since))
         except DATABASE_ERRORS as error:
             if not quarantine.is_logged(self._engine, error):
-                log.error("could not look for batches to seal: %s", without_content(error))
+                log.error("could not search for batches to seal: %s", without_content(error))
             return
         self._looked = True
 
@@ -164,7 +164,8 @@ class Compactor:
             except DATABASE_ERRORS as error:
                 if not quarantine.is_logged(self._engine, error):
                     log.error(
-                        "could not look for stored snapshots to compact: %s", without_content(error)
+                        "could not search for stored snapshots to compact: %s",
+                        without_content(error),
                     )
         return self._next() if self._due else LOOK_SECONDS
 
@@ -200,7 +201,7 @@ class Compactor:
         self._due.popleft()
         self._paused[self._at] = time.monotonic() + PAUSE_SECONDS
         run_id = self._at.run_id
-        return f"could not compact stored snapshots of run {run_id}, which is tried again later"
+        return f"could not compact stored snapshots of run {run_id}; trying again later"
 
 
 IDLE_SECONDS: Final = 5.0
@@ -291,8 +292,8 @@ class Retainer:
         for project in decision.too_large:
             if project.project not in self._too_large:
                 log.warning(
-                    "project %s has %d bytes, more than the %d of LEAKLINE_KEEP_BYTES: what is left in it is live, or "
-                    "tagged keep or baseline",
+                    "project %s uses %d bytes, more than the %d of LEAKLINE_KEEP_BYTES: its remaining runs are live, "
+                    "or tagged keep or baseline",
                     project.project, project.bytes, project.limit,
                 )  # fmt: skip
         self._too_large = {project.project for project in decision.too_large}

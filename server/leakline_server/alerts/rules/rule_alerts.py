@@ -26,7 +26,7 @@ from .rule_facts import rule_facts
 # After this many alerts of one group and run, the end is held back.
 MAX_SENT_AN_HOUR: Final = 5
 _OFTEN: Final = (
-    f"sent at least {MAX_SENT_AN_HOUR} times within the hour; its end is sent when that is less"
+    f"sent at least {MAX_SENT_AN_HOUR} times within the hour; its end is sent when there are fewer"
 )
 
 

@@ -12,9 +12,9 @@ from leakline.text_format import format_bytes
 from ...store.alerts.assertions import Rule, Terms
 from ..alert_payload import FIRED, ExaminedRun, iso, plain, run_facts
 
-_TITLES: Final = {"firing": "Rule fired", "resolved": "Rule over"}
+_TITLES: Final = {"firing": "Rule fired", "resolved": "Rule resolved"}
 _NO_ADVICE: Final = "Open the run: its page shows what grows with this series, and in which phase."
-_NOTHING_TO_DO: Final = "Nothing needs doing."
+_NOTHING_TO_DO: Final = "No action is needed."
 _PHASE: Final = re.compile(r"phase\.(.+)\.(?:bytes|seconds)")
 
 
@@ -45,16 +45,16 @@ def rule_facts(
     advice = [rule.advice or _NO_ADVICE] if fires else []
     said = summary(rule, at, status, unit)
     if came is not None:
-        said = f"{summary(rule, came, 'firing', unit)}; over by now: {said}"
+        said = f"{summary(rule, came, 'firing', unit)}; already over: {said}"
     facts = run_facts(FIRED, run, said, advice, title)
     evidence = [f"The rule: {condition(rule, unit)}."]
     if others:
-        evidence.append(f"{'Fired' if fires else 'Over'} as well: {', '.join(others)}.")
+        evidence.append(f"{'Fired' if fires else 'Resolved'} as well: {', '.join(others)}.")
     own = {
         "where": _where(at),
         "what": {"text": f"{rule.name}: {condition(rule, unit)}", "kind": "rule", "suspects": []},
         "how_much": {
-            "text": f"{_read(rule, at, unit)}; the rule says {_limits(rule)}",
+            "text": f"{_read(rule, at, unit)}; the limit is {_limits(rule)}",
             "growth_bytes_per_generation": facts["how_much"].get("growth_bytes_per_generation"),
             "value": at.value,
             "above": rule.above,

@@ -184,7 +184,7 @@ def new_rules(wanted: NewRule) -> list[Terms]:
         return [_terms(asdict(rule) | own) for rule in rules.values()]
     for limit in own.keys() & {"above", "below"}:
         known = " or ".join(rules)
-        why = f"is one limit for several rules of {preset}: use {known}"
+        why = f"cannot be one limit for all rules of {preset}: use {known}"
         raise WrongField(limit, own[limit], why)
     # Each rule needs a unique name.
     title = f"{own.pop('name')}: " if "name" in own else ""
@@ -216,18 +216,20 @@ def _check(terms: Terms) -> None:
     above, below = terms.above, terms.below
     if terms.measure == "forecast":
         if terms.series:
-            why = "must be left out: a forecast is of the memory of the run"
+            why = "must be left out: a forecast applies to the memory of the run"
             raise WrongField("series", terms.series, why)
         if below is None or below <= 0 or above is not None:
-            why = "must be a number of generations, without above: fewer are left then"
+            why = (
+                "must be a number of generations, without above: the rule fires when fewer are left"
+            )
             raise WrongField("below", below, why)
     elif not terms.series:
         why = "must be the name of a series, such as process.rss_bytes or gauge.queue"
         raise WrongField("series", terms.series or None, why)
     if above is None and below is None:
-        raise WrongField("above", None, "must be given, or below")
+        raise WrongField("above", None, "is required unless below is set")
     if above is not None and below is not None and above < below:
-        why = f"must not be less than below ({below:g}): each reading would be outside"
+        why = f"must not be less than below ({below:g}): every reading would be outside"
         raise WrongField("above", above, why)
 
 
@@ -258,10 +260,10 @@ def read_rules(path: Path) -> tuple[Terms, ...]:
             raise ValueError(f"{label}: {error}") from error
         for rule in rules:
             if rule.name in found:
-                raise ValueError(f"{label}: name={rule.name!r} is that of a rule before it")
+                raise ValueError(f"{label}: name={rule.name!r} is already used by an earlier rule")
             found[rule.name] = rule
     if len(found) > MAX_RULES:
-        raise ValueError(f"has {len(found)} rules; at most {MAX_RULES} are kept")
+        raise ValueError(f"has {len(found)} rules; at most {MAX_RULES} are allowed")
     return tuple(found.values())
 
 
@@ -280,7 +282,9 @@ def _tables(path: Path) -> list[dict[str, Any]]:
     tables = parsed.pop("rule", [])
     if parsed:
         other = next(iter(parsed))
-        raise ValueError(f"{other!r} is nothing a file of rules has; it has [[rule]] tables")
+        raise ValueError(
+            f"{other!r} is not allowed in a rules file; it may contain only [[rule]] tables"
+        )
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ValueError("rule must be a list of tables, each begun with [[rule]]")
+        raise ValueError("rule must be a list of tables, each starting with [[rule]]")
     return tables

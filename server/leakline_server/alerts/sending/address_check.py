@@ -145,7 +145,7 @@ def parse(url: str) -> WebhookUrl:
         raise AddressRefused(f"the webhook address is longer than {MAX_WEBHOOK_LENGTH} characters")
     if not url.isascii() or any(c <= " " or c in '\\"<>^`{|}\x7f' for c in url):
         raise AddressRefused(
-            "the webhook address has blanks or characters that do not belong in one; percent-encode them"
+            "the webhook address contains spaces or invalid characters; percent-encode them"
         )
     try:
         parts = urlsplit(url)
@@ -156,7 +156,7 @@ def parse(url: str) -> WebhookUrl:
         raise AddressRefused("the webhook address must begin with https:// or http://")
     if "@" in parts.netloc:
         raise AddressRefused(
-            "the webhook address must not carry a user or password; messages are signed instead"
+            "the webhook address must not contain a user or password; messages are signed instead"
         )
     secure = parts.scheme == "https"
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -182,13 +182,13 @@ def _host(parts: SplitResult) -> str:
             return str(IPv4Address(host))
         except ValueError:
             raise AddressRefused(
-                f"{host} is no usual spelling of an address; write four decimal numbers, such as 192.0.2.1"
+                f"{host} is not a standard IPv4 address; write four decimal numbers, such as 192.0.2.1"
             ) from None
     return host
 
 
 def _refuse_host(host: str) -> str:
-    raise AddressRefused(f"the webhook address has no usable host name: {host!r}")
+    raise AddressRefused(f"the webhook address has no valid host name: {host!r}")
 
 
 def _resolved(host: str, resolve: Resolver, seconds: float) -> list[Address]:
@@ -227,13 +227,13 @@ def _must_be_allowed(url: WebhookUrl, address: Address, allowed: Sequence[Networ
     word = _why_not_public(address)
     if word is not None:
         raise AddressRefused(
-            f"{url.host}{leads} is no public address ({word}); to allow it, name its network in "
+            f"{url.host}{leads} is not a public address ({word}); to allow it, add its network to "
             f"{ALLOW_SETTING}, such as {ALLOW_SETTING}={ip_network(address)}"
         )
     if url.port < 1024 and url.port not in (80, 443):
         raise AddressRefused(
-            f"port {url.port} is not for webhooks; use 80, 443 or one from 1024, "
-            f"or name the network of {address} in {ALLOW_SETTING}"
+            f"port {url.port} is not allowed for webhooks; use 80, 443 or a port from 1024 on, "
+            f"or add the network of {address} to {ALLOW_SETTING}"
         )
 
 

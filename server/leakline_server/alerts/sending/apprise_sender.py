@@ -71,13 +71,13 @@ def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> 
     except ValueError:
         # The process may have been killed for its memory limit. Its output is not repeated because it may contain the
         # URL.
-        reason = "apprise: its process ended without an answer"
+        reason = "apprise: its process ended without a result"
         return TryAgain(reason, time.monotonic() - started)
     seconds = time.monotonic() - started
     if answer["taken"] is None:
-        return GiveUp("apprise does not know this kind of address", seconds)
+        return GiveUp("apprise does not support this kind of address", seconds)
     if not answer["taken"]:
-        return TryAgain("apprise: the service refused it", seconds)
+        return TryAgain("apprise: the service refused the message", seconds)
     return Delivered(None, seconds)
 
 

@@ -92,7 +92,10 @@ def post(
         return Delivered(status, elapsed())
     if status == 410:
         return GiveUp(
-            "answered 410 Gone: it wants no more messages", elapsed(), status, disable=True
+            "answered 410 Gone: the receiver wants no more messages",
+            elapsed(),
+            status,
+            disable=True,
         )
     redirected = " (redirects are not followed)" if 300 <= status < 400 else ""
     return TryAgain(f"answered {status}{redirected}", elapsed(), status, wait)

@@ -66,7 +66,7 @@ def send(
         return apprise_sender.notify(url, outgoing.message)
     render = FORMATS.get(outgoing.form)
     if render is None:
-        return GiveUp(f"unknown webhook format {outgoing.form!r}; known: {', '.join(FORMATS)}")
+        return GiveUp(f"unknown webhook format {outgoing.form!r}; available: {', '.join(FORMATS)}")
     try:
         body = render(outgoing.message)
         address = check(outgoing.url, allowed, resolve)
@@ -114,22 +114,22 @@ def chosen_by(url: str) -> Chosen:
 _PLAIN: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "Discord": (
         re.compile(r"https://[a-z0-9.-]+/api/webhooks/[0-9]+/[A-Za-z0-9_-]+"),
-        "the address of a webhook of Discord must be https://discord.com/api/webhooks/, its number, / and its token; "
-        "user, port, query, fragment and any other path are not allowed: copy the address from Discord again",
+        "a Discord webhook address must be https://discord.com/api/webhooks/, its number, / and its token; a user, "
+        "port, query or fragment is not allowed: copy the address from Discord again",
     ),
     "Teams": (
         re.compile(
             r"https://[a-z0-9.-]+(:443)?(/powerautomate/automations/direct(/cu/[0-9]+)?)?"
             r"/workflows/[A-Za-z0-9_-]+/triggers/manual/paths/invoke"
         ),
-        "the address of a workflow of Teams must be https://, its host, …/workflows/, its number, "
-        "/triggers/manual/paths/invoke and a query of sig, api-version, sp and sv, each once; user, port, fragment, "
-        "other names in the query and any other path are not allowed: copy the address from Teams again",
+        "a Teams workflow address must be https://, its host, …/workflows/, its number, /triggers/manual/paths/invoke "
+        "and a query of sig, api-version, sp and sv, each once; a user, port, fragment or anything else is not "
+        "allowed: copy the address from Teams again",
     ),
 }
 _OF_ANOTHER_SERVICE: Final = (
-    "only addresses of Discord and Teams may be added to those that apprise sends to; whoever runs the server names "
-    "others in LEAKLINE_APPRISE_URLS"
+    "only Discord and Teams addresses can be added here; for other services, set LEAKLINE_APPRISE_URLS on the "
+    "server"
 )
 # The thread of a Discord channel, in the spelling of apprise; addresses from older servers may have it.
 _THREAD: Final = re.compile(r"thread=[0-9]+")

@@ -28,8 +28,8 @@ def check_secret(secret: str) -> str:
         if MIN_SECRET_BYTES <= size <= MAX_SECRET_BYTES:
             return secret
     raise ValueError(
-        f"must be {PREFIX} and the base64 form of {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} random bytes; "
-        "leave it out and one is made and printed once"
+        f"must be {PREFIX} followed by {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} random bytes in base64; "
+        "if it is not set, one is generated and printed once"
     )
 
 
