@@ -141,7 +141,7 @@ MAX_RULES: Final = 500
 MAX_IN_A_ROW: Final = 128
 # The longest acknowledgement: ten years.
 MAX_SNOOZE_SECONDS: Final = 320_000_000.0
-# Usable tokens, and how long they can last.
+# Usable tokens, and the longest lifetime of one.
 MAX_TOKENS: Final = 1_000
 MAX_TOKEN_DAYS: Final = 3_650.0
 # Requests of people and the examiner to a run that are not answered yet.

@@ -31,7 +31,7 @@ MAX_REMEMBERED: Final = 16_384
 MAX_ELSEWHERE: Final = 4_096
 # The holders of one type are requested at most once in this many generations.
 AGAIN_AFTER: Final = 8
-# Kinds of findings whose holders can be searched.
+# Kinds of findings whose holders can be searched for.
 SEARCHED: Final = frozenset({"objects", "tensors", "arrays"})
 
 # The form of a request id (`store/request_rows.py`).
