@@ -1,10 +1,10 @@
-// A point of the charts that was clicked: it takes a note, and a second one makes a range as if it had been brushed.
+// A clicked point of the charts: it takes a note, and a second click selects a range, as brushing does.
 
 export class TwoPoints {
   /**
-   * @param line  where the page says that a point is marked
-   * @param form  for a note at that point; null for a viewer who only reads
-   * @param notes {address of the run in the API, added(): a note was stored}
+   * @param line  the element that shows that a point is marked
+   * @param form  the form for a note at that point; null for a viewer who only reads
+   * @param notes {address: the API's address of the run, added(): called after a note was stored}
    */
   constructor(line, form, notes) {
     this.line = line;
@@ -21,7 +21,7 @@ export class TwoPoints {
   }
 
   click(x) {
-    // The second of a double click, by which everything is shown again.
+    // The second click of a double click, which resets the zoom.
     if (this.moving) return;
     const { point } = this.charts;
     if (point === null) return this.#mark(x);
@@ -29,7 +29,7 @@ export class TwoPoints {
     if (point !== x) this.charts.zoom([Math.min(point, x), Math.max(point, x)]);
   }
 
-  /** The axis was moved in another way. */
+  /** Called when the axis was moved in another way. */
   moved() {
     this.forget();
     this.moving = true;
@@ -42,8 +42,8 @@ export class TwoPoints {
 
   #mark(x) {
     this.charts.point = x;
-    this.line.textContent = x === null ? "" : "Click a second point to compare. Escape forgets the first.";
-    // A note belongs to a generation, which an axis of time does not give.
+    this.line.textContent = x === null ? "" : "Click a second point to compare, or press Escape to cancel.";
+    // A note belongs to a generation, which a time axis does not give.
     if (this.form) this.form.hidden = x === null || this.charts.axis().unit !== "generation";
     this.charts.redraw();
   }
@@ -57,7 +57,7 @@ export class TwoPoints {
         body: JSON.stringify({ notes: [{ text, generation }] }),
       });
       if (!answer.ok) {
-        const body = await answer.json().catch(() => null); // whatever stands before the server may answer in HTML
+        const body = await answer.json().catch(() => null); // a proxy may answer in HTML
         this.line.textContent = `The note was not added: ${body?.error?.message ?? `the server answered ${answer.status}`}.`;
         return;
       }
@@ -68,7 +68,7 @@ export class TwoPoints {
     }
     this.form.reset();
     this.forget();
-    this.line.textContent = "Note added. The tab Events and log lists it.";
+    this.line.textContent = "Note added. The tab “Events and log” lists it.";
     this.notes.added();
   }
 }

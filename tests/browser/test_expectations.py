@@ -80,10 +80,10 @@ def test_a_person_sets_a_rule_without_scripts(open_page: Open) -> None:
         with page.expect_navigation():
             button.click()
 
-    page.get_by_text("Add a rule of your own").click()
+    page.get_by_text("Add your own rule").click()
     form = page.locator("form.fields[action='/alerts/rules']")
     form.get_by_label("Series").fill("gauge.queue")
-    form.get_by_label("What of it").select_option("change per generation")
+    form.get_by_label("Measure").select_option("change per generation")
     form.get_by_label("Above").fill("500 MiB")
     form.get_by_label("Name").fill(name)
     submit(form.get_by_role("button", name="Add rule"))
@@ -104,7 +104,7 @@ def test_a_person_sets_a_rule_without_scripts(open_page: Open) -> None:
 
 def test_a_ready_made_rule_is_one_click(open_page: Open) -> None:
     page = open_page("/alerts")
-    page.get_by_text("Add a ready-made one").click()
+    page.get_by_text("Add a predefined rule").click()
     page.get_by_label("Project for Bands of tensors").fill("erl")
     page.get_by_role("button", name="Add Bands of tensors").click()
     for band in ("elevated", "high", "critical"):

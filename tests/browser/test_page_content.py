@@ -101,7 +101,7 @@ def test_the_trend_has_its_plan_its_forecast_and_what_happened(
     # The sum of all processes is what is seen first.
     expect(page.get_by_role("button", name="Total")).to_have_attribute("aria-pressed", "true")
     levels = [level["label"] for level in chart(page, "phases")["levels"]]
-    assert levels == ["budget", "a leak from here on"]
+    assert levels == ["budget", "leak threshold"]
 
 
 def test_the_rows_of_the_tables_of_objects_are_filtered(train: Train, open_page: Open) -> None:
@@ -153,7 +153,7 @@ def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
         page = open_page(path, address=world.address)
         tag = page.locator("[data-priority]").first
         expect(tag).to_have_text(re.compile(f"^({words})$"))
-        expect(tag).to_have_attribute("title", re.compile("LEAKLINE_PRIORITIES sets the limits"))
+        expect(tag).to_have_attribute("title", re.compile("set in LEAKLINE_PRIORITIES"))
 
 
 @pytest.mark.long
@@ -185,7 +185,7 @@ def test_a_server_without_runs_says_what_to_type(world: World, open_page: Open) 
         expect(page.locator("main")).to_contain_text(f"leakline run --server {world.empty}")
         expect(page.locator("main")).to_contain_text("leakline demo")
         if path == "/":
-            expect(page.get_by_role("link", name="Ten minutes")).to_be_visible()
+            expect(page.get_by_role("link", name="Tutorial")).to_be_visible()
     page = open_page("/?q=nothing-like-this", address=world.address)
     expect(page.locator("main")).to_contain_text("No run matches this search.")
 

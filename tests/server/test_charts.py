@@ -372,7 +372,7 @@ def test_a_budget_of_every_generation_is_drawn_where_it_is_near() -> None:
 
     assert levels() == levels(high=50 * GIB) == []
     assert levels(high=GIB / 2, leak=2 * GIB) == [
-        (GIB / 2, "budget"), (2 * GIB, "a leak from here on"),
+        (GIB / 2, "budget"), (2 * GIB, "leak threshold"),
     ]  # fmt: skip
     assert budget_levels(None, phase_accounts) == ()
 

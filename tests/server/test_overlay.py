@@ -54,7 +54,7 @@ def test_none_too_many_and_missing_runs_are_refused(three: TestClient) -> None:
     many = "&".join(f"run=x{number}" for number in range(11))
     assert "11 runs: an overlay takes up to 10: pick fewer" in read(three, many, 422)
     assert "pick two to ten runs" in read(three, "", 422)
-    assert "there is no run nobody" in read(three, "run=a&run=nobody", 404)
+    assert "run nobody not found" in read(three, "run=a&run=nobody", 404)
     assert "No such run" in read(three, "run=a&run=%00", 404)
 
 

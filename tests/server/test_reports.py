@@ -204,7 +204,7 @@ def test_the_file_says_when_by_what_and_from_where(database_url: str, make_run: 
         asked = {"process": "rank 0 main"}
         page = Reader(api.get("/runs/r1/report.html", params=asked).text)
         said = page.text
-        assert re.search(r"As it was on \d{4}-\d\d-\d\d \d\d:\d\d UTC, made by Leakline 0\.", said)
+        assert re.search(r"Saved on \d{4}-\d\d-\d\d \d\d:\d\d UTC by Leakline 0\.", said)
         assert "from https://leaks.example." in said
         assert "https://leaks.example/runs/r1?process=rank+0+main" in page.values("href")
         assert not [href for href in page.values("href") if urlsplit(href).netloc == "127.0.0.1"]

@@ -329,7 +329,7 @@ def test_a_deleted_run_is_in_no_list_at_once_and_its_page_says_so(two: TestClien
     page = two.get("/runs/r1").text
     assert "is deleted" in page and "Undo" in page and "data-chart" not in page
     overlay = two.get("/overlay?run=r1&run=r2").text
-    assert "Deleted and left out" in overlay and "Overlay of 1 run" in overlay
+    assert "Left out because they are deleted" in overlay and "Overlay of 1 run" in overlay
 
 
 def test_one_press_brings_back_all_that_were_deleted(two: TestClient, make_run: Any) -> None:

@@ -294,7 +294,7 @@ def test_a_run_has_so_many_attempts_and_goes_on_with_the_last(api: TestClient, p
     new = {"id": "r1", "process": {"instance": "p9", "attempt": 4}}
     for header in ({"id": "r1"}, new):
         error = refused(api.post(RUNS, json=header), 409, "too_many_attempts")
-        assert "begin another run" in error["message"]
+        assert "start another run" in error["message"]
     run = found(api)
     # What was refused has left nothing behind.
     assert (run["attempt"], run["state"], run["processes"]) == (3, "finished", [])

@@ -848,5 +848,5 @@ def test_a_tab_without_anything_says_so_and_has_a_place_for_what_comes(
         page = api.get(f"{address}?tab=gpu").text
         assert re.search(r'<a href="[^"]*tab=gpu[^"]*" aria-current="true">GPU</a>', page)
         tab = page[page.index('id="tab-gpu"') :]
-        assert "Nothing of this was measured in this run." in tab
+        assert "No data of this kind was measured in this run." in tab
     assert "tab=gpu" not in api.get("/runs/r1").text

@@ -106,7 +106,7 @@ def test_a_made_webhook_shows_its_secret_once_and_its_address_never(
         ({}, "url", "required"),
         ({"url": "ftp://hook.example/"}, "url", "https://"),
         ({"url": "http://10.0.0.1/secret"}, "url", "LEAKLINE_WEBHOOK_ALLOW=10.0.0.1/32"),
-        ({"url": "https://me:password@hook.example/"}, "url", "must not carry a user"),
+        ({"url": "https://me:password@hook.example/"}, "url", "must not contain a user"),
         ({"url": "https://nowhere.invalid/secret"}, "url", "cannot be looked up"),
         ({"url": "http://127.0.0.1:9000/", "format": "pigeon"}, "format", "standard"),
         ({"url": "http://127.0.0.1:9000/", "name": "x" * 81}, "name", "80"),
@@ -509,7 +509,7 @@ def test_a_chat_by_way_of_apprise_is_refused_where_there_is_none(
 def test_the_page_of_a_run_says_where_its_alerts_go(client: TestClient, receiver: Any) -> None:
     client.post("/api/v1/runs", json={"id": "r1", "project": "erl"})
     page = client.get("/runs/r1").text
-    assert "go nowhere yet" in page
+    assert "not sent anywhere yet" in page
     assert 'name="back" value="/runs/r1"' in page and 'name="url"' in page
     make(client, receiver.url, name="our chat")
     page = client.get("/runs/r1").text
@@ -519,9 +519,9 @@ def test_the_page_of_a_run_says_where_its_alerts_go(client: TestClient, receiver
 
 def test_an_empty_page_says_what_to_do(client: TestClient) -> None:
     said = text(client)
-    assert "Add the address of your chat" in said
+    assert "Add the webhook address of your chat" in said
     assert "LEAKLINE_WEBHOOK_URL" in said
-    assert "Nothing was sent yet" in said
+    assert "Nothing has been sent yet" in said
     assert client.head("/alerts").status_code == 200
     assert '<a href="/alerts" aria-current="page">' in client.get("/alerts").text
     assert "/alerts/webhooks" in actions(client)
@@ -582,7 +582,9 @@ def test_the_buttons_test_disable_enable_rotate_and_delete(
     assert "whsec_" not in said
     assert "The secret before this one signs too until" in said
     press(client, "/alerts/webhooks/1/delete")
-    assert "chat" not in text(client).partition("Webhooks")[2].partition("Add the address")[0]
+    assert (
+        "chat" not in text(client).partition("Webhooks")[2].partition("Add the webhook address")[0]
+    )
     gone = client.post("/alerts/webhooks/1/test")
     assert gone.status_code == 404
     assert "there is no webhook 1" in html.unescape(gone.text)
