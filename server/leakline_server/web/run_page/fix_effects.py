@@ -1,7 +1,7 @@
-"""What each fix has done, as a section of a run's page and of a comparison's, and at its mark;
-and the checklist of a verdict. Pure.
+"""The effects of fixes for a run's page, a comparison and marks; the checklist of a verdict.
 
-Reported by the run itself where generations ran before the fix; else by a comparison with a run without it.
+The run itself reports an effect if generations ran before the fix; otherwise a comparison with a
+run without it does. These functions do no I/O.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ MAX_ROWS: Final = 60
 def effects_shown(
     within: Sequence[Json], compared: Sequence[Json], baseline: Json | None
 ) -> list[dict[str, Any]]:
-    """Each effect with ``against``, the run that it was compared with; None where the run itself reports it.
+    """Add to each effect ``against``, the run it was compared with; None if the run reports it.
 
-    ``compared``: of the comparison with ``baseline``, which answers only for fixes that the run itself cannot tell.
+    ``compared`` are the effects from the comparison with ``baseline``; they replace those that the
+    run itself left undecided.
     """
     rows: list[dict[str, Any]] = []
     for effect in within:
@@ -49,7 +50,7 @@ def _about(effect: Json) -> tuple[object, ...]:
 
 
 def effects(found: Sequence[Json], unit: str, environment: Json) -> Section | None:
-    """``found``: effects of a comparison, or those of a run with ``against``; None without a fix."""
+    """Return the table of the effects in a comparison, or those in a run with ``against``."""
     if not found:
         return None
     how = (
@@ -88,7 +89,10 @@ def _against(effect: Json) -> Field:
 
 
 def effect_line(effect: Json, unit: str) -> str:
-    """For a mark: ``growth per generation: before +10.00 MiB, after +1.00 MiB: helped (difference ..)``"""
+    """Return an effect as a line for a mark.
+
+    Example: ``growth per generation: before +10.00 MiB, after +1.00 MiB: helped, ...``
+    """
     word = EFFECT_WORDS[effect["outcome"]]
     before, after, difference = effect_figures(effect)
     against = effect.get("against")
@@ -99,7 +103,7 @@ def effect_line(effect: Json, unit: str) -> str:
     return f"{prefix}{of} per {unit}: before {before}, after {after}: {word}, {difference}"
 
 
-# Outcome -> (the status whose colour it wears, the shape).
+# Outcome -> (the status whose colour it uses, the shape).
 _LOOKS: Final = {
     "done": ("ok", "ok"), "failed": ("confirmed", "confirmed"), "not_yet": ("learning", "learning"),
     "not_measured": ("learning", "absent"),
@@ -107,7 +111,7 @@ _LOOKS: Final = {
 
 
 def ticks(verdict: Json | None) -> tuple[Tick, ...]:
-    """Empty for a verdict stored before there was a checklist."""
+    """Return the checklist; empty for verdicts that were stored without one."""
     return tuple(_tick(item) for item in (verdict or {}).get("checklist", ()))
 
 

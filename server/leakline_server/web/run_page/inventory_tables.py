@@ -1,6 +1,6 @@
-"""Sections that are tables only: large objects, holders, events, processes, environment.
+"""Table-only sections: large objects, holders, events, processes, environment.
 
-They read the JSON shapes of the API, so page and API cannot tell different things.
+They are built from the API's JSON, so that the page and the API cannot disagree.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from .process_sections import process_end
 from .verdict_view import status_of
 
 Json = Mapping[str, Any]
-# (name, time) of a fix -> what came of it, in short lines.
+# (name, time) of a fix -> short lines that describe its effects.
 Effects = Mapping[tuple[str, float], Sequence[str]]
 MAX_ROWS: Final = 100
 _CLOCKS_SHOWN: Final = 3
 
 
 def large_objects(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
-    """``whose``: instance -> what its process is called, shown where there are several."""
+    """Return the table of the largest objects.
+
+    ``whose`` maps an instance to the label of its process, shown where there are several processes.
+    """
     if not found:
         return None
     how = "The largest single objects at the last look at the heap; each buffer counts once, whoever points to it."
@@ -45,7 +48,7 @@ def _large_object(each: Json) -> list[Field]:
 def by_process(
     heads: Sequence[str], found: Sequence[Json], row_of: Callable[[Json], list[Field]], whose: Mapping[str, str]
 ) -> Table:  # fmt: skip
-    """With a column for the process of each row, where they are of several."""
+    """Return a table that has a process column if its rows belong to several processes."""
     rows = [row_of(each) for each in found[:MAX_ROWS]]
     labels = [whose.get(each.get("process", ""), "–") for each in found[:MAX_ROWS]]
     if len(set(labels)) > 1:
@@ -55,7 +58,7 @@ def by_process(
 
 
 def holders(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
-    """``whose`` as for the large objects."""
+    """Return the table of what holds growing objects; ``whose`` is as in `large_objects`."""
     if not found:
         return None
     how = (
@@ -72,14 +75,15 @@ def _holder(each: Json) -> list[Field]:
     return [code(each["type"]), code(each["path"]), number, size]
 
 
-# Of one cleanup.
+# The number of types listed for one cleanup.
 _COUNTS_SHOWN: Final = 3
 
 
 def event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
     """Return generation, time, kind, name, phase and what happened.
 
-    ``environment``: what the run was started from, for links to its code. ``effects``: what came of each fix.
+    ``environment`` is what the run was started from, for links to its code; ``effects`` are those
+    of all fixes.
     """
     write = _WRITTEN.get(event["kind"], _other_event)
     happened = write(event["data"])
@@ -96,7 +100,7 @@ def event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
 
 
 def _fix(event: Json, cell: Cell, environment: Json, effects: Effects) -> Cell:
-    """Its effect behind what it says itself, which leads to its code where that is known."""
+    """Append the effects of a fix to the text of its cell, and link the cell to the code if known."""
     code_at = code_link(environment, event["data"].get("location"))
     effect = effects.get((event["name"], event["time"]), ())
     text = "; ".join(filter(None, (cell.text if cell.text != "–" else "", *effect)))
@@ -122,7 +126,10 @@ def _collection(data: Json) -> Cell:
 
 
 def _of_bytes(data: Json, freed: float) -> str:
-    """The fall of resident memory across a collection, which is the least it freed: the allocator keeps the rest."""
+    """Return the drop in resident memory across a collection, as words.
+
+    It is a lower bound on what was freed, because the allocator keeps the rest.
+    """
     if not freed:
         return ""
     pair = data.get("resident_bytes")
@@ -132,7 +139,7 @@ def _of_bytes(data: Json, freed: float) -> str:
 
 
 def collection_words(data: Json) -> str:
-    """What a collection freed, as a text."""
+    """Return what a collection freed, as text."""
     return _collection(data).text
 
 
@@ -150,12 +157,12 @@ def _cleanup(data: Json) -> Cell:
 
 
 def cleanup_words(data: Json) -> str:
-    """What came of a cleanup, as a text."""
+    """Return the result of a cleanup, as text."""
     return _cleanup(data).text
 
 
 def _counts(data: Json) -> str:
-    """Types of which there are fewer now, those that lost most first."""
+    """Return the types with fewer instances after the cleanup, largest decrease first."""
     pairs = (data.get("counts") or {}).items()
     fewer = sorted((after - before, name, before, after) for name, (before, after) in pairs)
     parts = [
@@ -184,13 +191,13 @@ _WRITTEN: Final[Mapping[str, Callable[[Json], Cell]]] = {
 
 
 def _number(data: Json, name: str) -> float | None:
-    """None also for what a server before the check stored."""
+    """Return the number, or None for a value that was stored before the server validated it."""
     value = data.get(name)
     return value if isinstance(value, (int, float)) else None
 
 
 def alert_words(payload: Json) -> str:
-    """What an alert says, without the name of the run it is shown on."""
+    """Return the text of an alert, without the name of the run that it is shown on."""
     rule = payload.get("rule")
     if rule is None:
         return str(payload["summary"])
@@ -205,13 +212,16 @@ def processes(
     unit: str = "generation",
     left_out: int = 0,
 ) -> Section:
-    """``newest_snapshots``: of all processes, the newest first; a process may have none of them. ``left_out``: how many
-    there are besides those that were found."""
+    """Return the table of the processes and ranks.
+
+    ``newest_snapshots`` are those of all processes, newest first; a process may have none of them.
+    ``left_out`` is the number of processes that exist besides ``found``.
+    """
     how = (
         "How fast the private memory of each process grows, and the finding that names it. The growth of the run is "
         "the sum; all attempts of a rank count once. Memory is that of the newest snapshots."
     )
-    # What matters at night first: the rest lies beyond the edge of a phone.
+    # The columns that matter most come first: a phone cuts off the others.
     heads = (
         "#rank", "role", f"#growth per {unit}", "finding", "how", "#90 % interval", "#private", "#RSS", "started",
         "last seen", "ended", "#attempt", "#pid", "host",
@@ -243,7 +253,10 @@ def processes(
 
 
 def _clock_words(found: Sequence[Json]) -> str:
-    """Whose clocks lied, one machine once: times of theirs were put right. They may have been set since."""
+    """Return a sentence on the hosts whose clocks were off when they joined, each host once.
+
+    Timestamps from these hosts were corrected. The clocks may have been set since then.
+    """
     lying = {
         each["host"] or f"rank {each['rank']}": each["clock_skew_seconds"]
         for each in found
@@ -270,7 +283,7 @@ def _left_out_words(shown: int, left_out: int) -> str:
 
 
 def _growth(each: Json, last: Json) -> Field:
-    """``last``: the newest process of the same rank and role."""
+    """Return the growth cell; ``last`` is the newest process of the same rank and role."""
     growth = each["growth_bytes_per_generation"]
     if growth is not None:
         return number_formats.change(growth["estimate"])
@@ -287,7 +300,7 @@ def _interval(growth: Json | None) -> str:
 
 
 def _named(each: Json, status: Mapping[str, str]) -> Field:
-    """The worst of the findings that name a process."""
+    """Return the most severe of the findings that name a process."""
     found = [status[name] for name in each["findings"] if name in status]
     if not found:
         return "–"

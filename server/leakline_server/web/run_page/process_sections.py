@@ -1,6 +1,6 @@
-"""How a run and its processes ended, what of each was delivered, what each attempt was, its last lines, its children.
+"""Sections on processes: ends, delivery of snapshots, attempts, last log lines, child processes.
 
-Sections of the page of a run, and the words for an end that the list of runs shows as well. Pure.
+The list of runs uses the words for an end as well. These functions do no I/O.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..rendering import number_formats
 from ..rendering.page_contexts import Cell, Figure, Section
 from ..rendering.table_cells import Field, at_iso, code, commit_link, rated, table
 
-# Lines that are seen at once; the legend brings in the rest.
+# The number of lines visible at first; the legend shows the others.
 _SHOWN = 8
 _FEW = 3
 
 
 def children(chart: Chart | None, unit: str, process: str | None = None) -> Section | None:
-    """``process``: the one of several whose children are shown."""
+    """Return the section of child processes; ``process`` is set if the run has several processes."""
     if chart is None:
         return None
     how = (
@@ -61,7 +61,7 @@ def _row(line: Line, by_generation: bool) -> list[Field]:
 
 
 def growth_of(line: Line | Points) -> float | None:
-    """Bytes for each step of the axis; None of one that was read too rarely to say."""
+    """Return the growth in bytes per axis unit, or None if there are too few readings."""
     points = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y is not None]
     if len(points) < _FEW:
         return None
@@ -71,12 +71,12 @@ def growth_of(line: Line | Points) -> float | None:
 Json = Mapping[str, Any]
 COMMIT_SHOWN: Final = 10
 CHANGES_SHOWN: Final = 6
-# States in which people want to know what was last.
+# States for which users need the last readings.
 _SUDDEN: Final = ("failed", "interrupted", "killed", "silent")
 _STATUS: Final = {
     "failed": "confirmed", "interrupted": "watch", "killed": "confirmed", "silent": "watch",
 }  # fmt: skip
-# What each reason means, and what to do about it.
+# Loss reason -> its meaning and what to do about it.
 _REASONS: Final = {
     "queue_full": "The disk did not take snapshots as fast as they were made: see whether it is slow or full.",
     "recording_failed": "Recording failed in Leakline itself: stderr of the training says why, once.",
@@ -100,14 +100,17 @@ _REASONS: Final = {
 
 
 def is_over(run: Json) -> bool:
-    """Whether nothing more is to come: what is inferred from silence, a word of the process takes back."""
+    """Return True if no more data is expected.
+
+    An end inferred from silence is not final: the process may report again.
+    """
     return run["state"] in ("finished", "failed", "interrupted") or (
         run["state"] == "killed" and not run["end_inferred"]
     )
 
 
 def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
-    """Of a run that did not finish: how, and what the last readings of each process were."""
+    """Return how a run that did not finish ended, with the last readings of each process."""
     if run["state"] not in _SUDDEN:
         return None
     newest = max((p["attempt"] for p in run["processes"]), default=0)
@@ -134,7 +137,7 @@ def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
 
 
 def ended_badly(run: Json, snapshots: Sequence[Json]) -> str:
-    """What `end` says, for the head of the page; nothing of a run that goes on or finished."""
+    """Return the note of `end` for the page header; empty if the run goes on or finished normally."""
     section = end(run, snapshots)
     return section.note if section else ""
 
@@ -148,10 +151,10 @@ def _how_known(run: Json) -> str:
 
 
 def _ending_sentence(run: Json, read: Sequence[tuple[Json, Json]]) -> str:
-    """The end in sentences: what happened, and the last readings of the process that ended worst."""
+    """Describe the end: what happened, and the last reading of the process that ended worst."""
     said = [_sentence(ended_as(run["state"], run["reason"]))]
     if run["state"] == "silent":
-        # Since when stands in the head of the page, to the second.
+        # The page header already shows since when, to the second.
         said = ["It stopped sending without saying that it ends."]
     why = run["reason"].partition(":")[2].strip()
     if run["state"] == "killed" and why:
@@ -179,7 +182,10 @@ def _last_reading(run: Json, process: Json, row: Json) -> str:
 
 
 def _before(process: Json, row: Json) -> str:
-    """Both times by the clock of the process; what is inferred is by that of the server."""
+    """Return the time between the last reading and the end, both by the clock of the process.
+
+    An inferred end is by the server's clock, so it is left out.
+    """
     if process["ended_at"] is None or process["end_inferred"]:
         return ""
     seconds = unix(process["ended_at"]) - row["time"]
@@ -198,7 +204,7 @@ def _last_row(process: Json, row: Json) -> list[Field]:
 
 
 def process_end(process: Json, newest: int) -> Cell:
-    """How one process ended, or that it runs: in the ``newest`` attempt, as the others are over."""
+    """Return how a process ended, or that it runs; only the ``newest`` attempt can be running."""
     state = process["end_state"]
     if state is None:
         return (
@@ -209,7 +215,7 @@ def process_end(process: Json, newest: int) -> Cell:
 
 
 def delivery(found: Sequence[Json]) -> Section | None:
-    """taken = stored + lost + on the way, of each process."""
+    """Return the table of delivered snapshots: per process, taken = stored + lost + in transit."""
     if not found:
         return None
     heads = (
@@ -235,7 +241,7 @@ def delivery(found: Sequence[Json]) -> Section | None:
 
 
 def lost_words(run: Json) -> str:
-    """Return nothing where every snapshot that was taken is here or on its way."""
+    """Return how many snapshots were lost; empty if all are stored or in transit."""
     lost = sum(
         number
         for each in run["processes"]
@@ -248,7 +254,7 @@ def lost_words(run: Json) -> str:
 def _delivery_row(process: Json) -> list[Field]:
     lost = {reason: number for reason, number in process["lost"].items() if number}
     gone = sum(number for reason, number in lost.items() if reason in DROPPED | THINNED)
-    # The newest number that came is all that is known here of how many were taken.
+    # The server knows only the highest sequence number received, not how many were taken since.
     missing = max(0, process["taken"] - process["stored"] - process["left_out"] - gone)
     losses = ", ".join(f"{_word(reason)} {number:,}" for reason, number in lost.items())
     if process["left_out"]:
@@ -264,13 +270,13 @@ def _word(reason: str) -> str:
 
 
 def attempts(run: Json, verdict: Json | None = None) -> Section | None:
-    """What each attempt was started from, how it went, and of a resumed run how fast each grew by itself."""
+    """Return the table of attempts: environment, end and, for a resumed run, the growth of each."""
     found = run["attempts"]
     if not found:
         return None
     rows = []
     before: Json = {}
-    # Of a server before this one the verdict reports none.
+    # Older servers stored verdicts without attempts.
     grown = {each["attempt"]: each for each in (verdict or {}).get("attempts", ())}
     for attempt in found:
         packages = attempt["environment"].get("packages") or {}
@@ -316,7 +322,7 @@ def _attempt_row(
 
 
 def _growth_cells(own: Json | None) -> list[Field]:
-    """Generations, those done again, growth; ``own`` is None of an attempt that ended no generation."""
+    """Return generations, repeated generations and growth; ``own`` is None if no generation ended."""
     if own is None:
         return [Cell("none ended", absent=True), "–", Cell("unknown", absent=True)]
     growth = own["growth_bytes_per_generation"]
@@ -335,7 +341,7 @@ def _stretch(found: Json | None) -> str:
 
 
 def _badness(process: Json) -> tuple[bool, int]:
-    """How a child ends is not how the run ends."""
+    """Return a sort key: the end of a child process does not count as the end of the run."""
     bad = lifecycle.how_bad(process["end_state"], process["end_reason"])
     return process["role"] == "main", bad
 
@@ -372,13 +378,16 @@ def _packages(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
 
 
 def lines(run: Json) -> Section | None:
-    """The last lines of each process, the newest attempt last; open where the run did not finish."""
+    """Return the last log lines of each process, newest attempt last.
+
+    The section is folded unless the run ended badly.
+    """
     said = sorted(
         (p for p in run["processes"] if p["log_lines"]), key=lambda p: (p["attempt"], -p["rank"])
     )
     if not said:
         return None
-    # What all have in common needs no column.
+    # Columns are only needed for what differs between processes.
     columns = [
         (name, f"#{name}") for name in ("attempt", "rank") if len({p[name] for p in said}) > 1
     ]
