@@ -1,4 +1,4 @@
-"""The JSON API but for ingest: create and change runs, and everything that is read of them."""
+"""The JSON API of runs, except ingest: create and change runs, and read everything about them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from .registration import join
 
 router = APIRouter(prefix="/api/v1", dependencies=[READ])
 health = APIRouter(tags=["health"], dependencies=[OPEN])
-# Who asks whether we are ready waits little longer.
+# Probes usually time out soon after this.
 READY_SECONDS: Final = 2.0
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
@@ -72,7 +72,7 @@ _WRITE_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     409: {"model": api_schemas.Error, "description": "contradicts what is stored"},
     503: {"model": api_schemas.Error, "description": "the database does not take writes"},
 }
-# A NUL in a query is an error of the caller, not of the database.
+# Reject NUL in a query as a client error before it reaches the database.
 Text = Annotated[str | None, Query(max_length=MAX_QUERY_LENGTH, pattern=api_schemas.NO_CONTROL)]
 Names = Annotated[
     list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]] | None,
@@ -174,7 +174,7 @@ def _change_run(run: str, body: api_schemas.RunChanges, use: Services) -> Respon
     use.live.wake(run)
     use.examine(run, changes.state is not None and changed["state"] in runs.ENDED)
     shown = as_shown(changed)
-    # The whole run is read for those alone who may read it.
+    # Only callers with permission to read get the entire run.
     return get_run(run, use) if shown is changed else json_response(shown)
 
 
@@ -190,7 +190,7 @@ def _change_run(run: str, body: api_schemas.RunChanges, use: Services) -> Respon
 def ask_run(
     run: RunId, body: Annotated[api_schemas.NewRequest, json_body(api_schemas.NewRequest)], use: Use
 ) -> Response:
-    """At its next phase end, in its own time and within its longest pause; it may refuse."""
+    """The process acts on the request at its next phase end, within its longest pause. It may refuse."""
     if (body.kind == "find_holders") != (body.type is not None):
         raise InvalidField(
             "type", body.type, "find_holders needs the name of a class, the others have none"
@@ -221,14 +221,18 @@ def list_runs(
     cursor: Text = None,
     sort: Sort = "started",
 ) -> Response:
-    """`status` is a verdict status, a run state, or `deleted` for the runs that were deleted on a page and are not yet
-    removed, which are in no other list. `q` is a search as on the page: its words are looked for in name, project and
-    id, and `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:<7d` in what they name. `project`,
-    `tag` and `status` narrow what `q` finds. `sort` begins with a minus for the other end of the order; runs without a
-    value come last."""
+    """`status` is a verdict status, a run state, or `deleted` for runs that were deleted on a page
+    and are not yet removed; these are in no other list.
+
+    `q` is a search as on the page: words are searched in name, project and id, and `config:lr=0.1`,
+    `host:`, `commit:`, `phase:`, `type:` and `started:<7d` in the fields they name. `project`,
+    `tag` and `status` narrow what `q` finds.
+
+    A minus before `sort` reverses the order; runs without a value come last.
+    """
     search = parse_query(q or "", time.time())
     if search.problems:
-        # A script that deletes what it finds must not find more than it asked for.
+        # A script that deletes the results must not get more than it searched for.
         raise InvalidField("q", q, search.problems[0])
     filters = dict(search.filters)
     for name, value in (("projects", project), ("tags", tag), ("statuses", status)):
@@ -321,7 +325,7 @@ def get_events(run: RunId, use: Use) -> Response:
     **_answer(api_schemas.Census),
 )
 def get_census(run: RunId, use: Use, generation: Generation = None) -> Response:
-    """The newest one, or the newest at or before a generation."""
+    """Return the newest census, or the newest at or before `generation`."""
     _check_run(run, use)
     found = details.newest_census(use.engine, run, generation)
     if found is None:
@@ -365,7 +369,7 @@ def get_snapshots(
     limit: Limit = 50,
     cursor: Text = None,
 ) -> Response:
-    """`name` chooses the samples of each row; without it, the headline ones."""
+    """`name` selects the samples in each row; the default is the headline samples."""
     _check_run(run, use)
     names = tuple(name or snapshot_rows.HEADLINE)
     try:
@@ -385,7 +389,7 @@ def compare(before: RunId, after: RunId, use: Use) -> Response:
 @health.head("/healthz", include_in_schema=False)
 @health.get("/healthz", summary="The process is alive", **_answer(api_schemas.Health, {}))
 async def healthz() -> Response:
-    """Without a thread of the pool: all of them may wait for a database that says nothing."""
+    """Needs no pool thread: all of them may be waiting for a database that does not respond."""
     return json_response({"status": "ok"})
 
 
@@ -396,7 +400,7 @@ async def healthz() -> Response:
     **_answer(api_schemas.Health, {503: {"model": api_schemas.Error}}),
 )
 async def readyz(request: Request) -> Response:
-    # Not as `Use`, which is made on a thread of the pool.
+    # `Use` is not used because it is resolved on a pool thread.
     use: Services = request.app.state.services
     try:
         await asyncio.wait_for(asyncio.wrap_future(engine.pinging(use.engine)), READY_SECONDS)
@@ -447,7 +451,7 @@ def _bad_cursor(cursor: str | None) -> InvalidField:
 
 
 class Project(BaseModel):
-    """`bytes` is what is packed for its runs, counted within a minute of their last news."""
+    """`bytes` is the packed size of its runs, updated within a minute of new data."""
 
     name: str
     runs: int
@@ -489,8 +493,9 @@ def get_projects(use: Use) -> Response:
     responses=_REMOVAL_ERRORS,
 )
 def delete_run(run: RunId, use: Use) -> Response:
-    """It is gone at once, for everybody; the space of its rows is freed in the next seconds to minutes. A live run is
-    refused: its next batch would begin it again."""
+    """The run disappears immediately; the space of its rows is freed within seconds to minutes. A
+    live run is refused, because its next batch would create it again.
+    """
     removed = run_deletion.remove(use.engine, run, time.time())
     if removed == "unknown":
         raise run_not_found(run)

@@ -1,4 +1,4 @@
-"""Runs as the API lists them -> the context of ``/``. Pure."""
+"""The context of the list of runs at ``/``. No I/O."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GROUP_LABELS: Final = {"project": "By project", "tag": "By tag", "none": "Not g
 _NOTHING_FOUND: Final = (
     "No run matches this search. Words alone are looked for in names, projects and ids."
 )
-# Order -> (what it is called, and from its other end).
+# Order -> (its label, the label of the reverse order).
 _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
     "severity": ("Most urgent", "Least urgent first"),
     "seen": ("Last seen", "Last seen, oldest first"),
@@ -50,7 +50,7 @@ _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is listed and how, as the address of the list has it."""
+    """What the list shows and how, as given by its address."""
 
     query: str = ""
     group: Grouping = "project"
@@ -58,7 +58,7 @@ class Shown:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Of the address: only what is not as it is by itself."""
+        """Query parameters of the address, without those that have their default value."""
         found = {"q": self.query, "group": self.group, "sort": str(self.order)}
         usual = {"q": "", "group": "project", "sort": str(SEVEREST)}
         return {name: value for name, value in found.items() if value != usual[name]}
@@ -69,14 +69,14 @@ class Shown:
 
 
 def shown_of(query: str, group: str | None, sort: str | None) -> Shown:
-    """What an address asks for; what it does not know is as it is by itself."""
+    """Return what an address requests; unknown values become the defaults."""
     usual: Grouping = "project"
     grouping = next((each for each in GROUPINGS if each == group), usual)
     return Shown(query, grouping, order_of(sort or "") or SEVEREST)
 
 
 def shown_again(view: str) -> Shown:
-    """What ``RunsPage.view`` carried through a form."""
+    """Return what ``RunsPage.view`` carried through a form."""
     found = dict(parse_qsl(view))
     return shown_of(found.get("q", ""), found.get("group"), found.get("sort"))
 
@@ -93,8 +93,11 @@ def runs_page(
     *,
     any_runs: bool,
 ) -> RunsPage:
-    """``counts``: how many of the runs found have each status. ``problems``: what could not be searched for.
-    ``deleted``: how many runs wait for their removal."""
+    """Return the context of the list.
+
+    ``counts`` maps statuses to the number of matching runs, ``problems`` are invalid parts of the
+    query, and ``deleted`` is the number of runs awaiting removal.
+    """
     return RunsPage(
         title="Runs",
         query=shown.query,
@@ -124,7 +127,7 @@ def _just_deleted(found: Sequence[Deleted]) -> JustDeleted | None:
         return None
     what = found[0].name if len(found) == 1 else f"{len(found):,} runs"
     until = number_formats.moment(found[0].removed_at)
-    # As the store has it: the same number finds the same runs.
+    # The exact number, because the store finds the runs by it.
     return JustDeleted(
         f"Deleted {what}.", until, number_formats.clock(until), repr(found[0].deleted_at)
     )
@@ -139,7 +142,7 @@ def _deleted_href(shown: Shown) -> str | None:
 
 
 def _filters(shown: Shown, counts: Mapping[str, int]) -> tuple[Filter, ...]:
-    """A status that no run has is left out, unless it is chosen. A state that is searched for stays."""
+    """Return the status filters: those that occur or are selected; a searched state is kept."""
     chosen = statuses_in(shown.query)
     made = []
     for name in STATUSES:
@@ -179,7 +182,7 @@ def _heads(shown: Shown) -> tuple[ListHead, ...]:
 
 
 def _shows_started(shown: Shown) -> bool:
-    """In place of when it was last seen: what a list is sorted by is seen in it."""
+    """Return True if "Started" replaces "Last seen": the sort key should be visible."""
     return shown.order.by == "started"
 
 
@@ -192,7 +195,7 @@ def _head(shown: Shown, by: By, label: str, *, number: bool = False) -> ListHead
 
 
 def _grouped(items: Sequence[Json], shown: Shown) -> tuple[RunGroup, ...]:
-    """Groups in the order of their first run; a run is in the group of each of its tags."""
+    """Return groups in the order of their first run; a run is in the group of each of its tags."""
     if shown.group == "none":
         return (
             (RunGroup("", None, tuple(_row(item, "0", shown) for item in items)),) if items else ()
