@@ -1,4 +1,4 @@
-"""The comparison of two runs at ``/compare``, in its JSON form, and the two runs -> the context of the page. Pure."""
+"""The context of the page ``/compare``, built from a comparison in its JSON form. No I/O."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Json = Mapping[str, Any]
 # Changes smaller than this are drawn as neither better nor worse.
 SAME_PERCENT: Final = 5.0
 MAX_ROWS: Final = 60
-# Beneath the sentence that names both units.
+# Shown below the sentence that names both units.
 _APART: Final = (
     "Nothing was compared per unit; the highest memory is that of each whole run, and no finding "
     "can be called gone."
@@ -68,7 +68,7 @@ class FindingGroup:
 
 @dataclass(frozen=True, slots=True)
 class ComparePage:
-    """``/compare``"""
+    """The context of ``/compare``."""
 
     title: str
     before: Side
@@ -93,8 +93,10 @@ def compare_page(
     phase_accounts: Sequence[PhaseAccounts],
     process: str | None = None,
 ) -> ComparePage:
-    """``before`` and ``after`` are runs as the API gives them; ``trends`` their generation ends, of ``process`` where
-    there are several."""
+    """Return the context for two runs in the API's JSON format.
+
+    ``trends`` is the memory of each at generation ends, for ``process`` if there are several.
+    """
     unit, axis = before["unit"], axis_of(before)
     alike = unit == after["unit"]
     phase_accounts = [
@@ -135,7 +137,7 @@ def compared_lines(
     phase_accounts: Sequence[PhaseAccounts],
     stretch: Stretch,
 ) -> dict[str, tuple[Line, ...]]:
-    """Chart -> its lines over a stretch of the axis, of which ``trends`` are."""
+    """Return the lines of each chart over ``stretch``, which is also the range of ``trends``."""
     axis, ends = _axis_of_both(before, after), (math.floor(stretch.first), math.ceil(stretch.last))
     if axis is None:
         return {}
@@ -150,20 +152,23 @@ def compared_lines(
 
 
 def axis_of(run: Json) -> Axis:
-    """Generations, or minutes of a program that counts none."""
+    """Return the axis of a run: generations, or minutes if the program counts none."""
     if run["unit"] in UNITS_OF_TIME:
         return Axis("minutes since the start", "time", UNITS_OF_TIME["minute"])
     return Axis(run["unit"])
 
 
 def _has_phases(axis: Axis) -> bool:
-    """Return True if the runs count generations. A program that counts none has no phases to charge growth to, and its
-    phase accounts are by the second, which would stretch an axis of minutes."""
+    """Return True if the runs count generations.
+
+    A program without generations has no phases to charge growth to. Its phase accounts are per
+    second, which would stretch an axis in minutes.
+    """
     return axis.unit == "generation"
 
 
 def _axis_of_both(before: Json, after: Json) -> Axis | None:
-    """None where they have none in common: a second is no generation, nor an epoch a step."""
+    """Return the common axis, or None if the units differ: a second is not a generation."""
     axis = axis_of(before)
     return axis if axis == axis_of(after) else None
 
@@ -186,7 +191,7 @@ def _support(comparison: Json, unit: str) -> str:
 
 
 def _without(generations: int, unit: str) -> str:
-    """Of what the growth here is, which is another figure than the growth of each run by itself."""
+    """Return which growth is compared; it differs from the growth of each run by itself."""
     first = warm_up(generations)
     if not first:
         return ""
@@ -238,9 +243,9 @@ def _change(label: str, what: str, found: Json, write: Any) -> ChangeTile:
 
 
 def _rating(change: Json) -> str | None:
-    """Return better or worse only if the whole interval of the difference lies on one side of zero.
+    """Return better or worse only if the entire interval of the difference is on one side of zero.
 
-    What has no interval, such as one peak against another, may differ by chance: it gets no colour.
+    Values without an interval, such as peaks, may differ by chance and get no colour.
     """
     apart = change.get("difference")
     if apart is None or apart["low"] <= 0 <= apart["high"]:
@@ -266,7 +271,7 @@ def _sections(
     process: str | None,
     environment: Json,
 ) -> list[Section]:
-    """``environment``: of the run after, whose fixes they are."""
+    """Return the sections; ``environment`` is that of the second run, whose fixes are shown."""
     found = [
         _overlay(axis, trends, unit, process),
         effects(comparison["effects"], unit, environment),
@@ -303,7 +308,7 @@ def _overlay(
 def _phase_accounts(
     axis: Axis, runs: Sequence[Json], found: Sequence[PhaseAccounts], unit: str
 ) -> tuple[Section, ...]:
-    """Side by side, with one colour per phase for both."""
+    """Return the phase charts of both runs, with the same colour per phase."""
     how = "Growth booked to each phase; both charts have one scale."
     made = []
     drawn = _phases_charts(axis, _merged(runs, found), found)
@@ -338,7 +343,7 @@ def _phases_charts(
 def _by_phase(changes: Sequence[Json], unit: str) -> Section | None:
     if not changes:
         return None
-    # With three intervals the last column lies beyond most screens.
+    # With three intervals, the last column is cut off on most screens.
     heads = ("phase", "#change", "#before", "#after", "#difference")
     rows: list[list[Field]] = [
         [
