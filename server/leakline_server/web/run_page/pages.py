@@ -217,7 +217,7 @@ def _run_data(use: Services, run_id: str, process: str, tab: str, axis: str) -> 
         large_objects=details.newest_large_objects(use.engine, run_id),
         holders=details.newest_holders(use.engine, run_id),
         accepted=assertions.accepted_in(use.engine, data.run["project"]),
-        # Another rank holds other objects.
+        # Only the census of the selected rank, because other ranks hold other objects.
         census=details.newest_census(
             use.engine, run_id, instances=_instances(processes_of(use, data.run), data.process)
         ),

@@ -307,7 +307,7 @@ class _Memory:
     may_differ: bool = False
 
 
-# At both points.
+# Memory at the earlier and at the later point.
 _Pair = tuple[_Memory, _Memory]
 _SUMMED: Final = ("bytes_before", "bytes_after", "bytes_change", "bytes_per_generation")
 
