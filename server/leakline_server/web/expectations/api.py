@@ -1,4 +1,4 @@
-"""Expected counts of a run in the JSON API, and those that people accept, there and on its page."""
+"""Expected counts of a run, and counts that people accept: JSON API and forms of the run's page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..run_page.pages import known_run
 from ..services import Services, Use
 
 router = APIRouter(prefix="/api/v1/runs/{run}/expectations", tags=["findings"], dependencies=[READ])
-# Plain forms on the page of a run: a count is accepted with one click, and taken back.
+# Plain forms on the page of a run: one click accepts a count, another one revokes it.
 pages = APIRouter(
     prefix="/runs/{run}",
     include_in_schema=False,
@@ -45,9 +45,10 @@ Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 
 
 class Accepting(Strict):
-    """From `low` to `high` instances of `type`, at every reading, or only at the end of the phase `after`. It is
-    expected of this run and of those of its project that are heard of from now on, but for those whose program
-    declares the type itself."""
+    """Expect from `low` to `high` instances of `type`, at every reading or only at the end of the
+    phase `after`. This applies to this run and to all runs of its project that send data from now
+    on, unless their program declares the type itself.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -58,7 +59,7 @@ class Accepting(Strict):
 
 
 class Accepted(BaseModel):
-    """`run`: on whose page it was accepted."""
+    """`run` is the one on whose page the count was accepted."""
 
     type: str
     low: int
@@ -69,8 +70,10 @@ class Accepted(BaseModel):
 
 
 class Expectations(BaseModel):
-    """`items`: what is expected of the run, with what was seen. `stable`: what it kept to in its last generations and
-    nobody expects yet. `accepted`: the accepted counts of its project."""
+    """`items` are the expectations of the run, with what was measured. `stable` are counts that did
+    not change in its last generations and are not expected yet. `accepted` are the accepted counts
+    of its project.
+    """
 
     items: list[AssertionCheck]
     stable: list[StableCount]
@@ -148,7 +151,7 @@ def take_back_count(
 
 @pages.post("/expectations")
 def accept_form(run: str, form: Form, use: Use) -> Response:
-    """``type``, ``count``, and ``after`` where it is that of the end of a phase."""
+    """Accept ``count`` instances of ``type``; with ``after``, at the end of that phase."""
     count = form.get("count", "")
     if not _COUNT.fullmatch(count) or int(count) > MAX_INTEGER:
         raise InvalidField("count", count, "must be a whole number, as the page names it")
@@ -180,7 +183,7 @@ def accept(use: Services, run_id: str, wanted: Expectation) -> None:
 
 
 def take_back(use: Services, run_id: str, name: str, after: str | None) -> None:
-    """End an accepted count. Raises NotFound where nothing of the kind was accepted."""
+    """Revoke an accepted count. Raises NotFound if no such count is accepted."""
     concerned = assertions.take_back(use.engine, run_id, name, after, time.time())
     if concerned == []:
         run, name, phase = shorten(run_id), shorten(name), shorten(after)
@@ -226,5 +229,5 @@ def _examine_again(use: Services, run_id: str, concerned: list[str] | None) -> N
     for each in concerned:
         use.live.wake(each)
         use.examine(each, False)
-    # Whoever accepted it sees the result at once, however long the run is.
+    # Renew the cached results now, so that the user sees the change immediately.
     use.derived.of(run_id)
