@@ -1,7 +1,7 @@
-"""Charts and results of the analysis -> the evidence sections of a page: how to read it, chart, table.
+"""Evidence sections of a page: an explanation, a chart and a table for each result of the analysis.
 
-Each function makes one section, or None where the run has nothing of the kind. Pure. What has no chart
-lies in inventory_tables.py.
+Each function returns one section, or None if the run has no such data. They do no I/O. Sections
+without a chart are in inventory_tables.py.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from . import number_formats
 from .page_contexts import AxisLink, Bar, Choice, Figure, Section, Sign, Table
 from .table_cells import Field, code, rated, shown, table
 
-# Rows of a table in the page; the API has them all.
+# Rows of a table on the page; the API has all of them.
 MAX_ROWS: Final = 100
 # Phases on the first screen.
 PHASE_BARS: Final = 6
-# Of a run so long the share that measuring takes is one to go by: the first looks are the most expensive.
+# In shorter runs, the overhead share is too high, because the first heap scans are the most
+# expensive.
 SHARE_KNOWN_SECONDS: Final = 60.0
-# Kind of a mark -> what it is called, as in static/js/marks.js: the first of those at one place gives the sign.
+# Kind of a mark -> its label, as in static/js/marks.js. If several marks share a position, the
+# first of these kinds determines the sign.
 SIGNS: Final = {
     "fix": "fix", "incident": "incident", "alert": "alert", "exception": "exception", "attempt": "next attempt",
     "note": "note", "mark": "mark", "cleanup": "cleanup",
@@ -58,7 +60,7 @@ def _signs(chart: Chart) -> tuple[Sign, ...]:
 
 
 def line_table(chart: Chart, unit: str) -> Table | None:
-    """The numbers behind the lines of the first group: one row per x, newest first."""
+    """Return the values of the first group of lines as a table: one row per x, newest first."""
     first = chart.groups[0].id if chart.groups else None
     lines = [line for line in chart.lines if line.group == first]
     columns = [dict(zip(line.x, line.y, strict=True)) for line in lines]
@@ -73,7 +75,7 @@ def line_table(chart: Chart, unit: str) -> Table | None:
 
 
 def phase_bars(found: PhaseAccounts, findings: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
-    """What each phase keeps on average, the most first; the phase of the leading leak is marked."""
+    """Return the memory that each phase keeps on average, largest first; the leaking phase is marked."""
     generations = found.count()
     means = [(sum(line.bytes) / generations, line.name) for line in found.lines if any(line.bytes)]
     means = sorted(means, reverse=True)[:PHASE_BARS]
@@ -92,7 +94,7 @@ def phase_bars(found: PhaseAccounts, findings: Sequence[Mapping[str, Any]]) -> t
 
 
 def why_phases_differ(findings: Sequence[Mapping[str, Any]]) -> str:
-    """Return the evidence of the leading finding that names another phase than the one that memory is charged to."""
+    """Return the evidence that explains why the finding blames a phase other than the charged one."""
     said = findings[0]["evidence"] if findings else ()
     return next((each for each in said if each.startswith("Created in ")), "")
 
@@ -160,7 +162,11 @@ def memory(
     exact_peaks: bool,
     accounted: str = "",
 ) -> Section | None:
-    """``peaks``: the highest resident memory of each phase; ``accounted``: what of it counted objects hold."""
+    """Return the section of memory.
+
+    ``peaks`` is the highest resident memory of each phase; ``accounted`` is the sentence on what
+    counted objects hold.
+    """
     how = (
         "The stack is resident memory: anonymous is what the program itself allocated, files are mapped from disk and "
         "may be dropped by the system, shared counts for every process that maps it. Only the anonymous part can leak."
@@ -197,7 +203,7 @@ def gpu(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> Sec
 
 
 def _failures(last: Mapping[str, float | None]) -> str:
-    """What torch's allocator could not give at the first try, and what not at all, over all devices."""
+    """Return the failures of torch's allocator over all devices: retries and out-of-memory errors."""
     retries, ooms = (
         sum(v or 0 for name, v in last.items() if name.startswith("cuda.") and name.endswith(what))
         for what in (".retries", ".ooms")
@@ -238,7 +244,7 @@ def containers(chart: Chart | None, stores: Sequence[ContainerFill], unit: str) 
     ]
     rows = list(map(_container_row, stores))
     if any(each.device_bytes is not None for each in stores):
-        # Behind the bytes, which are their sum.
+        # Directly after the bytes, which are their sum.
         heads[5:5] = ["#of it on the host", "#of it on devices"]
         for row, each in zip(rows, stores, strict=True):
             row[5:5] = [
@@ -280,7 +286,7 @@ def seconds(chart: Chart | None, unit: str) -> Section | None:
 
 
 def _share(spent: float, wall_seconds: float | None) -> str:
-    """Of a short run the looks at its start are nearly all there is, whatever share they come to later."""
+    """Return the overhead share; a short run consists mostly of its initial heap scans."""
     if wall_seconds is None or wall_seconds < SHARE_KNOWN_SECONDS:
         return f"not known yet: shown from {number_formats.seconds(SHARE_KNOWN_SECONDS)} on"
     return number_formats.percent(spent / wall_seconds, 3)
@@ -289,7 +295,10 @@ def _share(spent: float, wall_seconds: float | None) -> str:
 def cost(
     last: Mapping[str, float | None], wall_seconds: float | None, native: object = None
 ) -> Section | None:
-    """``native``: True, why the native module was not there, or None where the client does not tell."""
+    """Return the section on overhead.
+
+    ``native`` is True with the native module, the reason why it is missing, or None if unknown.
+    """
     spent = last.get("client.seconds")
     if spent is None:
         return None
@@ -327,7 +336,7 @@ def _plain(
     *,
     note: str = "",
 ) -> Section | None:
-    """One chart with its numbers behind it."""
+    """Return a section with one chart and its values as a table."""
     if chart is None:
         return None
     figure = Figure(chart, f"{title}, {unit} by {unit}.", low=True)
