@@ -1,4 +1,4 @@
-"""Leaks over all runs: the JSON API, what people say about them, and the page ``/incidents`` with its forms."""
+"""Leaks across runs and their acknowledgements: JSON API, the page ``/incidents`` and its forms."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"], dependencies=
 pages = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
 
 LEAKS_PER_PAGE: Final = 25
-# Growth that was never called a leak is shown to who asks for it.
+# Growth that was never called a leak is listed only on request.
 LEAKS: Final = tuple(state for state in incident_groups.STATES if state != "watched")
 _INVALID: Final[dict[int | str, dict[str, Any]]] = {
     422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
@@ -70,7 +70,7 @@ Asked = Annotated[str | None, Field(max_length=MAX_QUERY_LENGTH)]
 
 
 class Closing(Strict):
-    """`reason` is the note that is shown when the leak comes back in a later run."""
+    """`reason` is the note shown if the leak returns in a later run."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -79,14 +79,16 @@ class Closing(Strict):
 
 
 class Acknowledging(Closing):
-    """Until `expires_at` (Unix seconds) or for `expires_in_seconds`; without either, until it is taken back."""
+    """Valid until `expires_at` (Unix seconds) or for `expires_in_seconds`; without either, until it
+    is revoked.
+    """
 
     expires_in_seconds: Seconds | None = None
     expires_at: UnixSeconds | None = None
 
 
 class Acknowledged(BaseModel):
-    """What people said of the leak and what holds now."""
+    """An acknowledgement of the leak that is in force."""
 
     kind: Kind
     reason: str
@@ -95,7 +97,7 @@ class Acknowledged(BaseModel):
 
 
 class IncidentRun(BaseModel):
-    """`reopened`: this run began after the leak was closed."""
+    """`reopened` is true if this run began after the leak was closed."""
 
     run: str
     name: str
@@ -109,7 +111,7 @@ class IncidentRun(BaseModel):
 
 
 class Leak(BaseModel):
-    """Incidents of one project with one fingerprint; `runs` has the newest of them, the oldest first."""
+    """Incidents of one project with the same fingerprint; `runs` are the newest of them, oldest first."""
 
     project: str
     fingerprint: str
@@ -166,7 +168,7 @@ def get_leak(fingerprint: Fingerprint, project: Project, use: Use) -> Response:
     return json_response(with_sentence(found))
 
 
-# End of the path -> what it says, in which body, and the names and summaries of its two routes.
+# End of the path -> kind, model of the body, and the summaries and names of its two routes.
 _ACTIONS: Final[dict[str, tuple[Kind, type[Closing], str, str, str]]] = {
     "acknowledge": (
         "acknowledged", Acknowledging, "Tell nothing more of a leak until it expires or gets worse",
@@ -253,7 +255,7 @@ def say_form(
     form: Form,
     use: Use,
 ) -> Response:
-    """On a page a leak is muted without a reason as well; of a note that others will read, the reason is all."""
+    """Acknowledge a leak. The reason may be empty on the page, except for the note of a closed leak."""
     project, reason, seconds = _project(form), form.get("reason", ""), form.get("expires", "")
     back = _back(form, fingerprint)
     if len(reason) > MAX_REASON_LENGTH:
@@ -270,7 +272,7 @@ def say_form(
 def say(
     use: Services, project: str, fingerprint: str, kind: Kind, reason: str, expires_at: float | None
 ) -> None:
-    """Store what somebody says about a leak. Raises NotFound and InvalidField."""
+    """Store an acknowledgement of a leak. Raises NotFound and InvalidField."""
     now = time.time()
     if expires_at is not None and expires_at <= now:
         raise InvalidField("expires_at", expires_at, "is over already; give a time to come")
@@ -283,7 +285,7 @@ def say(
 
 
 def take_back(use: Services, project: str, fingerprint: str, kind: Kind) -> None:
-    """Raises NotFound where nothing of the kind holds."""
+    """Revoke an acknowledgement. Raises NotFound if none of this kind is in force."""
     with writing(use.engine) as connection:
         if not incident_groups.end(connection, project, fingerprint, kind, time.time()):
             raise NotFound(
@@ -328,10 +330,13 @@ def _check_reason(reason: str) -> None:
 
 
 def _back(form: dict[str, str], fingerprint: str) -> Response:
-    """To the page of a run that the form stands on, or else to the leak. Raises InvalidField for any other place."""
+    """Redirect to the run page that contains the form, or else to the leak.
+
+    Raises InvalidField for any other address.
+    """
     back = form.get("back")
     if back is None:
-        # Alone on its page, because it may not be in the list that was shown any more.
+        # The leak by itself, because it may no longer be in the list that was shown.
         return RedirectResponse(Shown(project=_project(form), fingerprint=fingerprint).href(), 303)
     if not is_run_page(back):
         raise InvalidField(
@@ -348,5 +353,5 @@ def _project(form: dict[str, str]) -> str:
 
 
 def _given(value: str | None) -> str | None:
-    """A field that a form left empty was not asked for."""
+    """Return None for a field that a form left empty."""
     return without_control(value or "") or None
