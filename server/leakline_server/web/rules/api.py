@@ -1,4 +1,4 @@
-"""Rules in the JSON API and the forms of the page of alerts."""
+"""Alert rules: the JSON API, and the forms on the page of alerts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ..services import Services, Use
 from .view import FORM_FIELDS, Refused
 
 router = APIRouter(prefix="/api/v1", tags=["rules"], dependencies=[READ])
-# Forms on the page of alerts: they work without scripts, and one that is refused comes back as it was sent.
+# Forms on the page of alerts. They work without scripts; a rejected form is shown again as sent.
 pages = APIRouter(
     prefix="/alerts/rules",
     include_in_schema=False,
@@ -47,7 +47,7 @@ pages = APIRouter(
 
 
 class FiringRun(BaseModel):
-    """A run in which the rule fires now, since this generation, with the reading there."""
+    """A run in which the rule is firing, with the generation where it started and the value there."""
 
     run: str
     project: str
@@ -90,7 +90,7 @@ class PresetRule(RuleTerms):
 
 
 class PresetSet(BaseModel):
-    """`preset` makes all of its rules."""
+    """`preset` adds all of its rules."""
 
     preset: str
     title: str
@@ -167,7 +167,7 @@ def list_presets() -> Response:
     "/rules/presets", dependencies=[CHANGE], methods=["PATCH", "DELETE"], include_in_schema=False
 )
 def change_presets() -> Response:
-    """Or it would be taken for a rule by that name."""
+    """Return 405; otherwise "presets" would be parsed as the id of a rule."""
     raise HTTPException(405)
 
 
@@ -192,7 +192,7 @@ def get_rule(rule: RowId, use: Use) -> Response:
 def change_rule(
     rule: RowId, body: Annotated[RuleChanges, json_body(RuleChanges)], use: Use
 ) -> Response:
-    """A rule that is about something else then, or is disabled, forgets where it fired."""
+    """If the rule is disabled, or its condition or scope changes, its firing state is cleared."""
     change(use, rule, body)
     return get_rule(rule, use)
 
@@ -206,7 +206,7 @@ def change_rule(
     responses={**_NOT_FOUND, 409: _REFUSED[409]},
 )
 def delete_rule(rule: RowId, use: Use) -> Response:
-    """Alerts that were sent stay; none is sent about its end."""
+    """Alerts that were sent are kept; no alert is sent about the end of the rule."""
     remove(use, rule)
     return Response(status_code=204)
 
@@ -258,7 +258,7 @@ def change(use: Services, rule_id: int, given: RuleChanges | Mapping[str, Any]) 
     with _refused():
         changed = changed_rule(before, check_fields(RuleChanges, given))
         if assertions.change_rule(use.engine, rule_id, changed) is None:
-            # Deleted in between.
+            # The rule was deleted in the meantime.
             raise _not_found(rule_id)
 
 
@@ -268,7 +268,7 @@ def remove(use: Services, rule_id: int) -> None:
 
 
 def _fields(form: dict[str, str]) -> dict[str, Any]:
-    """Return all fields of the form: one that was left blank has its default, or none."""
+    """Return all fields of the form; blank ones have their default or None."""
     given: dict[str, Any] = {name: form.get(name) for name in FORM_FIELDS}
     for name in ("measure", "hold", "grace", "advice"):
         given[name] = form.get(name) or RuleChanges.model_fields[name].default
