@@ -1,9 +1,11 @@
-"""`POST /api/v1/runs/{run}/batches`: the hot route, as plain ASGI because a framework's would cost more than the work.
+"""`POST /api/v1/runs/{run}/batches`: the hot route, in plain ASGI to avoid framework overhead.
 
-1. read the body, bounded in bytes and seconds   2. inflate and check (`ingest/decode.py`)
-3. hand it to the writer and wait until it is durable   4. answer, with what this process is asked to look at
+1. read the body, with limits on bytes and seconds
+2. decompress and validate it (`ingest/decode.py`)
+3. pass it to the writer and wait until it is durable
+4. respond, with the pending requests for this process
 
-The entry in OpenAPI is made from the very types that decode the body.
+The OpenAPI entry is generated from the types that decode the body.
 """
 
 from __future__ import annotations
@@ -51,17 +53,17 @@ from ..services import Services
 
 PATH: Final = "/api/v1/runs/{run}/batches"
 MAX_KNOWN_HOSTS: Final = 64
-# Ten snapshots of a training, compressed, take a quarter of it.
+# Four times the size of ten compressed training snapshots.
 QUICK_BODY_BYTES: Final = 4 * 1024
 _BEFORE, _AFTER = PATH.split("{run}")
 _HEADERS: Final = [(b"content-type", b"application/json"), *EVERY_ANSWER]
 
 
 class Ingest:
-    """The endpoint, as an ASGI application that checks by itself who sends a batch.
+    """The endpoint, as an ASGI application that authenticates batches itself.
 
-    The application sends it the batches of programs before the layers of the framework, which cost as much as storing
-    a snapshot. What has an unknown host or a page's origin comes through those layers.
+    Batches from programs bypass the middleware of the framework, which costs as much as storing a
+    snapshot. Requests with an unknown host or an Origin go through the middleware.
     """
 
     dependencies = (ADD,)
@@ -79,7 +81,7 @@ class Ingest:
         self._hosts: set[bytes] = set()
 
     def run_of(self, scope: Scope) -> str | None:
-        """Return the run of a batch that needs no layer of the framework; None for any other request."""
+        """Return the run of a batch that can bypass the middleware; None for any other request."""
         if scope["type"] != "http" or scope["method"] != "POST" or scope.get("root_path"):
             return None
         path: str = scope["path"]
@@ -122,7 +124,7 @@ class Ingest:
 async def _answer(
     services: Services, run_id: str, scope: Scope, receive: Receive, caller: Caller
 ) -> bytes:
-    """Raises RequestRefused and ClientDisconnect."""
+    """Store a batch and return the response body. Raises RequestRefused and ClientDisconnect."""
     headers = {k: v for k, v in scope["headers"] if k in (b"content-encoding", b"content-length")}
     project = caller.project
     sender = services.writer.sender(run_id, project)
@@ -191,7 +193,7 @@ async def _read(
 
 
 def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the path item, the schemas it uses)"""
+    """Return the OpenAPI path item, and the schemas it uses."""
     (root,), schemas = msgspec.json.schema_components(
         (Batch,), ref_template="#/components/schemas/{name}"
     )
