@@ -1,4 +1,4 @@
-"""Webhooks and deliveries as the API gives them -> the context of ``/alerts``. Pure."""
+"""The context of ``/alerts``, built from webhooks and deliveries in the API's JSON format. No I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..rules.view import RulesSection
 
 Json = Mapping[str, Any]
 
-# State of a delivery -> (the status whose colour it wears, word, what it means).
+# State of a delivery -> (the status whose colour it uses, word, meaning).
 STATES: Final = {
     "pending": ("watch", "waiting", "It is sent at the time of its next attempt."),
     "claimed": ("watch", "being sent", "It is on its way just now."),
@@ -31,24 +31,24 @@ _FORMAT_WORDS: Final = {"": "by the address", "standard": "Standard (JSON)"}
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the last click did. ``secret`` is shown by this one page only."""
+    """The result of the last click. ``secret`` is only shown on this page."""
 
     text: str
     status: str
     secret: str = ""
     message: str = ""  # the text of the message that was sent
-    back: str = ""  # the address of the page of a run that it was done on
+    back: str = ""  # the address of the run page where the form was
 
 
 @dataclass(frozen=True, slots=True)
 class NewWebhook:
-    """The form as it was sent, with what was wrong with it."""
+    """The submitted form, and what was wrong with it."""
 
     name: str = ""
     url: str = ""
-    format: str = ""  # nothing: by the address
+    format: str = ""  # empty: determined by the address
     error: str = ""
-    back: str = ""  # the address of the page of a run that the form stood on
+    back: str = ""  # the address of the run page that contains the form
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class DeliveryRow:
 
 @dataclass(frozen=True, slots=True)
 class AlertsPage:
-    """``/alerts``"""
+    """The context of ``/alerts``."""
 
     title: str
     notice: Notice | None
@@ -124,7 +124,7 @@ def alerts_page(
     notice: Notice | None = None,
     form: NewWebhook | None = None,
 ) -> AlertsPage:
-    """``more``: there are older deliveries than these."""
+    """Return the context; ``more`` is True if there are older deliveries."""
     form = form or NewWebhook()
     by_id = {hook["id"]: hook for hook in hooks}
     return AlertsPage(
@@ -140,7 +140,7 @@ def alerts_page(
 
 
 def label(hook: Json) -> str:
-    """What a webhook is called: its name, else where it leads."""
+    """Return the name of a webhook, or else its origin."""
     return str(hook["name"] or hook["origin"])
 
 
@@ -194,11 +194,15 @@ def _hook_facts(hook: Json) -> list[str]:
 
 
 def added(made: Json, service: str, back: str, secret: str) -> Notice:
-    """``service``: that of the address, which has selected the format; nothing where it has not, or is unknown."""
+    """Return the notice about a new webhook.
+
+    ``service`` is the one that determined the format; empty if it is unknown or the format was
+    given.
+    """
     why = f", in the format of {service}: that is where its address leads" if service else ""
     said = f"{label(made)} gets every alert from now on{why}."
     if service:
-        # A chat checks no signature: its address is the secret.
+        # Chat services check no signature: the address is the secret.
         return Notice(said, "ok", back=back)
     said += " Its messages are signed with this secret, which is shown only this once; the receiver needs it:"
     return Notice(said, "ok", secret, back=back)
@@ -214,7 +218,7 @@ def tested(hook: Json, made: Json, message: str) -> Notice:
 
 
 def channels(hooks: Sequence[Json]) -> tuple[Channel, ...]:
-    """Where alerts go, for the page of a run."""
+    """Return the targets of alerts, for the page of a run."""
     return tuple(Channel(row.name, row.word, row.status) for row in map(_hook, hooks))
 
 
@@ -223,7 +227,7 @@ def _test_fact(made: Json) -> str:
 
 
 def _came(made: Json) -> str:
-    """What came of one message."""
+    """Return the result of a message, as words."""
     took = number_formats.seconds(made["seconds"])
     if made["error"]:
         return f"{made['error']} ({took})"
