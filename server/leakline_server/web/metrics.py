@@ -1,8 +1,7 @@
-"""`/metrics`: our own health and the headline numbers of live runs, in Prometheus' text format.
+"""`/metrics`: health of the server and headline numbers of live runs, in Prometheus text format.
 
-Of a run these are what a person would put on a wall, and alert on. They are bounded: those runs that were heard of
-last, each with the same few series. What is unknown has no
-sample, never zero.
+Metrics of runs are those for dashboards and alerts. Their number is bounded: a few series for each
+of the most recently seen runs. Unknown values have no sample; they are never zero.
 """
 
 from __future__ import annotations
@@ -55,24 +54,24 @@ def _number(value: Any) -> float | None:
 
 
 def _generations(run: Summary) -> float | None:
-    """None of a program that counts none: its growth is per minute or second."""
+    """Return None for a program without generations: its growth is per minute or second."""
     return None if run["unit"] in UNITS_OF_TIME else float(run["generations"])
 
 
 def _rank(order: Sequence[str], value: str) -> float | None:
-    """None where a newer version wrote a value that this one does not know."""
+    """Return None for a value of a newer version that this one does not know."""
     return float(order.index(value)) if value in order else None
 
 
 def _oom_at(run: Summary) -> float | None:
     oom = run["oom"]
-    # An end behind the planned end is no alarm.
+    # Memory that runs out after the planned end is not an alarm.
     if oom["risk"] == "none" or oom.get("at") is None:
         return None
     return runs.unix(oom["at"]["estimate"])
 
 
-# Name behind leakline_run_, what it says, where it is in a summary.
+# Name after leakline_run_, help text, and how to read the value from a summary.
 GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     ("rss_bytes", "Resident memory of live runs.", lambda run: run["rss_bytes"]),
     ("peak_bytes", "Largest resident memory of live runs.", lambda run: run["peak_bytes"]),
@@ -137,7 +136,7 @@ router = APIRouter(tags=["health"], dependencies=[READ])
 
 
 class Metrics:
-    """One registry for each application, so that several can live in one process."""
+    """The registry of one application; several applications can run in one process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -153,7 +152,7 @@ class Metrics:
         self._refused.labels(code).inc()
 
     def refusals(self) -> dict[str, int]:
-        """Batches refused since the start, by error code."""
+        """Return the number of refused batches since the start, by error code."""
         return {
             sample.labels["code"]: int(sample.value)
             for metric in self._refused.collect()
@@ -163,20 +162,20 @@ class Metrics:
 
     def attach(self, services: Services) -> None:
         self.registry.register(_Figures(services))
-        # Without one, it reports nothing.
+        # Reports nothing if there is no such process.
         ProcessCollector(
             "leakline_analysis", lambda: services.analysis_pid() or "none", registry=self.registry
         )
 
 
 class _Figures:
-    """Read when they are asked for."""
+    """Collector that reads its values on demand."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     def describe(self) -> Iterator[Metric]:
-        # Without this, registering would collect, and collecting asks the database.
+        # Otherwise, registering would call `collect`, which queries the database.
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -258,6 +257,6 @@ class _Figures:
 
 @router.get("/metrics", response_class=Response, summary="Prometheus metrics")
 def metrics(request: Request, use: Use) -> Response:
-    """Text, not JSON."""
+    """Return the metrics as text, not JSON."""
     found: Metrics = request.app.state.metrics
     return Response(generate_latest(found.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""OpenAPI: what the framework knows, and the ingest route, which it does not."""
+"""The OpenAPI document: what FastAPI generates, plus the ingest route, which FastAPI does not know."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .responses import json_response
 from .token_routes import NewToken
 from .webhook_api import NewWebhook, WebhookChanges
 
-# What the routes read by themselves, so that the framework does not know of it.
+# Models of bodies that routes read themselves, so that FastAPI does not see them.
 BODIES: Final[tuple[type[BaseModel], ...]] = (
     NewRun, NewRequest, RunChanges, NewWebhook, WebhookChanges, Acknowledging, Closing,
     NewRule, RuleChanges, NewToken, Accepting, Error,
@@ -38,7 +38,10 @@ def show(request: Request) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """No page that shows it: the usual one loads its scripts from another host."""
+    """Install the generator of the document.
+
+    There is no page for it, because the usual one loads its scripts from another host.
+    """
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -72,7 +75,7 @@ def _build(app: FastAPI) -> dict[str, Any]:
 
 
 def _apart(sent: tuple[Any, Any], described: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """What is sent in a batch and what is answered of it have the same names, and not the same fields."""
+    """Rename the schemas of batches: some names also exist in responses, with different fields."""
     names = {name: f"Sent{name}" for name in sent[1] if name in described}
     text = msgspec.json.encode(sent).decode()
     for name, own in names.items():
@@ -82,7 +85,8 @@ def _apart(sent: tuple[Any, Any], described: Mapping[str, Any]) -> tuple[Any, di
 
 
 _REFERENCE: Final = "#/components/schemas/"
-# Which every operation may answer with, and those that read a body; what it says itself of one of them stays.
+# Errors that every operation may return, and those of operations with a body. Descriptions of an
+# operation itself take precedence.
 _ALWAYS: Final[Mapping[str, str]] = {
     "400": "no HTTP that can be read, or an address that is too long",
     "403": "the host, the origin or the token may not do this",
@@ -102,15 +106,15 @@ _ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/E
 def _tell_refusals(operation: dict[str, Any]) -> None:
     responses = operation["responses"]
     if "HTTPValidationError" in str(responses.get("422")):
-        # What the framework would answer, and we do not.
+        # FastAPI's default validation error, which we never return.
         del responses["422"]
     for status, why in _refusals(operation):
         responses.setdefault(status, {"description": why, "content": dict(_ERROR)})
     for status, response in responses.items():
         if status >= "400" and "application/json" not in response.get("content", {}):
-            # The framework takes every answer for one of the kind that the route gives when nothing is wrong.
+            # FastAPI assumes that errors have the same content type as successful responses.
             response["content"] = dict(_ERROR)
-    # Before it is known what is asked for.
+    # Returned as text if the request cannot be parsed.
     responses["400"]["content"]["text/plain"] = {"schema": {"type": "string"}}
 
 
@@ -123,13 +127,13 @@ def _refusals(operation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _describe_access(found: dict[str, Any]) -> None:
-    """Describe what the scope of each operation means: the last that its router and its route declare."""
+    """Describe the required scope of each operation: the last one that its router and route declare."""
     for item in found["paths"].values():
         for operation in item.values():
             if "security" not in operation:
                 continue
             need = operation["security"][0]["token"][-1]
-            # The second: no token, where authentication is off.
+            # The empty alternative means no token, for servers with authentication off.
             operation["security"] = [{"token": [need]}, {}]
             operation["description"] = (
                 f"{operation.get('description', '')}\n\n{_NEEDS[need]}".strip()

@@ -1,4 +1,4 @@
-"""``/settings``: health, sizes, retention and tokens of this server, and the forms of the tokens."""
+"""``/settings``: health, sizes, retention and tokens of this server, and the forms for tokens."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from .token_routes import (
     tokens_section,
 )
 
-# Refused because too many batches waited: the answer 429.
+# The error code of status 429, for batches refused because too many were waiting.
 TOO_BUSY: Final = "too_busy"
 MAX_PROJECTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was read for the page. Counts are since this server was started; ``refusals`` by error code."""
+    """Data read for the page. Counts are since the start of the server; ``refusals`` are by error code."""
 
     version: str
     config: Config
@@ -88,13 +88,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class SettingsPage:
-    """``/settings``"""
+    """The context of ``/settings``."""
 
     title: str
     tiles: tuple[Tile, ...]
     ticks: tuple[Tick, ...]
     sections: tuple[Section, ...]
-    # None for who may only read.
+    # None for principals who may only read.
     tokens: TokensSection | None
 
 
@@ -257,7 +257,7 @@ def _project(project: ProjectSize) -> Sequence[Field]:
 
 
 def _size(project: ProjectSize) -> Cell:
-    # A run that was not counted yet has no bytes, and whatever is stored has some.
+    # Everything stored has a size, so 0 means that the run was not measured yet.
     if not project.bytes:
         return Cell("not counted yet", absent=True)
     return Cell(number_formats.size(project.bytes))
@@ -347,7 +347,7 @@ def _response(
 def _section(
     use: Services, form: TokenForm | None = None, issued: Issued | None = None
 ) -> TokensSection | None:
-    """The tokens; None for who may only read."""
+    """Return the section of tokens, or None for principals who may only read."""
     if not may(calling.get().scope, "change"):
         return None
     items = [token_issuing.to_json(token) for token in access.list_tokens(use.engine)]
