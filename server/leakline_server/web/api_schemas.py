@@ -1,7 +1,7 @@
 """Request and response models of the JSON API, as shown in OpenAPI.
 
-Requests are validated by these models. Responses are built from plain data and only described by
-them; a test checks that both agree.
+Requests are validated against these models. Responses are built from plain data and only described
+by the models; a test checks that the two agree.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from ..text_cleaning import (
     without_control,
 )
 
-# Postgres cannot store NUL, and names never contain control characters on purpose.
+# Postgres cannot store NUL, and control characters in names are never intentional.
 NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
 RunId = Annotated[
     str, Field(min_length=1, max_length=MAX_RUN_ID_LENGTH, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$")
 ]
-# The id of a row: a webhook, a delivery, a rule.
+# The id of a row, such as a webhook, delivery or rule.
 RowId = Annotated[int, Path(ge=1, le=MAX_ROW_ID)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NO_CONTROL)]
 Tag = Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH, pattern=NO_CONTROL)]
@@ -99,9 +99,9 @@ class JoiningProcess(Strict):
 class NewRun(Strict):
     """Everything has a default, so `{}` creates a run.
 
-    `sent_at` is the time of the request by the clock of the process. `clock_skew_seconds` is
-    computed from it, no matter how old the snapshots are. Leave it out to upload the snapshots of
-    another process.
+    `sent_at` is the time of the request according to the clock of the process; the server derives
+    `clock_skew_seconds` from it, however old the snapshots are. Omit it when uploading snapshots
+    recorded by another process.
     """
 
     id: RunId | None = None
@@ -177,8 +177,8 @@ class RunChanges(Strict):
     with its last process.
     """
 
-    # An unknown field such as "stats" must fail, or the sender would believe that the run has
-    # ended.
+    # A misspelled field such as "stats" must be rejected, or its sender would believe that the run
+    # has ended.
     model_config = ConfigDict(strict=True, extra="forbid")
 
     state: (
@@ -204,16 +204,16 @@ class RunSummary(BaseModel):
     tags: list[str]
     state: Literal["running", "finished", "failed", "interrupted", "killed", "silent"]
     reason: str
-    # Inferred from silence; withdrawn if the run reports again.
+    # Inferred from silence; withdrawn when the run reports again.
     end_inferred: bool
     attempt: int
     status: str
-    # Priority of the leak, by its growth per generation.
+    # The priority of what leaks or may leak, by growth per generation.
     priority: Literal["critical", "major", "minor"] | None
     summary: str
     generations: int
     growth_bytes_per_generation: Interval | None
-    # Growth of the first finding that leaks or may leak, even if it is not private memory.
+    # The growth of the first finding that leaks or may leak, even if it is not in private memory.
     leading_growth_bytes_per_generation: Interval | None
     oom: OomForecast
     started_at: str
@@ -227,16 +227,17 @@ class RunSummary(BaseModel):
 
 
 class Process(BaseModel):
-    """`taken` is the number of snapshots taken, from the newest sequence number; `stored` is how
-    many of them are stored, and `lost` counts the others by reason, as reported by the process.
-    `log_lines` are the newest 50 lines that the process printed and may show; `log_lines_left_out`
-    counts those omitted because processes that ended worse fill the response.
+    """`taken` is the number of snapshots taken so far, according to the newest sequence number.
+    `stored` is how many of them are stored; `lost` counts lost ones by reason, as reported by the
+    process. `log_lines` are up to 50 of the newest lines that the process printed, if it may show
+    them; `log_lines_left_out` counts lines omitted because processes that ended worse fill the
+    response.
 
-    `growth_bytes_per_generation` is that of private memory in the verdict; null if it cannot be
-    determined, and for a process whose curve another process continues. `findings` are the
-    fingerprints of leaks and possible leaks that name this process. `clock_skew_seconds` is how far
-    the server's clock was ahead of the process's clock at first contact, negative if behind; null
-    if unknown, for example after a later upload.
+    `growth_bytes_per_generation` is the growth of private memory according to the verdict. It is
+    null if it cannot be determined, and for a process that was replaced by another one. `findings`
+    are the fingerprints of leaks and possible leaks that name this process. `clock_skew_seconds` is
+    how far the server's clock was ahead of the process's clock at first contact, negative if it was
+    behind; null if unknown, as for a recording that was uploaded later.
     """
 
     instance: str
@@ -271,9 +272,9 @@ class Attempt(BaseModel):
 
 
 class Expectation(BaseModel):
-    """`accepted` is true if a person accepted it, and false if the program declares it. With
-    `baseline`, the limit is the count at the end of the first generation instead of `low` and
-    `high`.
+    """`accepted` is true if a person accepted the count, and false if the program declares it. With
+    `baseline`, the upper limit is the count at the end of the first generation, and `low` and
+    `high` do not apply.
     """
 
     type: str
@@ -289,7 +290,8 @@ class Run(RunSummary):
     environment: dict[str, Any]
     phases: list[str]
     phases_seen: list[str]
-    # Processes of the newest attempts, those that ended badly first, and the number of others.
+    # The processes of the newest attempts, those that ended badly first, and the number of other
+    # processes.
     processes: list[Process]
     processes_left_out: int
     # The newest attempts, and the number of earlier ones.
@@ -348,7 +350,7 @@ class OverlayDamage(DamagedPart):
 
 
 class Overlay(BaseModel):
-    """Like a list of series, but for several runs. `units` are by run."""
+    """Series of several runs; `units` maps runs to their units."""
 
     items: list[OverlayItem]
     units: dict[str, str]
@@ -365,9 +367,9 @@ class MemoryChange(BaseModel):
 
 
 class ChangedProcess(MemoryChange):
-    """`process` may also be `child processes`, all of them together. `read_before_at` and
-    `read_after_at` are the times of the readings, the earliest if there are several. A process that
-    was over by a point has 0 bytes there; its last reading is earlier.
+    """`process` may also be `child processes`, which combines all of them. `read_before_at` and
+    `read_after_at` are the times of the readings, or the earliest if there are several. A process
+    that had ended by a point has 0 bytes there; its last reading is earlier.
     """
 
     process: str
@@ -382,10 +384,10 @@ class ChangedPhase(BaseModel):
 
 
 class ChangedType(BaseModel):
-    """`bytes_change` is that of the objects themselves. If it was not measured, or a finding names
-    the type, it is the change in number times the bytes that one object keeps alive, if that is
-    more. `counted_before_at` and `counted_after_at` are the times of the counts, the earliest if
-    there are several processes.
+    """`bytes_change` is the change in the objects' own bytes. If these were not measured, or a
+    finding names the type, it is the change in count times the bytes that one object keeps alive,
+    if that is more. `counted_before_at` and `counted_after_at` are the times of the counts, or the
+    earliest if there are several processes.
     """
 
     type: str
@@ -399,9 +401,9 @@ class ChangedType(BaseModel):
 
 
 class BookedRange(BaseModel):
-    """The generations between the two points: `first` to `last`, inclusive; `first` begins after
-    the earlier point. Old generations of a very long run are reported in groups; groups that are
-    only partly in the range are left out.
+    """The generations between the two points, from `first` to `last` inclusive; `first` begins
+    after the earlier point. Old generations of a very long run are reported in groups; groups that
+    are only partly in the range are left out.
     """
 
     first: int
@@ -411,10 +413,10 @@ class BookedRange(BaseModel):
 
 
 class Changes(BaseModel):
-    """Sorted by bytes gained, unknown ones last. `before`, `after` and every `..._at` are
+    """Rows are sorted by bytes gained, unknown ones last. `before`, `after` and every `..._at` are
     generations, or seconds since the start if `axis` is `time`; `..._per_generation` is per `unit`.
-    `total` is for all `processes` together; it is null if one of them is unknown or had fallen
-    silent. `booked` is the range that `phases` cover; null if there are none.
+    `total` sums all `processes`; it is null if one of them is unknown or had fallen silent.
+    `booked` is the range that `phases` cover, or null if there are no phases.
     """
 
     unit: str
@@ -465,7 +467,8 @@ class Census(BaseModel):
     mode: str
     coverage: float
     objects: int
-    # Name, count and bytes. Not a tuple, because schemathesis cannot validate its JSON Schema.
+    # Name, count and bytes. This is not a tuple, because schemathesis cannot validate responses
+    # against the JSON Schema of a tuple.
     types: list[Annotated[list[str | int | None], Field(min_length=3, max_length=3)]]
 
 
@@ -509,8 +512,8 @@ class Holders(BaseModel):
 
 
 class Snapshots(BaseModel):
-    """`processes_left_out` is the number of processes that are not included because the run has too
-    many; the most recently seen ones are included.
+    """`processes_left_out` counts processes that are not included because the run has too many; the
+    most recently seen processes are included.
     """
 
     items: list[SnapshotRow]

@@ -75,14 +75,14 @@ def two_points(stretch: Stretch, axis: Axis, known: TwoPoints) -> TwoPoints | No
     scale = 1.0 if stretch.in_seconds or axis.unit == "generation" else axis.seconds
     first, last = (each * scale for each in (stretch.first, stretch.last))
     if axis.unit == "generation":
-        # The ends of a range that was dragged with a mouse are between generations.
+        # The ends of a range selected with the mouse are usually between generations.
         first, last = math.floor(first + 0.5), math.floor(last + 0.5)
     first, last = max(first, known.first), min(last, known.last)
     return TwoPoints(first, last) if first < last else None
 
 
 def text_of(points: TwoPoints, axis: Axis) -> str:
-    """Return the range as it is written in an address."""
+    """Return the range as it is written in an address, such as ``12..40``."""
     ends = (points.first, points.last)
     return "..".join(
         f"{each:.15g}" if axis.unit == "generation" else f"{each:.9g}s" for each in ends

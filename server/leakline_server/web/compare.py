@@ -137,7 +137,7 @@ def compared_lines(
     phase_accounts: Sequence[PhaseAccounts],
     stretch: Stretch,
 ) -> dict[str, tuple[Line, ...]]:
-    """Return the lines of each chart over ``stretch``, which is also the range of ``trends``."""
+    """Return the lines of each chart over ``stretch``, the range that ``trends`` cover."""
     axis, ends = _axis_of_both(before, after), (math.floor(stretch.first), math.ceil(stretch.last))
     if axis is None:
         return {}
@@ -191,7 +191,7 @@ def _support(comparison: Json, unit: str) -> str:
 
 
 def _without(generations: int, unit: str) -> str:
-    """Return which growth is compared; it differs from the growth of each run by itself."""
+    """Return a sentence on which growth is compared; it differs from that of each run by itself."""
     first = warm_up(generations)
     if not first:
         return ""
@@ -243,7 +243,7 @@ def _change(label: str, what: str, found: Json, write: Any) -> ChangeTile:
 
 
 def _rating(change: Json) -> str | None:
-    """Return better or worse only if the entire interval of the difference is on one side of zero.
+    """Return a rating only if the entire interval of the difference is on one side of zero.
 
     Values without an interval, such as peaks, may differ by chance and get no colour.
     """
@@ -271,7 +271,7 @@ def _sections(
     process: str | None,
     environment: Json,
 ) -> list[Section]:
-    """Return the sections; ``environment`` is that of the second run, whose fixes are shown."""
+    """Return the sections; ``environment`` belongs to the second run, whose fixes are shown."""
     found = [
         _overlay(axis, trends, unit, process),
         effects(comparison["effects"], unit, environment),

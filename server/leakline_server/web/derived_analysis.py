@@ -35,8 +35,8 @@ from .run_page.annotations import Clock, clock_of
 
 MAX_RUNS: Final = 32
 MAX_COMPARISONS: Final = 16
-# If deriving took longer than this, later requests do not wait, and renewals use at most a tenth of
-# a core.
+# Results that took longer than this may be served stale, and renewals use at most a tenth of a
+# core.
 SLOW_SECONDS: Final = 0.25
 REST_FACTOR: Final = 9
 # The delay of a background renewal, which no request waits for.
@@ -46,7 +46,7 @@ STALE_SECONDS: Final = 60.0
 
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
-# A run at a revision.
+# A run at one of its revisions.
 Version = tuple[str, int]
 
 log = logging.getLogger("leakline")
@@ -54,7 +54,7 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Results for one run; ``read_between`` is the time of its first and last reading in Unix seconds."""
+    """Results for one run; ``read_between`` are the first and last reading in Unix seconds, if any."""
 
     phase_accounts: PhaseAccounts
     types: tuple[TypeGrowth, ...]
@@ -67,7 +67,7 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class _Of:
-    """A cached result; it took ``took`` seconds and was finished at ``at`` by ``time.monotonic``."""
+    """A cached result that took ``took`` seconds and was finished at ``at`` (``time.monotonic``)."""
 
     revision: int
     derived: Derived
@@ -91,7 +91,7 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 class Derivations:
-    """Cache of derived results and comparisons. Thread-safe; every method raises NoSuchRun.
+    """A cache of derived results and comparisons. Thread-safe; every method raises NoSuchRun.
 
     ``run_later`` runs renewals in the background.
     """
@@ -112,7 +112,7 @@ class Derivations:
     def of(self, run_id: str, *, at_once: bool = False) -> Derived:
         """Return the results for the current state of the run.
 
-        With ``at_once``, slow results may be up to STALE_SECONDS old.
+        With ``at_once``, results that are slow to compute may be up to STALE_SECONDS old.
         """
         known, revision = self._runs.get(run_id), run_history.revision(self._engine, run_id)
         if known is not None and known.revision == revision:

@@ -76,8 +76,8 @@ class Listed:
 def write(text: str, document: str, files: Collection[str] = ()) -> Written:
     """Render ``text``; relative links start at ``document``, a path below the docs folder.
 
-    ``files`` are paths below this folder. For an image named ``-light``, its dark variant is added
-    if it is one of ``files``.
+    ``files`` are paths below the same folder. An image named ``-light`` is shown together with its
+    dark variant if that is one of ``files``.
     """
     tokens = _MARKDOWN.parse(_MARK.sub("", text))
     title, headings, anchors = "", [], Counter[str]()
@@ -126,13 +126,13 @@ def links_of(text: str) -> Iterator[Listed]:
 
 
 def address_of(document: str) -> str:
-    """Return the address of a document: ``/docs/concepts`` for ``concepts.md``, the folder for a README."""
+    """Return ``/docs/concepts`` for ``concepts.md``; the address of a README is that of its folder."""
     path = document.removesuffix("README.md").removesuffix(".md")
     return f"{ROOT}/{path}".rstrip("/")
 
 
 def lead(document: str, link: str) -> str:
-    """Return the target of a document's link: unchanged for other hosts and anchors, else a page."""
+    """Return the target of a link: a page for a document, unchanged for other hosts and anchors."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc or not parts.path or parts.path.startswith("/"):
         return link
@@ -175,7 +175,7 @@ def _size_of(source: str) -> dict[str, str | int | float]:
     if path.suffix != ".png" or not path.is_file():
         return {}
     with path.open("rb") as picture:
-        # Skip the signature, and length and name of the first chunk.
+        # Skip the signature and the length and name of the first chunk.
         width, height = struct.unpack(">II", picture.read(24)[16:])
     return {"width": width, "height": height}
 
@@ -229,7 +229,7 @@ def show_document(name: str) -> Response:
     if path is not None and path.suffix in MEDIA:
         headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
         return FileResponse(path, media_type=MEDIA[path.suffix], headers=headers)
-    # Links on GitHub end in .md.
+    # Links on GitHub end in ``.md``.
     other = name if path is not None else document_called(name.rstrip("/"))
     if other is not None and (path is not None or not name or name.endswith("/")):
         return RedirectResponse(address_of(other), status_code=308)

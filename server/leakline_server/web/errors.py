@@ -133,7 +133,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         raise error
 
     async def gone(request: Request, error: Exception) -> Response:
-        # The client is gone, so nobody reads this. It is not a bug and needs no traceback.
+        # The client has disconnected, so nobody reads this; it is not a bug and needs no traceback.
         return Response(status_code=400)
 
     async def unforeseen(request: Request, error: Exception) -> Response:
@@ -177,7 +177,7 @@ def bug_response() -> Response:
 
 
 def _which() -> dict[str, Any]:
-    """Return the id to search for in the log."""
+    """Return the request id to search for in the log."""
     return {"request": logs.request_id()}
 
 
@@ -201,7 +201,7 @@ def error_response(
 
 
 def _validation(errors: Sequence[Any]) -> tuple[int, str, str, dict[str, Any]]:
-    """Return the error of the first invalid field, with its name and value."""
+    """Return the status, code, message and details for the first invalid field."""
     first = errors[0]
     place = [str(part) for part in first["loc"]]
     if first["type"] == "json_invalid":

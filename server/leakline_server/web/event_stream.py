@@ -75,8 +75,8 @@ class _LiveStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._live.viewing(self._run, self._names, self._read) as viewer:
             try:
-                # Read before the stream starts, because an error cannot be reported after its first
-                # byte.
+                # Read before the stream starts, because an error cannot be reported once bytes have
+                # been sent.
                 data: bytes | None = await viewer.begin(self._known)
             except NoSuchRun as error:
                 raise run_not_found(self._run) from error

@@ -1,7 +1,7 @@
-"""`/metrics`: health of the server and headline numbers of live runs, in Prometheus text format.
+"""`/metrics`: server health and headline numbers of live runs, in the Prometheus text format.
 
-Metrics of runs are those for dashboards and alerts. Their number is bounded: a few series for each
-of the most recently seen runs. Unknown values have no sample; they are never zero.
+Runs have the metrics that belong on dashboards and in alerts. Their number is bounded: a few series
+for each of the most recently seen runs. Unknown values have no sample; they are never zero.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _generations(run: Summary) -> float | None:
 
 
 def _rank(order: Sequence[str], value: str) -> float | None:
-    """Return None for a value of a newer version that this one does not know."""
+    """Return None for a value written by a newer version that this one does not know."""
     return float(order.index(value)) if value in order else None
 
 
@@ -71,7 +71,7 @@ def _oom_at(run: Summary) -> float | None:
     return runs.unix(oom["at"]["estimate"])
 
 
-# Name after leakline_run_, help text, and how to read the value from a summary.
+# Name after leakline_run_, help text, and function that reads the value from a summary.
 GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     ("rss_bytes", "Resident memory of live runs.", lambda run: run["rss_bytes"]),
     ("peak_bytes", "Largest resident memory of live runs.", lambda run: run["peak_bytes"]),
@@ -162,7 +162,7 @@ class Metrics:
 
     def attach(self, services: Services) -> None:
         self.registry.register(_Figures(services))
-        # Reports nothing if there is no such process.
+        # Without such a process, it reports nothing.
         ProcessCollector(
             "leakline_analysis", lambda: services.analysis_pid() or "none", registry=self.registry
         )

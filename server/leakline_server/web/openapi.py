@@ -40,7 +40,7 @@ def show(request: Request) -> Response:
 def install(app: FastAPI) -> None:
     """Install the generator of the document.
 
-    There is no page for it, because the usual one loads its scripts from another host.
+    There is no page for viewing it, because the usual one loads its scripts from another host.
     """
 
     def openapi() -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _build(app: FastAPI) -> dict[str, Any]:
 
 
 def _apart(sent: tuple[Any, Any], described: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Rename the schemas of batches: some names also exist in responses, with different fields."""
+    """Rename the request schemas of batches whose names also occur in responses with other fields."""
     names = {name: f"Sent{name}" for name in sent[1] if name in described}
     text = msgspec.json.encode(sent).decode()
     for name, own in names.items():
@@ -85,8 +85,8 @@ def _apart(sent: tuple[Any, Any], described: Mapping[str, Any]) -> tuple[Any, di
 
 
 _REFERENCE: Final = "#/components/schemas/"
-# Errors that every operation may return, and those of operations with a body. Descriptions of an
-# operation itself take precedence.
+# Errors that every operation may return, and those of operations with a body. Descriptions given by
+# an operation take precedence.
 _ALWAYS: Final[Mapping[str, str]] = {
     "400": "no HTTP that can be read, or an address that is too long",
     "403": "the host, the origin or the token may not do this",
@@ -114,7 +114,7 @@ def _tell_refusals(operation: dict[str, Any]) -> None:
         if status >= "400" and "application/json" not in response.get("content", {}):
             # FastAPI assumes that errors have the same content type as successful responses.
             response["content"] = dict(_ERROR)
-    # Returned as text if the request cannot be parsed.
+    # A request that cannot be parsed is answered in plain text.
     responses["400"]["content"]["text/plain"] = {"schema": {"type": "string"}}
 
 

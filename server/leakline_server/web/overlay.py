@@ -1,4 +1,4 @@
-"""``/overlay``: up to ten runs on one axis. Runs, series and range are all given by the address.
+"""``/overlay``: up to ten runs on one axis. The address determines the runs, series and range.
 
 The page is built by functions without I/O; the routes below them read the store.
 """
@@ -54,7 +54,7 @@ from .services import Services, Use
 Json = Mapping[str, Any]
 Shown = Literal["private", "rss", "gpu", "objects"]
 SECONDS: Final = ("generation.seconds",)
-# Limits of the table of differences.
+# Limits for the table of differences.
 MAX_ROWS: Final = 200
 MAX_CHARACTERS: Final = 60
 
@@ -141,9 +141,9 @@ def _is_one(name: str, wanted: str) -> bool:
 
 
 def _line_of(instances: Sequence[str], items: Sequence[Json], series: Series) -> Points | None:
-    """Return the sum of the series at each generation end of one rank, its attempts joined.
+    """Return the sum of the series at each generation end of one rank, with its attempts joined.
 
-    ``items`` are those of its run, as returned by `summarise`.
+    ``items`` are the series of its run, as returned by `summarise`.
     """
     attempts = []
     for instance in instances:
@@ -169,7 +169,7 @@ def shifts(starts: Mapping[str, float]) -> dict[str, float]:
 def overlay_chart(
     runs: Sequence[Json], lines: Mapping[str, Points], moved: Mapping[str, float], series: Series
 ) -> Chart | None:
-    """Return the chart of ``lines`` by run; the colour of a run does not depend on missing lines."""
+    """Return the chart of ``lines`` by run; a run keeps its colour if others have no line."""
     palette, names = Palette.of(run["id"] for run in runs), _names(runs)
     drawn = []
     for run in runs:
@@ -212,7 +212,7 @@ def _overlay_page(
     moved: Mapping[str, float],
     left_out: Sequence[tuple[str, str]] = (),
 ) -> OverlayPage:
-    """Return the context; ``left_out`` has (id, name) of the deleted runs."""
+    """Return the context; ``left_out`` lists (id, name) of deleted runs."""
     runs = [each.run for each in found]
     return OverlayPage(
         title=f"Overlay of {count_of(len(runs), 'run')}",
@@ -434,7 +434,7 @@ def _lines(
     series: Series,
     ends: tuple[float, float] | None = None,
 ) -> dict[str, Points]:
-    """Return the lines by run, for runs that measured the series."""
+    """Return the lines by run, for runs that have measured the series."""
     start, stop = ends or (None, None)
     attempts = {each["id"]: attempts_of(each, processes_of(use, each)) for each in found}
     # Only this rank is read: the ranks of a large run would leave no room for the next runs.

@@ -3,10 +3,10 @@
 JSON is parsed strictly and then validated by a pydantic model. Forms are urlencoded; only check
 boxes may repeat a field.
 
-FastAPI would read bodies without a limit, and would accept NaN and broken surrogates, which no
-database can store. A parsed value needs up to twenty times the memory of its text, and is held
-while the request waits for a thread. Therefore, the number of values is limited as well, and the
-memory of waiting requests is counted.
+FastAPI would read bodies without a limit and accept NaN and broken surrogates, which no database
+can store. A parsed value needs up to twenty times the memory of its text, and is held while the
+request waits for a thread. Therefore, the number of values is limited as well, and the memory held
+by waiting requests is counted.
 """
 
 from __future__ import annotations
@@ -42,16 +42,15 @@ from ..text_cleaning import all_without_marks, may_steer, without_control
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# Approximate memory of a JSON value, such as an empty list.
+# The approximate memory of one JSON value; an empty list is as large.
 VALUE_BYTES: Final = 64
 
 
 @dataclass(slots=True)
 class Coming:
-    """Counter of bytes: of bodies in transit, and of the values parsed from them until the
-    response.
+    """Counts the bytes of bodies in transit, and of the values parsed from them until the response.
 
-    Belongs to the event loop. Bytes of the batches of a project count twice, so that a project
+    Use it on the event loop only. The bytes of a project's batches count twice, so that a project
     leaves as much room to others as it takes.
     """
 
@@ -60,7 +59,7 @@ class Coming:
 
     @contextmanager
     def holding(self, size: int, project: str | None = None) -> Iterator[None]:
-        """Count ``size`` bytes within the context. Raises TooBusy if too much is held."""
+        """Count ``size`` bytes within the context. Raises TooBusy if too many are held."""
         self.add(size, project)
         try:
             self.check(project)
@@ -76,7 +75,7 @@ class Coming:
                 self.of_projects[project] = of_project
 
     def check(self, project: str | None) -> None:
-        """Raise TooBusy if too much is held now."""
+        """Raise TooBusy if too many bytes are held now."""
         of_project = 0 if project is None else self.of_projects.get(project, 0)
         if self.size + of_project > MAX_BODIES_BYTES:
             raise _too_many_bodies()
@@ -86,11 +85,11 @@ async def read_body(
     receive: Receive, headers: Mapping[bytes, bytes], refuse: Callable[[], TooLarge], limit: int, live: Live,
     coming: Coming, project: str | None = None,
 ) -> bytes:  # fmt: skip
-    """Return the entire body, counting its bytes as they arrive; ``project`` is that of a batch.
+    """Return the entire body, counting its bytes as they arrive; ``project`` is set for batches.
 
-    Raises what ``refuse`` returns beyond ``limit`` bytes, TooBusy if too many bodies arrive at the
-    same time, ClientDisconnect, Malformed if the body is too slow, and Unavailable if the server
-    stops first.
+    Raises the error from ``refuse`` beyond ``limit`` bytes, TooBusy if too many bodies arrive at
+    the same time, ClientDisconnect, Malformed if the body is too slow, and Unavailable if the
+    server stops first.
     """
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length) > limit:
@@ -160,7 +159,7 @@ async def _made(model: type[Model], request: Request) -> tuple[Model, int]:
 
 
 def _inflated(body: bytes, encoding: str) -> bytes:
-    """Decompress the body: the client compresses these bodies like batches."""
+    """Decompress the body: the client compresses these bodies as it compresses batches."""
     try:
         return inflate(body, encoding, MAX_BODY_BYTES)
     except TooLarge as error:
@@ -201,7 +200,7 @@ def _decode(body: bytes) -> tuple[Any, int]:
 
 
 def _values(found: Any) -> int:
-    """Return the number of nested values. Raises Malformed if there are too many or they are too deep."""
+    """Return the number of nested values. Raises Malformed if they are too many or too deep."""
     count = 1
     level = [found]
     for _ in range(MAX_JSON_DEPTH + 1):
@@ -224,7 +223,7 @@ def _values(found: Any) -> int:
 async def _fields(request: Request, most: int, limit: int, coming: Coming) -> list[tuple[str, str]]:
     """Return (field, value) pairs, without control characters and surrounding whitespace.
 
-    Raises Malformed, TooLarge and what `read_body` raises.
+    Raises Malformed, TooLarge and the errors of `read_body`.
     """
 
     def refuse() -> TooLarge:
@@ -242,7 +241,7 @@ async def _fields(request: Request, most: int, limit: int, coming: Coming) -> li
 
 
 async def read_form(request: Request, limit: int, coming: Coming) -> dict[str, str]:
-    """Return the values of the filled fields."""
+    """Return the filled fields and their values."""
     fields = await _fields(request, MAX_FORM_FIELDS, limit, coming)
     found = dict(fields)
     if len(found) < len(fields):
@@ -255,7 +254,7 @@ async def _read(request: Request) -> dict[str, str]:
 
 
 async def _read_boxes(request: Request) -> dict[str, list[str]]:
-    """Return the values of the filled fields, without repetitions and in order."""
+    """Return the values of each filled field, without repetitions and in order."""
     found: dict[str, dict[str, None]] = {}
     coming = request.app.state.services.coming
     for name, value in await _fields(request, MAX_FORM_BOXES, MAX_FORM_BYTES, coming):

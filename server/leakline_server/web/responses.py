@@ -1,7 +1,7 @@
 """JSON responses from plain data, and security headers for all responses.
 
-Files and errors have these headers too. Pages have a policy of their own (`templating.py`).
-Anything else that a browser opens as a page can run nothing, load nothing and not be framed.
+Files and errors have these headers too. Pages have their own policy (`templating.py`). Any other
+response that a browser opens as a page cannot run scripts, load anything or be framed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVERY_ANSWER: Final[Sequence[Header]] = (
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"same-origin"),
 )  # fmt: skip
-# Prevents pages of other sites from loading our responses as images or scripts.
+# These keep pages of other sites from loading our responses as images or scripts.
 _SLOW_ANSWERS: Final[Sequence[Header]] = (
     *EVERY_ANSWER,
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -36,7 +36,7 @@ _SLOW_ANSWERS: Final[Sequence[Header]] = (
 
 
 def completed(headers: Iterable[Header]) -> list[Header]:
-    """Add the missing headers; those that are set are kept."""
+    """Add missing headers; headers that are already set are kept."""
     said = list(headers)
     names = {name.lower() for name, _ in said}
     return said + [header for header in _SLOW_ANSWERS if header[0] not in names]

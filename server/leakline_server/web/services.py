@@ -1,4 +1,4 @@
-"""Services that routes can use: set on the application by `app.py`, and read by every route."""
+"""The services that routes use: set on the application by `app.py` and read by every route."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def services(request: Request) -> Services:
 
 
 def address_of(request: Request, use: Services) -> str:
-    """Return the public URL of the server: as configured, else as the viewer reached it."""
+    """Return the URL of the server: as configured, or else as the viewer reached it."""
     return use.config.public_url or str(request.base_url).rstrip("/")
 
 

@@ -257,7 +257,7 @@ def _project(project: ProjectSize) -> Sequence[Field]:
 
 
 def _size(project: ProjectSize) -> Cell:
-    # Everything stored has a size, so 0 means that the run was not measured yet.
+    # Everything stored takes space, so 0 means that the run has not been measured yet.
     if not project.bytes:
         return Cell("not counted yet", absent=True)
     return Cell(number_formats.size(project.bytes))

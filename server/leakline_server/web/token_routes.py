@@ -58,7 +58,7 @@ class TokenForm:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A new token; only one page ever shows it."""
+    """A new token, which only one page ever shows."""
 
     text: str
     secret: str
@@ -108,7 +108,7 @@ def tokens_section(
     form: TokenForm | None = None,
     issued: Issued | None = None,
 ) -> TokensSection:
-    """Return the section; ``items`` are as in the API, ``asked`` is True if authentication is on."""
+    """Return the section; ``items`` are listed as by the API, ``asked`` is True if authentication is on."""
     form = form or TokenForm()
     how = "What programs show to be let in (LEAKLINE_TOKEN), each for one thing. Of a token only its beginning is kept."
     if not asked:
@@ -201,8 +201,9 @@ class NewToken(Strict):
 
 
 class Token(BaseModel):
-    """`prefix` is all that is ever shown of the token again. `last_used_at` is accurate to ten
-    minutes. `share` is the scope of a link, created on the page of `run`, that opens only that run.
+    """`prefix` is the only part of the token that is ever shown again. `last_used_at` is accurate
+    to ten minutes. `share` is the scope of a link, created on the page of `run`, that opens only
+    that run.
     """
 
     id: int
@@ -267,7 +268,7 @@ def issue_token(body: Annotated[NewToken, json_body(NewToken)], use: Use) -> Res
     responses={204: {"description": "nobody is let in with it any more"}, **_NOT_FOUND},
 )
 def revoke_token(token: RowId, use: Use) -> Response:
-    """Sessions that were created with the token end. Other servers on the same database follow
+    """Sessions that were started with the token end. Other servers on the same database follow
     within seconds.
     """
     only_where_asked(use.callers.asked)

@@ -1,4 +1,4 @@
-"""Webhooks and their deliveries: the JSON API, and functions that the forms of ``/alerts`` share."""
+"""Webhooks and their deliveries: the JSON API, and functions shared with the forms of ``/alerts``."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def delete_webhook(webhook: RowId, use: Use) -> Response:
     responses={200: {"model": WebhookTestResult}, **_NOT_FOUND},
 )
 def test_webhook(webhook: RowId, use: Use) -> Response:
-    """The response has the result. A disabled webhook stays disabled."""
+    """The response contains the result. A disabled webhook stays disabled."""
     return json_response(trial_to_json(try_out(webhook, use)[0]))
 
 
@@ -272,7 +272,7 @@ def rotate_secret(webhook: RowId, use: Use) -> Response:
     responses={200: {"model": Webhook}, **_NOT_FOUND, 409: _REFUSED[409]},
 )
 def enable_webhook(webhook: RowId, use: Use) -> Response:
-    """It receives alerts from now on; deliveries that failed can be sent again one by one."""
+    """The webhook receives alerts from now on; failed deliveries can be sent again one by one."""
     return _answer(use, change(use, webhook, {}, enabled=True))
 
 
@@ -389,7 +389,7 @@ def trial_to_json(made: Trial) -> dict[str, Any]:
 
 @contextmanager
 def _refusing(**about: int) -> Iterator[None]:
-    """Translate errors of the store; ``about`` is the webhook or delivery by its number."""
+    """Translate errors of the store; ``about`` has the number of the webhook or delivery."""
     number = next(iter(about.values()), 0)
     try:
         yield
@@ -442,7 +442,7 @@ def _check_address(use: Services, url: str) -> None:
     except (AddressRefused, AddressUnknown) as error:
         if isinstance(error, AddressUnknown) and chosen_by(url).service:
             return
-        # Never the entire address: those of chat services contain a secret in the path.
+        # Never show the entire address: those of chat services contain a secret in the path.
         raise InvalidField("url", shown(url), str(error)) from error
 
 

@@ -49,7 +49,7 @@ def add_webhook(form: Form, use: Use) -> Response:
     try:
         made = webhooks_api.make(use, sent.name, sent.url, sent.format or None)
     except RequestRefused as error:
-        # The error is shown next to the field, so its name and value need not be repeated.
+        # The message appears next to the field, so it need not repeat the field's name and value.
         said = error.message.partition(": ")[2] if isinstance(error, InvalidField) else ""
         wrong = replace(sent, error=said or error.message)
         return alerts_response(use, form=wrong, status=error.status)
@@ -100,7 +100,7 @@ def alerts_response(
     refused: Refused | None = None,
 ) -> Response:
     """Return the page; ``refused`` is a rejected form of a rule to show again."""
-    # Deliveries are read first: no delivery then lacks its webhook; a new webhook has none yet.
+    # Deliveries are read before webhooks, so that no delivery refers to a webhook that is missing.
     found = deliveries.list_deliveries(use.engine, None, DELIVERIES_SHOWN)
     hooks = webhooks_api.all_webhooks(use)
     known = {hook["id"] for hook in hooks}

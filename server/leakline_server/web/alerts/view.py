@@ -31,13 +31,13 @@ _FORMAT_WORDS: Final = {"": "by the address", "standard": "Standard (JSON)"}
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The result of the last click. ``secret`` is only shown on this page."""
+    """The result of the user's last action. ``secret`` is shown only on this page."""
 
     text: str
     status: str
     secret: str = ""
     message: str = ""  # the text of the message that was sent
-    back: str = ""  # the address of the run page where the form was
+    back: str = ""  # the address of the run page that contained the form
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +196,12 @@ def _hook_facts(hook: Json) -> list[str]:
 def added(made: Json, service: str, back: str, secret: str) -> Notice:
     """Return the notice about a new webhook.
 
-    ``service`` is the one that determined the format; empty if it is unknown or the format was
-    given.
+    ``service`` is the service whose address determined the format; otherwise it is empty.
     """
     why = f", in the format of {service}: that is where its address leads" if service else ""
     said = f"{label(made)} gets every alert from now on{why}."
     if service:
-        # Chat services check no signature: the address is the secret.
+        # Chat services do not verify signatures: the address is the secret.
         return Notice(said, "ok", back=back)
     said += " Its messages are signed with this secret, which is shown only this once; the receiver needs it:"
     return Notice(said, "ok", secret, back=back)
@@ -218,7 +217,7 @@ def tested(hook: Json, made: Json, message: str) -> Notice:
 
 
 def channels(hooks: Sequence[Json]) -> tuple[Channel, ...]:
-    """Return the targets of alerts, for the page of a run."""
+    """Return the alert channels for the page of a run."""
     return tuple(Channel(row.name, row.word, row.status) for row in map(_hook, hooks))
 
 
@@ -227,7 +226,7 @@ def _test_fact(made: Json) -> str:
 
 
 def _came(made: Json) -> str:
-    """Return the result of a message, as words."""
+    """Describe the result of a message."""
     took = number_formats.seconds(made["seconds"])
     if made["error"]:
         return f"{made['error']} ({took})"

@@ -1,13 +1,13 @@
 """Authentication: looks up the token or session of a request and caches the result for seconds.
 
-The database is therefore queried every few seconds per token, not per batch. A token that was
-revoked on this server is rejected immediately; one that was revoked on another server on the same
-database may be accepted for these few seconds.
+The database is therefore queried once every few seconds per token, not for every batch. A token
+revoked on this server is rejected immediately; one revoked on another server that shares the
+database may be accepted until the cached result expires.
 
 Rejected tokens are cached separately, so that they cannot evict valid ones. After many failures
 from an address, strings that cannot be tokens of this server are rejected without a lookup, and all
-others are looked up a few at a time, so that valid tokens still work. Failures are counted here and
-not by a library, because the memory for ever new addresses must be bounded.
+others are looked up a few at a time, so that valid tokens still work. Failures are counted here
+rather than by a library, because requests from ever new addresses must not exhaust memory.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Failures:
 
 
 def _key(host: str) -> str:
-    """Return the key of an address; an IPv6 address counts as its /64, which belongs to one user."""
+    """Return the key of an address; IPv6 addresses share the key of their /64, which has one owner."""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
@@ -137,10 +137,11 @@ REMEMBERED_SECONDS: Final = 3.0
 # A lookup in the database takes less than this.
 LOOK_SECONDS: Final = 1.0
 MAX_REMEMBERED: Final = 10_000
-# Invalid tokens and sessions per address. Nobody can guess one, but each costs a lookup.
+# Invalid tokens and sessions per address. Guessing one is not feasible, but each attempt costs a
+# lookup.
 MAX_WRONG_TOKENS: Final = 30
 WRONG_TOKENS_SECONDS: Final = 60.0
-# Concurrent lookups for addresses that exceeded their limit.
+# Concurrent lookups for addresses that have exceeded the limit.
 MAX_LOOKS: Final = 4
 MAX_LOOKS_WAITING: Final = 64
 MAX_WRONG_PASSWORDS: Final = 10
@@ -159,8 +160,8 @@ log = logging.getLogger("leakline")
 class Caller:
     """The principal of a request.
 
-    ``project`` is the only one that an ingest token adds to, ``run`` the only one that a link
-    opens. ``until`` is in Unix seconds.
+    ``project`` is the only project that an ingest token can add to, and ``run`` the only run that a
+    link can open. ``until`` is in Unix seconds.
     """
 
     scope: Scope
@@ -179,9 +180,9 @@ calling: Final[ContextVar[Caller]] = ContextVar("leakline_caller", default=ANYBO
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The credentials of a request, as a digest: the secret itself is not kept.
+    """The credentials of a request, identified by a digest: the secret itself is not kept.
 
-    ``could_be`` is False if they do not have the format of our tokens.
+    ``could_be`` is False if they do not have the format of tokens or sessions made here.
     """
 
     kind: Kind
@@ -191,7 +192,7 @@ class _Shown:
 
 @dataclass(slots=True)
 class _Known:
-    """The cached result of a lookup; None if it has to be repeated."""
+    """The cached result of a lookup; ``found`` is None if the lookup must be repeated."""
 
     until: float
     found: Caller | Unauthorized | None
@@ -207,7 +208,7 @@ class Callers:
         self, engine: Engine, config: Config, clock: Callable[[], float] = time.time
     ) -> None:
         self.asked = config.asks_who_it_is
-        # Behind https, as far as configured; then cookies are only sent over https.
+        # True if the public URL uses https; cookies are then sent over https only.
         self._secure = (config.public_url or "").startswith("https://")
         self._engine, self._clock = engine, clock
         self._lock = threading.Lock()
@@ -215,7 +216,7 @@ class Callers:
         self._wrong: OrderedDict[_Shown, _Known] = OrderedDict()
         # Incremented by `forget`: the result of a lookup that began earlier may be outdated.
         self._forgotten = 0
-        # True if the last use of a token could not be stored, which is logged once.
+        # True if the last use of a token could not be stored; the failure is logged only once.
         self._notes_no_use = False
         self.failures = Failures(MAX_WRONG_TOKENS, WRONG_TOKENS_SECONDS)
         self._looks = _ConcurrencyLimiter(MAX_LOOKS, MAX_LOOKS_WAITING)
@@ -254,7 +255,7 @@ class Callers:
             if isinstance(found, Caller):
                 return found
             refusals.append(found)
-        # The error is cached, and would gain a traceback entry each time it is raised.
+        # The error is cached, and its traceback would grow each time it is raised.
         raise refusals[0].with_traceback(None)
 
     async def _stranger(self, shown: _Shown, host: str, now: float) -> Caller | Unauthorized:
@@ -400,9 +401,9 @@ def link_cookie_name(secure: bool) -> str:
 
 
 def _shown(headers: Headers, secure: bool) -> Iterator[_Shown]:
-    """Yield the credentials of a request: its token; or else its session, then its link to a run.
+    """Yield the credentials of a request: its token, or else its session and its link token.
 
-    The link still works when the session has ended.
+    The link token still works when the session has ended.
     """
     for name, value in headers:
         if name == b"authorization":
@@ -416,7 +417,7 @@ def _shown(headers: Headers, secure: bool) -> Iterator[_Shown]:
     if session is not None:
         yield _Shown("session", digest_of(session), could_be_session(session))
     link = _cookie(headers, link_cookie_name(secure))
-    # Only links may be tokens in cookies: what browsers send automatically must not change
+    # No other token is accepted from a cookie: what browsers send automatically must not change
     # anything.
     if link is not None and link.startswith(f"{PREFIX}_share_"):
         yield _Shown("token", digest_of(link), could_be_token(link))
@@ -427,7 +428,10 @@ def _session(headers: Headers, secure: bool) -> str | None:
 
 
 def _cookie(headers: Headers, wanted: str) -> str | None:
-    """Return a cookie. The standard library drops all of them if it cannot parse a foreign one."""
+    """Return the value of a cookie.
+
+    The standard library's parser returns nothing if it cannot parse a cookie of another program.
+    """
     for header, value in headers:
         if header == b"cookie":
             for pair in value.decode("latin-1").split(";"):

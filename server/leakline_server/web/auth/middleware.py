@@ -1,24 +1,23 @@
 """Authentication middleware, in front of every route, for servers with authentication on.
 
-1. An address with a control character is not found (404): routes match up to the end of a line,
-permissions do not.
-2. What needs no permission passes: the sign-in page with its files, and health.
+1. A path with a control character gets 404: routes match up to the end of a line, permissions
+beyond it.
+2. Requests that need no permission pass: the sign-in page with its assets, and health checks.
 3. The principal is authenticated.
 4. Pages of other origins need a browser token, and sessions change things only from our own pages.
-5. Runs outside the principal's project are not found (404); routes beyond its scope are forbidden
-(403).
+5. Runs outside the principal's project get 404, and routes beyond its scope 403.
 
 A stream ends when its reader loses access.
 
-Before that, on every server, `Guard` rejects requests from pages of other sites in a browser on
+Before that, on every server, `Guard` rejects requests made by pages of other sites in a browser on
 this machine:
 
 1. A request that changes something and has an Origin must come from our own pages or an allowed
 origin.
-2. A server on loopback must be addressed by a loopback name. Pages of other sites could otherwise
-read from it under a name of their own (DNS rebinding).
+2. A server on loopback must be addressed by a loopback name. Otherwise, pages of other sites could
+read from it through a name of their own (DNS rebinding).
 
-Programs other than browsers send no Origin, and the host name that they were configured with.
+Programs other than browsers send no Origin, and use the host name that they were configured with.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Guard:
         self._origins: Collection[str] = frozenset(config.allowed_origins)
 
     def allows_host(self, host: bytes) -> bool:
-        """Return True if a request without an Origin is allowed with this Host."""
+        """Return True if a request without an Origin may use this Host."""
         return not self._check_host or self._is_ours(_said(host))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,7 +93,7 @@ class Guard:
 
     def _is_ours(self, host: str) -> bool:
         name = _hostname(host)
-        # A missing Host means HTTP 1.0, which browsers do not use.
+        # A missing Host means HTTP/1.0, which browsers do not use.
         return not host or name in ("localhost", self._public.hostname) or is_loopback(name)
 
     def _may_change(self, origin: str, host: str) -> bool:
@@ -104,7 +103,7 @@ class Guard:
 
 
 def is_own(origin: str, host: str, public: str) -> bool:
-    """Return True for the origin of our own pages: the requested host, or the public one."""
+    """Return True if ``origin`` is our own: that of the requested host or the public URL."""
     scheme, _, place = origin.partition("://")
     if scheme not in ("http", "https"):
         return False
@@ -163,9 +162,9 @@ class AuthMiddleware:
     async def admit(
         self, scope: Scope, need: Need, parameters: Mapping[str, str] = MappingProxyType({})
     ) -> Caller:
-        """Return the principal of a request that is allowed; ``parameters`` are those of its path.
+        """Authenticate and authorize a request; return its principal. Raises RequestRefused.
 
-        Raises RequestRefused.
+        ``parameters`` are the path parameters.
         """
         method, path = scope["method"], scope["path"]
         if without_control(path) != path:
@@ -200,7 +199,7 @@ class AuthMiddleware:
         return caller
 
     def _is_own_page(self, scope: Scope) -> bool | None:
-        """Return True for our own pages, False for others, and None if unknown or not a page."""
+        """Return True for our own pages, False for others, and None if it is unknown or not a page."""
         said = {k: v for k, v in scope["headers"] if k in (b"host", b"origin", b"sec-fetch-site")}
         origin = said.get(b"origin")
         if origin is None:
@@ -211,7 +210,7 @@ class AuthMiddleware:
     async def _know_the_runs(
         self, caller: Caller, scope: Scope, need: Need, parameters: Mapping[str, str]
     ) -> None:
-        """Raise NotFound for runs of another project; for batches, the writer checks this itself."""
+        """Raise NotFound for runs of another project; the writer checks this for batches."""
         if caller.run is not None:
             for run_id in runs_named(parameters, scope["query_string"].decode("latin-1")):
                 if run_id != caller.run:

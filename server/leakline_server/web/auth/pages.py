@@ -1,8 +1,8 @@
-"""``/sign-in`` and ``/sign-out``: the password or a token that reads starts a session of one week.
+"""``/sign-in`` and ``/sign-out``: a password or a token that can read starts a one-week session.
 
-The session is a row (`store/access.py`). Its random id is a cookie that scripts cannot read and
-other sites cannot send. Signing out therefore ends it on every server, and revoking a token ends
-its sessions.
+The session is a row (`store/access.py`). Its random id is stored in a cookie that scripts cannot
+read and other sites cannot send. Signing out therefore ends the session on every server, and
+revoking a token ends its sessions.
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ def show_sign_in(use: Use, next: Asked = "/") -> Response:
 
 @router.post(SIGN_IN)
 async def sign_in(request: Request, use: Use) -> Response:
-    """Sign in. The sender is unknown: failures are checked first, and bytes are counted separately."""
+    """Sign in.
+
+    The sender is not authenticated yet: failures are checked before the form is read, and its bytes
+    are counted separately.
+    """
     if not use.callers.asked:
         return RedirectResponse("/", 303)
     asked_for = "/"
@@ -114,7 +118,7 @@ async def _let_in(use: Services, secret: str, host: str) -> str:
     try:
         session = await _session_of(use, secret)
     except (RequestRefused, *DATABASE_ERRORS):
-        # The attempt did not reveal anything.
+        # The attempt revealed nothing to the sender.
         tries.take_back(host)
         raise
     if session is None:
@@ -126,7 +130,7 @@ async def _let_in(use: Services, secret: str, host: str) -> str:
 async def _session_of(use: Services, secret: str) -> str | None:
     """Return the id of a new session, or None if the secret is wrong.
 
-    Raises Unauthorized for a token that reads nothing, and TooBusy.
+    Raises Unauthorized for a token that cannot read, and TooBusy.
     """
     proof = await (_token_id(use, secret) if is_token(secret) else _password_hash(use, secret))
     if proof is None:

@@ -35,7 +35,7 @@ from ...store.runs.run_registration import OtherProcess
 from ..api_schemas import RunChanges
 from .authenticator import calling
 
-# nothing < see (one run) < read < change; add is separate: an ingest token need not read.
+# nothing < see (one run) < read < change; add is separate, because an ingest token need not read.
 Need = Literal["nothing", "add", "see", "read", "change"]
 
 
@@ -105,7 +105,7 @@ def runs_named(parameters: Mapping[str, str], query: str) -> Iterator[str]:
 
 
 def project_of(named: str | None, otherwise: str = DEFAULT_PROJECT) -> str:
-    """Return the project to use: the named one, the only one of the token, or ``otherwise``."""
+    """Return the named project, or else the token's only project, or else ``otherwise``."""
     return named or calling.get().project or otherwise
 
 
@@ -129,18 +129,18 @@ def refusal_to_join(run_id: str, project: str, message: str) -> RequestRefused:
 
 
 def refusal_of_process(found: OtherProcess | OtherIdentity, project: str | None) -> Conflict:
-    """Return the error for an instance in use; ``project`` is the only one that the sender adds to."""
+    """Return the error for an instance that is in use; ``project`` is that of an ingest token."""
     stored = found.stored if reads_what_is_stored(project) else None
     return instance_in_use(found.instance, found.field, stored, found.sent)
 
 
 def reads_what_is_stored(project: str | None) -> bool:
-    """Return False for tokens that only add to a project: they must not learn stored values by guessing."""
+    """Return False for tokens limited to a project: they must not learn stored values by guessing."""
     return project is None
 
 
 def may_only_add(changes: RunChanges) -> None:
-    """Raise Forbidden if a token that only adds would replace a name or tags."""
+    """Raise Forbidden if a token that can only add would replace the name or tags."""
     if calling.get().project is not None and (changes.name is not None or changes.tags is not None):
         raise Forbidden(
             "scope_too_small",
@@ -150,7 +150,7 @@ def may_only_add(changes: RunChanges) -> None:
 
 
 def as_shown(run: dict[str, Any]) -> dict[str, Any]:
-    """Return a changed run; tokens that may not read it get only its id, state and URL."""
+    """Return a changed run; tokens that may not read it only get its id, state and URL."""
     if calling.get().project is None:
         return run
     return {"id": run["id"], "state": run["state"], "url": run["url"]}

@@ -59,7 +59,7 @@ class Accepting(Strict):
 
 
 class Accepted(BaseModel):
-    """`run` is the one on whose page the count was accepted."""
+    """`run` is the run on whose page the count was accepted."""
 
     type: str
     low: int

@@ -22,11 +22,11 @@ from ..rendering.page_contexts import CountForm, CountForms, CountList, Section
 from ..rendering.table_cells import Field, rated, table
 
 Json = Mapping[str, Any]
-# The others are folded.
+# Further counts are folded.
 SHOWN_AT_ONCE: Final = 5
-# Limits the stable counts. Accepted counts are never cut off, so that each can be revoked.
+# The number of stable counts shown. All accepted counts are shown, so that each can be revoked.
 MOST: Final = 50
-# Limits the deviations shown per band; the API has all of them.
+# The number of deviations shown per band; the API has all of them.
 _MAX_DEVIATIONS: Final = 10
 _STATUSES: Final = {
     "broken": "confirmed", "above_normal": "watch", "undecided": "learning", "open": "learning",
@@ -117,7 +117,7 @@ def _signed(check: Json, value: float) -> str:
 
 
 def _figures(check: Json) -> tuple[str, str]:
-    """Return the measured value and its distance from the bound; bands have separate rows for them."""
+    """Return the measured value and its distance from the bound; a band shows them in separate rows."""
     if check["origin"] in BY_READING:
         return "", ""
     # A budget that holds shows its growth; all others show the worst generation.
@@ -139,7 +139,7 @@ def _figures(check: Json) -> tuple[str, str]:
 
 
 def _folded(forms: Sequence[CountForm], number: int = 0) -> CountList:
-    """Return the forms, with some folded; ``number`` is the total if not all have a form."""
+    """Return the list of forms; ``number`` is the total if some counts have no form."""
     shown, rest = tuple(forms[:SHOWN_AT_ONCE]), tuple(forms[SHOWN_AT_ONCE:])
     left_out = max(0, number - len(forms))
     more = f"{len(rest):,} more" if rest else ""

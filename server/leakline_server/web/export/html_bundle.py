@@ -39,7 +39,7 @@ _SYMBOL: Final = re.compile(r'<symbol id="([\w-]+)"')
 
 @dataclass(frozen=True, slots=True)
 class ReportFrame:
-    """Variables of the frame: when the file was made, by which version, from which server, and its assets."""
+    """Variables of the frame: date, version and server of the report, and the embedded assets."""
 
     made_at: str
     made: str
@@ -93,7 +93,7 @@ def environment() -> jinja2.Environment:
 
 @jinja2.pass_context
 def _absolute(context: jinja2.runtime.Context, address: str) -> str:
-    """Return an absolute address on the server; fragments are unchanged."""
+    """Return the absolute address on the server; fragments are unchanged."""
     return address if address.startswith("#") else urljoin(context["live_href"], address)
 
 
@@ -116,8 +116,8 @@ def _frame(template: str, made: Made) -> ReportFrame:
 def _policy(nonce: str) -> Markup:
     """Return the content security policy.
 
-    Names in a page are escaped; if one ever were not, the policy would keep it from running scripts
-    and from sending data.
+    Names in a page are escaped; if escaping ever failed, this policy would still prevent scripts
+    and requests to other hosts.
     """
     rules = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; "
@@ -169,7 +169,7 @@ def _script(text: str, nonce: str, kind: str = "text/javascript") -> Markup:
 def _ours(text: str, tag: str) -> Markup:
     """Return the text of one of our own files, which contains no data of a run, for use in a tag.
 
-    Raises ValueError if the text would end the tag or open a comment.
+    Raises ValueError if the text would end the tag or start a comment.
     """
     if re.search(rf"</{tag}|<!--", text, re.IGNORECASE):
         raise ValueError(f"a static file cannot stand inside <{tag}>: it holds its end")

@@ -165,10 +165,9 @@ def _origin(made: Made) -> Origin:
 
 
 def _answer(text: str, kind: str, name: str | None = None) -> Response:
-    """Return the text as a download named ``name``, or without a name as plain text.
+    """Return a download named ``name``, or plain text without a name.
 
-    If a browser displayed a file from here, the content security policy would keep it from running
-    scripts.
+    If a browser displayed it from here, the content security policy would still block scripts.
     """
     saved = {"Content-Disposition": f'attachment; filename="{name}"'} if name else {}
     return Response(text, headers={**HEADERS, **saved}, media_type=kind)

@@ -88,7 +88,7 @@ class Acknowledging(Closing):
 
 
 class Acknowledged(BaseModel):
-    """An acknowledgement of the leak that is in force."""
+    """An acknowledgement that is in force."""
 
     kind: Kind
     reason: str
@@ -168,7 +168,7 @@ def get_leak(fingerprint: Fingerprint, project: Project, use: Use) -> Response:
     return json_response(with_sentence(found))
 
 
-# End of the path -> kind, model of the body, and the summaries and names of its two routes.
+# Last part of the path -> kind, model of the body, and the summaries and names of its two routes.
 _ACTIONS: Final[dict[str, tuple[Kind, type[Closing], str, str, str]]] = {
     "acknowledge": (
         "acknowledged", Acknowledging, "Tell nothing more of a leak until it expires or gets worse",
@@ -255,7 +255,7 @@ def say_form(
     form: Form,
     use: Use,
 ) -> Response:
-    """Acknowledge a leak. The reason may be empty on the page, except for the note of a closed leak."""
+    """Acknowledge a leak. A reason is required only for closing it, because others will read that note."""
     project, reason, seconds = _project(form), form.get("reason", ""), form.get("expires", "")
     back = _back(form, fingerprint)
     if len(reason) > MAX_REASON_LENGTH:
@@ -336,7 +336,7 @@ def _back(form: dict[str, str], fingerprint: str) -> Response:
     """
     back = form.get("back")
     if back is None:
-        # The leak by itself, because it may no longer be in the list that was shown.
+        # Show only this leak, because it may no longer be in the list that was shown.
         return RedirectResponse(Shown(project=_project(form), fingerprint=fingerprint).href(), 303)
     if not is_run_page(back):
         raise InvalidField(

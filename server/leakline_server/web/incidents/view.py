@@ -32,11 +32,11 @@ STATES: Final = {
     "ignored": ("learning", "Muted for good", "No alert is ever sent on it."),
     "watched": ("filling", "Watched", "Growth that was never called a leak."),
 }  # fmt: skip
-# Kind of acknowledgement -> its words in the story of a leak.
+# Kind of acknowledgement -> how it is called in the story of a leak.
 _IN_WORDS: Final = {"acknowledged": "muted", "ignored": "muted for good"}
 _RESOLVED: Final = Status("ok", "Resolved", "Its finding is gone.")
 _LEAKED: Final = ("confirmed", "suspected", "recovered", "resolved")
-# The number of run names in a sentence; for more runs, their number is given.
+# Up to this many run names are listed; beyond it, only their number and the newest.
 _MAX_NAMES: Final = 5
 
 
@@ -182,7 +182,7 @@ def _state(state: str) -> Status:
 
 
 def _worn(group: Json) -> Status:
-    """Return the worst status of an open leak in any run, or else the state set by people."""
+    """Return the worst status of an open leak in any run, or else the state of the leak."""
     if group["state"] == "open":
         statuses = {seen["status"] for seen in group["runs"]}
         return status_of("confirmed" if "confirmed" in statuses else "suspected")
@@ -231,7 +231,7 @@ def _said_in_words(said: Json) -> str:
 
 
 def _names(names: Sequence[str], more: int) -> str:
-    """Return ``A, B (2 runs) and C``; for many names, their number and the newest."""
+    """Return ``A, B (2 runs) and C``; for many names, return their number and the newest."""
     if more or len(names) > _MAX_NAMES:
         total = len(names) + more
         runs = count_of(total, "run")

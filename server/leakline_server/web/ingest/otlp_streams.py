@@ -43,8 +43,7 @@ class Stream:
     joined: bool = False
     # Times of the newest stored snapshots, ascending.
     times: list[float] = field(default_factory=list)
-    # Points of the newest time -> their time. Older points are removed once there are more than
-    # `most_points`.
+    # Points of the newest time -> that time. Older points are removed once there are too many.
     points: dict[_Point, float] = field(default_factory=dict)
     most_points: int = FEW_POINTS
     # Phase -> generation and samples of its newest end.
@@ -81,10 +80,10 @@ class Stream:
                 self.phases[phase] = (generation, dict(samples))
 
     def _forget_points(self) -> None:
-        """Remove points before the newest time.
+        """Remove points older than the newest time.
 
-        They do no harm, so this is only done when their number has doubled: scanning all of them
-        for each snapshot would take quadratic time in the size of a request.
+        They do no harm, so this runs only when their number has doubled: scanning all points for
+        each snapshot would take time quadratic in the size of a request.
         """
         begins = self.time - TOGETHER_SECONDS
         self.points = {point: at for point, at in self.points.items() if at >= begins}
@@ -123,9 +122,9 @@ class Stream:
         )
 
     def _is_unknown(self, time: float) -> bool:
-        """Return True if nothing is stored at this time.
+        """Return True if it is certain that nothing is stored at this time.
 
-        Return False if it is before all remembered times and older ones were forgotten.
+        If older times were forgotten, something may have been stored before the remembered ones.
         """
         is_remembered = bool(self.times) and (
             time > self.times[0] or self.sequence <= len(self.times)

@@ -23,11 +23,11 @@ from .table_cells import Field, code, rated, shown, table
 MAX_ROWS: Final = 100
 # Phases on the first screen.
 PHASE_BARS: Final = 6
-# In shorter runs, the overhead share is too high, because the first heap scans are the most
+# Below this duration, the overhead share is not representative: the first heap scans are the most
 # expensive.
 SHARE_KNOWN_SECONDS: Final = 60.0
 # Kind of a mark -> its label, as in static/js/marks.js. If several marks share a position, the
-# first of these kinds determines the sign.
+# first of these kinds determines the symbol.
 SIGNS: Final = {
     "fix": "fix", "incident": "incident", "alert": "alert", "exception": "exception", "attempt": "next attempt",
     "note": "note", "mark": "mark", "cleanup": "cleanup",
@@ -94,7 +94,7 @@ def phase_bars(found: PhaseAccounts, findings: Sequence[Mapping[str, Any]]) -> t
 
 
 def why_phases_differ(findings: Sequence[Mapping[str, Any]]) -> str:
-    """Return the evidence that explains why the finding blames a phase other than the charged one."""
+    """Return the evidence that explains why a finding names another phase than the charged one."""
     said = findings[0]["evidence"] if findings else ()
     return next((each for each in said if each.startswith("Created in ")), "")
 
@@ -162,10 +162,10 @@ def memory(
     exact_peaks: bool,
     accounted: str = "",
 ) -> Section | None:
-    """Return the section of memory.
+    """Return the memory section.
 
-    ``peaks`` is the highest resident memory of each phase; ``accounted`` is the sentence on what
-    counted objects hold.
+    ``peaks`` is the highest resident memory of each phase; ``accounted`` is a sentence on the share
+    held by counted objects.
     """
     how = (
         "The stack is resident memory: anonymous is what the program itself allocated, files are mapped from disk and "
@@ -286,7 +286,7 @@ def seconds(chart: Chart | None, unit: str) -> Section | None:
 
 
 def _share(spent: float, wall_seconds: float | None) -> str:
-    """Return the overhead share; a short run consists mostly of its initial heap scans."""
+    """Return the overhead share if the run is long enough: the initial heap scans dominate a short run."""
     if wall_seconds is None or wall_seconds < SHARE_KNOWN_SECONDS:
         return f"not known yet: shown from {number_formats.seconds(SHARE_KNOWN_SECONDS)} on"
     return number_formats.percent(spent / wall_seconds, 3)
@@ -295,9 +295,10 @@ def _share(spent: float, wall_seconds: float | None) -> str:
 def cost(
     last: Mapping[str, float | None], wall_seconds: float | None, native: object = None
 ) -> Section | None:
-    """Return the section on overhead.
+    """Return the overhead section.
 
-    ``native`` is True with the native module, the reason why it is missing, or None if unknown.
+    ``native`` is True if the native module is used, the reason if it is missing, or None if
+    unknown.
     """
     spent = last.get("client.seconds")
     if spent is None:

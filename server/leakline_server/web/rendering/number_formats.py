@@ -1,6 +1,6 @@
-"""Number formats for people: binary units, and never zero for what was not measured.
+"""Number formats for people: binary units, and never zero for a value that was not measured.
 
-static/js/formats.js formats the same way in charts; both are tested with tests/data/formats.json.
+static/js/formats.js is the equivalent for charts; both are tested against tests/data/formats.json.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def count(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return a signed count per generation as in the terminal: ``+16``, ``+0.20``, ``+3,072``."""
+    """Return a signed count per generation, as in the terminal: ``+16``, ``+0.20``, ``+3,072``."""
     return _written(format_count_change, value)
 
 
@@ -56,7 +56,7 @@ def percent(share: float | None, digits: int = 0) -> str:
 
 
 def percent_change(value: float | None) -> str:
-    """Return a change in percent as in comparisons: ``−95.0 %``."""
+    """Return a change in percent, as in comparisons: ``−95.0 %``."""
     return _written(format_percent_change, value)
 
 

@@ -1,7 +1,8 @@
-"""The contexts of page templates: one frozen dataclass per page, compared with it by a test.
+"""The contexts of page templates: one frozen dataclass per page.
 
-All values are ready to show: texts are formatted and links are complete, so that templates compute
-nothing. This module also builds the addresses of reports, which several pages link to.
+A test compares them with the templates. All values are ready to show: texts are formatted and links
+are complete, so that templates compute nothing. This module also builds the addresses of reports,
+which several pages link to.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def file_name(words: tuple[str, ...], ending: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status of a verdict, shown by shape (named like the status) and word as well as by colour."""
+    """The status of a verdict, shown by colour, by word, and by a shape that is named like the status."""
 
     status: str
     word: str
@@ -86,7 +87,7 @@ class Sparkline:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of a table. ``time`` is ISO 8601; the page shows it in the viewer's time zone."""
+    """A table cell. ``time`` is ISO 8601; the page shows it in the viewer's time zone."""
 
     text: str
     code: bool = False
@@ -131,7 +132,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class AxisLink:
-    """A link to the same page with another x axis."""
+    """A link to the same page with another x-axis."""
 
     label: str
     href: str
@@ -163,7 +164,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class CountForm:
-    """A count with a button that accepts or revokes it; ``label`` describes the button to screen readers."""
+    """A count with a button that accepts or revokes it; screen readers announce the button by ``label``."""
 
     type: str
     text: str
@@ -177,7 +178,7 @@ class CountForm:
 
 @dataclass(frozen=True, slots=True)
 class CountList:
-    """Counts with forms; ``more`` is the heading of the folded ones."""
+    """Counts with forms; ``more`` is the label of the folded ones."""
 
     shown: tuple[CountForm, ...]
     folded: tuple[CountForm, ...]
@@ -194,9 +195,9 @@ class CountForms:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A legend entry for signs below a chart.
+    """A legend entry for the symbols below a chart.
 
-    ``kind`` names the shape (static/js/marks.js) and colour.
+    ``kind`` names their shape (static/js/marks.js) and colour.
     """
 
     kind: str
@@ -248,7 +249,7 @@ class RangeChanges:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section of evidence. ``fold`` hides the table behind the chart; ``note`` is a measured sentence."""
+    """A section of evidence; ``fold`` hides the table, and ``note`` is a sentence with measured values."""
 
     id: str
     title: str
@@ -258,9 +259,9 @@ class Section:
     fold: bool = False
     note: str = ""
     empty: str = ""
-    signs: tuple[Sign, ...] | None = None  # of its chart; None if it cannot have any
+    signs: tuple[Sign, ...] | None = None  # those of its chart; None if it cannot have any
     counts: CountForms | None = None
-    ranges: tuple[RangeLink, ...] | None = None  # choices for its table; None if it cannot have any
+    ranges: tuple[RangeLink, ...] | None = None  # ranges for its table; None if it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +314,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Muting:
-    """The forms of a finding: ``action`` is their target, ``back`` the address of the current page."""
+    """The forms of a finding: ``action`` is their target, ``back`` the address of the page they are on."""
 
     fingerprint: str
     action: str
@@ -334,9 +335,9 @@ class FindingView:
     evidence: tuple[str, ...]
     advice: tuple[str, ...]
     search: str  # the type whose holders the process can be asked to find, or empty
-    location: Cell | None = None  # location in the code, given by a fix of its phase
+    location: Cell | None = None  # location in the code, as reported by a fix of its phase
     said: tuple[SaidView, ...] = ()
-    muting: Muting | None = None  # for incidents, on the page of a run
+    muting: Muting | None = None  # set for incidents on the page of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +346,7 @@ class VerdictView:
     sentence: str
     support: str
     ruled_out: tuple[str, ...]
-    ending: str = ""  # how a run that died ended, and its last reading
+    ending: str = ""  # how the run died, if it did, and its last reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,7 +466,7 @@ class RunChoice:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A target of alerts; ``status`` is the one whose colour and shape it uses."""
+    """An alert channel; ``status`` is the one whose colour and shape it uses."""
 
     name: str
     word: str
@@ -482,7 +483,7 @@ class RunHead:
     reason: str
     end_inferred: bool
     ending: str
-    listens: bool  # a process may be able to receive requests
+    listens: bool  # True if a process may be able to receive requests
     unit: str
     progress: str
     done: int
@@ -491,7 +492,7 @@ class RunHead:
     started: str
     seen_at: str
     seen: str
-    quiet_seconds: float  # since it was last seen, when the page was rendered
+    quiet_seconds: float  # seconds since it was last seen, when the page was rendered
     started_seconds: float
     tags: tuple[str, ...]
     facts: tuple[HeadFact, ...]
@@ -503,14 +504,14 @@ class RunHead:
     offers_cleanup: bool
     revision: int
     share: Share
-    previous: RunChoice | None  # in its project, to compare it with
+    previous: RunChoice | None  # the previous run of its project, to compare it with
     here: str  # address of the current view, for forms that return to it
     channels: tuple[Channel, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """A tab; it has no sections unless it is open. ``note`` says why to open it."""
+    """A tab; ``sections`` is empty unless it is open. ``note`` says why to open it."""
 
     id: str
     title: str
@@ -542,7 +543,7 @@ class RunPage:
     processes: tuple[Bar, ...]
     more_processes: tuple[Bar, ...]
     left_out: str
-    asked: tuple[tuple[str, str], ...]  # query parameters that stay when another tab is opened
+    asked: tuple[tuple[str, str], ...]  # query parameters that are kept when another tab is opened
     tabs: tuple[Tab, ...]
 
 

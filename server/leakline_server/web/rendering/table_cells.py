@@ -1,4 +1,4 @@
-"""Builders for tables: heads from words, cells from texts, links and sparklines."""
+"""Builders of tables from strings and cells: texts, links and sparklines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table(
 ) -> Table:  # fmt: skip
     """Return a table.
 
-    A head that begins with ``#`` is above numbers. ``sums`` is the last row, set apart.
+    Heads that begin with ``#`` mark columns of numbers. ``sums`` becomes a separate last row.
     """
     columns = tuple(Column(head.lstrip("#"), number=head.startswith("#")) for head in heads)
     body = [Row(tuple(map(_cell, row))) for row in rows]
@@ -88,7 +88,7 @@ def _piece(text: str, *, is_address: bool) -> Cell:
 
 
 def web_link(link: object) -> Cell | None:
-    """Return a cell with a link from the training, labelled with its host; None if it is not a web link."""
+    """Return a cell for a link sent by the training, labelled with its host; None if it is not a web link."""
     if not isinstance(link, str) or len(link) > MAX_LINK or re.search(r"[\s\x00-\x1f\\]", link):
         return None
     try:
@@ -104,7 +104,7 @@ def web_link(link: object) -> Cell | None:
 
 _WIDTH: Final = 120.0
 _HEIGHT: Final = 28.0
-# A longer line is thinned out evenly: it is only as wide as two words.
+# Longer lines are thinned out evenly: a sparkline is only as wide as two words.
 MAX_POINTS_SHOWN: Final = 60
 
 
@@ -118,7 +118,7 @@ def sparkline(
         return None
     heights = [value for _, value in known]
     low, high = min(heights), max(heights)
-    # A change of less than a twentieth is drawn small: a steady run must look steady.
+    # Changes below a twentieth are not magnified: a steady run must look steady.
     floor = max(0.0, min(low, high - max(high - low, 0.2 * high) / 0.9))
     first, last = known[0][0], known[-1][0]
     wide, tall = _WIDTH / (last or 1), (_HEIGHT - 4) / (high - floor or 1.0)
@@ -130,6 +130,6 @@ def sparkline(
 
 
 def _thinned(known: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
-    """Return evenly thinned values, including the first and the last."""
+    """Return evenly spaced values, including the first and the last."""
     step = -(-len(known) // MAX_POINTS_SHOWN)
     return known if step < 2 else [*known[:-1:step], known[-1]]

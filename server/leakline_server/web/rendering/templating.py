@@ -104,7 +104,7 @@ def environment() -> jinja2.Environment:
     made.filters["with_links"] = with_links
     made.filters["search_for"] = search_for
     made.filters["ahead"] = ahead
-    # A page in a file has its own versions of these (html_bundle.py).
+    # A self-contained page has its own versions of these (html_bundle.py).
     made.filters["href"] = str
     made.globals |= {"served": True, "shapes_href": "/static/images/shapes.svg#"}
     return made
@@ -202,7 +202,7 @@ class RevalidatedFiles(StaticFiles):
         response = super().file_response(full_path, *args, **kwargs)
         response.headers["Cache-Control"] = "no-cache"
         if str(full_path) == str(CLIENT_SCRIPT):
-            # If the script cannot be loaded, the page's own script fails, and with it the training.
+            # If a page cannot load this script, its own script fails too, and with it the training.
             response.headers["Access-Control-Allow-Origin"] = "*"
             response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
         return response

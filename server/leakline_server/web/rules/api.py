@@ -69,7 +69,7 @@ class RuleTerms(BaseModel):
 
 
 class Rule(RuleTerms):
-    """`source` is api, page or file; rules of the file are changed in the file."""
+    """`source` is api, page or file; rules from the file can only be changed there."""
 
     id: int
     project: str | None
@@ -90,7 +90,7 @@ class PresetRule(RuleTerms):
 
 
 class PresetSet(BaseModel):
-    """`preset` adds all of its rules."""
+    """A set of rules; `preset` adds all of them."""
 
     preset: str
     title: str
@@ -206,7 +206,7 @@ def change_rule(
     responses={**_NOT_FOUND, 409: _REFUSED[409]},
 )
 def delete_rule(rule: RowId, use: Use) -> Response:
-    """Alerts that were sent are kept; no alert is sent about the end of the rule."""
+    """Alerts that were already sent are kept; no alert reports that the rule was deleted."""
     remove(use, rule)
     return Response(status_code=204)
 

@@ -35,7 +35,7 @@ _SOURCES: Final = {"api": "from the API", "page": "", "file": "from the file"}
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A rejected form: of the rule with this id, or of a new one if it is None."""
+    """A rejected form; ``rule`` is None if the form was for a new rule."""
 
     rule: int | None
     fields: Mapping[str, str]
@@ -63,7 +63,7 @@ class FiringRow:
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """One rule; ``form`` edits it, and is None for a rule of the file.
+    """One rule. ``form`` edits it, and is None for a rule from the file.
 
     ``opened`` is True if that form has just been rejected.
     """
@@ -81,7 +81,7 @@ class RuleRow:
 
 @dataclass(frozen=True, slots=True)
 class RulesSection:
-    """The context of ``_rules.html``. ``error`` concerns a new rule, and ``opened`` shows its form."""
+    """The context of ``_rules.html``. ``error`` is about a new rule; ``opened`` shows its form."""
 
     rows: tuple[RuleRow, ...]
     form: RuleForm
@@ -124,7 +124,7 @@ def _row(rule: Rule, firing: Sequence[Json], refused: Refused | None) -> RuleRow
 
 
 def _standing(rule: Rule, firing: Sequence[Json]) -> tuple[str, str]:
-    """Return the status whose colour it uses, and a word."""
+    """Return (the status whose colour it uses, a word)."""
     if not rule.enabled:
         return "learning", "paused"
     return ("suspected", "fires") if firing else ("ok", "quiet")

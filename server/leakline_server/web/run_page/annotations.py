@@ -75,10 +75,11 @@ def timeline(
     run: Json, events: Sequence[Json], alerts: Sequence[Json], effects: Effects,
     whose: Mapping[str, str] = MappingProxyType({}), any_webhook: bool = True,
 ) -> Section | None:  # fmt: skip
-    """Return everything that happened in one table, newest first: events, alerts and notes.
+    """Return a table of everything that happened, newest first: events, alerts and notes.
 
-    ``alerts`` are {event, created_at in Unix seconds, payload}. ``effects`` are those of fixes.
-    ``whose`` maps an instance to the label of its process, shown if there are several.
+    ``alerts`` are {event, created_at in Unix seconds, payload}; ``effects`` are the effects of
+    fixes. ``whose`` maps instances to the labels of their processes, which are shown if there are
+    several.
     """
     environment = run["environment"]
     happened: list[tuple[float, str, list[Field]]] = [
@@ -118,7 +119,7 @@ def _note_row(note: Note) -> list[Field]:
 
 
 def _link(link: object) -> Cell:
-    """Return the link as a cell; if it is not a web address, show it as text."""
+    """Return the link as a cell; show it as text if it is not a web address."""
     if not link:
         return Cell("–")
     return web_link(link) or Cell(str(link)[:200])
@@ -141,7 +142,7 @@ SHOWN_ALERTS: Final = (FIRED, OOM_RISK)
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The times at which generations ended, in Unix seconds and ascending, and their numbers."""
+    """The times at which generations ended, in ascending Unix seconds, and the generation of each."""
 
     times: Sequence[float]
     generations: Sequence[float]
@@ -205,8 +206,8 @@ def marks(
             text = "\n".join([event["name"], *effects.get((event["name"], event["time"]), ())])
             rare.append((x, event["name"], "fix", text))
         elif event["kind"] == "mark" and "freed_bytes_at_least" in event["data"]:
-            # Memory that an allocator released, possibly in every generation; not written by a
-            # person.
+            # Memory that an allocator released, possibly in every generation; a person did not
+            # write this mark.
             caches.append((x, event["name"], "mark", _with_text(event)))
         elif event["kind"] in ("mark", "exception"):
             rare.append((x, event["name"], event["kind"], _with_text(event)))
@@ -221,7 +222,7 @@ def marks(
             continue
         x = place(min(alert["created_at"], heard), alert["payload"]["when"].get("generation"))
         rare.append((x, "alert", "alert", alert_words(alert["payload"])))
-    # The first attempt is the beginning of the run.
+    # The first attempt coincides with the start of the run.
     for attempt in run["attempts"][0 if run["attempts_left_out"] else 1 :]:
         x = place(unix(attempt["started_at"]), None)
         rare.append((x, "attempt", "attempt", f"attempt {attempt['number']} begins"))
@@ -238,7 +239,7 @@ def fix_effects(
 ) -> Effects:
     """Return the effects of each fix event, for its mark and for the table of events.
 
-    ``effects`` are those of `effects_shown`.
+    ``effects`` come from `effects_shown`.
     """
     return {
         (event["name"], event["time"]): _effect(event, verdict, effects, unit)
@@ -261,9 +262,9 @@ def _newest(
 
 
 def _effect(event: Json, verdict: Json | None, effects: Sequence[Json], unit: str) -> list[str]:
-    """Return the effects of a fix, and its promises next to what was measured since."""
+    """Return the effects of a fix, and compare its promises with what was measured since."""
     name = event["name"]
-    # The same fix in a form other than the measured one is a different fix.
+    # Before ``since`` the fix had another form, which counts as another fix.
     lines = [
         effect_line(each, unit)
         for each in effects
@@ -283,6 +284,6 @@ def _effect(event: Json, verdict: Json | None, effects: Sequence[Json], unit: st
 
 
 def _wrapped(text: str) -> str:
-    """Limit number and length of lines: a hover text cannot scroll."""
+    """Limit the number and length of lines: a hover text cannot scroll."""
     lines = text.split("\n")[:MAX_LINES]
     return "\n".join(f"{line[: MAX_TEXT - 1]}…" if len(line) > MAX_TEXT else line for line in lines)

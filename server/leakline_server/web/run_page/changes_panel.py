@@ -1,4 +1,4 @@
-"""The panel on changes between two points of a run, and the ranges offered above its types. No I/O."""
+"""The panel with the changes between two points of a run, and the ranges of its table of types. No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .run_data import Json, RunData
 from .verdict_view import short_name
 
 BARS_SHOWN: Final = 6
-# Links to the newest 10 and 50 units.
+# There are links to the newest 10 and 50 units.
 _NEWEST: Final = (10, 50)
 
 
@@ -68,7 +68,7 @@ def _number(point: float, axis: Axis) -> str:
 
 
 def _form(data: RunData, known: TwoPoints) -> RangeForm:
-    """Return the form; it depends only on the selected range, so typed text survives live updates."""
+    """Return the form; it depends only on the selected range, so that live updates keep typed text."""
     axis = data.axis
     by_generation = axis.unit == "generation"
     scale = 1.0 if by_generation else axis.seconds
@@ -82,7 +82,7 @@ def _form(data: RunData, known: TwoPoints) -> RangeForm:
 
 
 def ranges(data: RunData) -> tuple[RangeLink, ...]:
-    """Return links to the whole run and its newest units, and to another range if selected."""
+    """Return links to the whole run, to its newest units, and to any other selected range."""
     address, known = {"tab": "objects"} | data.asked, data.recorded
     unit, each_unit = unit_on(data.run, data.axis)
     shown = ""
@@ -136,7 +136,7 @@ def _ranked(
         row for row in rows if row["bytes_change"] or row.get("count_change") or _is_unknown(row)
     ]
     shown = moved[:BARS_SHOWN]
-    # Without known bytes, counts are compared.
+    # If no bytes are known, counts are compared.
     by = "bytes_change" if any(row["bytes_change"] for row in shown) else "count_change"
     most = max((row.get(by) or 0 for row in shown), default=0)
     bars = tuple(
@@ -169,7 +169,7 @@ def _bytes_text(row: _Row) -> str:
 
 
 def _text_of_process(found: Json) -> Callable[[_Row], str]:
-    """Return the text of a row, with the generation of its last reading if that is an earlier one."""
+    """Return a function that describes a row, with the time of its last reading if that is earlier."""
 
     def text(row: _Row) -> str:
         at, said = row["read_after_at"], _bytes_text(row)
@@ -180,7 +180,7 @@ def _text_of_process(found: Json) -> Callable[[_Row], str]:
 
 
 def _type_text(row: _Row) -> str:
-    """Return the change in bytes and number; bytes are not measured for every type."""
+    """Return the change in bytes and in count; bytes are not measured for every type."""
     if _is_unknown(row):
         return "unknown"
     count = "" if row["count_change"] is None else number_formats.rate(row["count_change"])

@@ -22,7 +22,7 @@ from ..rendering.table_cells import Field, code, rated, shown, sparkline, table
 from .verdict_view import short_name
 
 Json = Mapping[str, Any]
-# Read during each heap scan or next to it.
+# Series that are read during a heap scan or next to it.
 SOURCES: Final = (
     "arrays.bytes", "tensors.bytes", "tensors.device_bytes", "tensors.graph_bytes", "allocator.kept_bytes",
 )  # fmt: skip
@@ -75,9 +75,9 @@ def _parts(last: Mapping[str, float | None], census: Json | None) -> dict[str, f
 
 
 def _own_bytes(census: Json | None, begin: tuple[str, ...] = ()) -> float | None:
-    """Return the bytes that counted objects of types starting with ``begin`` own themselves.
+    """Return the bytes owned by counted objects of types whose names start with ``begin``.
 
-    Without ``begin``, it is the bytes of all types that are not counted separately.
+    Without ``begin``, return the bytes of all types that are not counted separately.
     """
     rows: Sequence[Sequence[Any]] = (census or {}).get("types") or ()
     among = [
@@ -102,9 +102,9 @@ def types(
 ) -> Section:
     """Return the table of types and its chart.
 
-    ``process`` is the one whose lines are shown if there are several; the numbers are those of all.
-    ``newest`` is the last generation that ended; counts may be older. ``graphs`` maps types to the
-    rate of instances with an autograd graph, as named by a finding.
+    ``process`` is set if there are several, and names the one whose lines are shown; the numbers
+    are for all of them. ``newest`` is the last generation that ended; counts may be older.
+    ``graphs`` maps types to the rate of instances with an autograd graph, as reported by a finding.
     """
     how = (
         "Live instances by exact type. A type that gains the same number in every "
@@ -152,7 +152,7 @@ def types(
 
 
 def types_between(found: Json, grown: Sequence[TypeGrowth], first: str, last: str) -> Table:
-    """Return the same types at two points that are labelled ``first`` and ``last``.
+    """Return the types at two points, labelled ``first`` and ``last``.
 
     ``found`` are the changes as returned by `read_changes`.
     """
@@ -212,7 +212,7 @@ def _least(count: int | None) -> str:
 
 
 def _rating_status(each: TypeGrowth) -> str:
-    """Return the status; a broken promise is worse than growth that its finding already reports."""
+    """Return the status; a broken promise is worse than growth that a finding already reports."""
     if each.change_rating == "problem":
         return "confirmed" if each.rating == "problem" else "watch"
     return "learning" if each.change_rating == "unknown" else "ok"
@@ -221,9 +221,9 @@ def _rating_status(each: TypeGrowth) -> str:
 def suspects_first(
     grown: Sequence[TypeGrowth], verdict: Mapping[str, Any] | None
 ) -> tuple[TypeGrowth, ...]:
-    """Return the types with those that findings name first.
+    """Return the types, starting with those that findings name.
 
-    Types without measured bytes would otherwise be near the end.
+    Without this, types whose bytes were not measured would be near the end.
     """
     found = [f for f in (verdict or {}).get("findings", ()) if f["status"] in GROWING]
     named = {suspect["name"] for finding in found for suspect in finding["suspects"][:1]}

@@ -1,7 +1,7 @@
-"""The effects of fixes for a run's page, a comparison and marks; the checklist of a verdict.
+"""The effects of fixes, for a run's page, a comparison and marks; and the checklist of a verdict.
 
 The run itself reports an effect if generations ran before the fix; otherwise a comparison with a
-run without it does. These functions do no I/O.
+run without the fix does. These functions do no I/O.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_ROWS: Final = 60
 def effects_shown(
     within: Sequence[Json], compared: Sequence[Json], baseline: Json | None
 ) -> list[dict[str, Any]]:
-    """Add to each effect ``against``, the run it was compared with; None if the run reports it.
+    """Add ``against`` to each effect: the run it was compared with, or None if the run reports it.
 
     ``compared`` are the effects from the comparison with ``baseline``; they replace those that the
     run itself left undecided.
@@ -50,7 +50,7 @@ def _about(effect: Json) -> tuple[object, ...]:
 
 
 def effects(found: Sequence[Json], unit: str, environment: Json) -> Section | None:
-    """Return the table of the effects in a comparison, or those in a run with ``against``."""
+    """Return the table of effects of a comparison, or of a run (with ``against``); None without fixes."""
     if not found:
         return None
     how = (

@@ -31,7 +31,7 @@ _CLOCKS_SHOWN: Final = 3
 def large_objects(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
     """Return the table of the largest objects.
 
-    ``whose`` maps an instance to the label of its process, shown where there are several processes.
+    ``whose`` maps instances to the labels of their processes, which are shown if there are several.
     """
     if not found:
         return None
@@ -48,7 +48,7 @@ def _large_object(each: Json) -> list[Field]:
 def by_process(
     heads: Sequence[str], found: Sequence[Json], row_of: Callable[[Json], list[Field]], whose: Mapping[str, str]
 ) -> Table:  # fmt: skip
-    """Return a table that has a process column if its rows belong to several processes."""
+    """Return a table, with a process column if its rows belong to several processes."""
     rows = [row_of(each) for each in found[:MAX_ROWS]]
     labels = [whose.get(each.get("process", ""), "–") for each in found[:MAX_ROWS]]
     if len(set(labels)) > 1:
@@ -58,7 +58,7 @@ def by_process(
 
 
 def holders(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
-    """Return the table of what holds growing objects; ``whose`` is as in `large_objects`."""
+    """Return the table of holders of growing objects; ``whose`` is as in `large_objects`."""
     if not found:
         return None
     how = (
@@ -75,15 +75,15 @@ def _holder(each: Json) -> list[Field]:
     return [code(each["type"]), code(each["path"]), number, size]
 
 
-# The number of types listed for one cleanup.
+# The number of types shown for one cleanup.
 _COUNTS_SHOWN: Final = 3
 
 
 def event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
     """Return generation, time, kind, name, phase and what happened.
 
-    ``environment`` is what the run was started from, for links to its code; ``effects`` are those
-    of all fixes.
+    ``environment`` describes the code that the run was started from, for links; ``effects`` are the
+    effects of all fixes.
     """
     write = _WRITTEN.get(event["kind"], _other_event)
     happened = write(event["data"])
@@ -100,7 +100,7 @@ def event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
 
 
 def _fix(event: Json, cell: Cell, environment: Json, effects: Effects) -> Cell:
-    """Append the effects of a fix to the text of its cell, and link the cell to the code if known."""
+    """Append the effects of a fix to its cell, and link the cell to the code if it is known."""
     code_at = code_link(environment, event["data"].get("location"))
     effect = effects.get((event["name"], event["time"]), ())
     text = "; ".join(filter(None, (cell.text if cell.text != "–" else "", *effect)))
@@ -126,7 +126,7 @@ def _collection(data: Json) -> Cell:
 
 
 def _of_bytes(data: Json, freed: float) -> str:
-    """Return the drop in resident memory across a collection, as words.
+    """Describe the drop in resident memory across a collection.
 
     It is a lower bound on what was freed, because the allocator keeps the rest.
     """
@@ -139,7 +139,7 @@ def _of_bytes(data: Json, freed: float) -> str:
 
 
 def collection_words(data: Json) -> str:
-    """Return what a collection freed, as text."""
+    """Describe what a collection freed."""
     return _collection(data).text
 
 
@@ -157,12 +157,12 @@ def _cleanup(data: Json) -> Cell:
 
 
 def cleanup_words(data: Json) -> str:
-    """Return the result of a cleanup, as text."""
+    """Describe the result of a cleanup."""
     return _cleanup(data).text
 
 
 def _counts(data: Json) -> str:
-    """Return the types with fewer instances after the cleanup, largest decrease first."""
+    """Describe the types with fewer instances after the cleanup, largest decrease first."""
     pairs = (data.get("counts") or {}).items()
     fewer = sorted((after - before, name, before, after) for name, (before, after) in pairs)
     parts = [
@@ -191,13 +191,13 @@ _WRITTEN: Final[Mapping[str, Callable[[Json], Cell]]] = {
 
 
 def _number(data: Json, name: str) -> float | None:
-    """Return the number, or None for a value that was stored before the server validated it."""
+    """Return the number, or None for an invalid value, which servers without validation stored."""
     value = data.get(name)
     return value if isinstance(value, (int, float)) else None
 
 
 def alert_words(payload: Json) -> str:
-    """Return the text of an alert, without the name of the run that it is shown on."""
+    """Return the text of an alert, without the name of the run whose page shows it."""
     rule = payload.get("rule")
     if rule is None:
         return str(payload["summary"])
@@ -212,16 +212,16 @@ def processes(
     unit: str = "generation",
     left_out: int = 0,
 ) -> Section:
-    """Return the table of the processes and ranks.
+    """Return the table of processes and ranks.
 
-    ``newest_snapshots`` are those of all processes, newest first; a process may have none of them.
-    ``left_out`` is the number of processes that exist besides ``found``.
+    ``newest_snapshots`` are from all processes, newest first; a process may have none. ``left_out``
+    is the number of processes that are not in ``found``.
     """
     how = (
         "How fast the private memory of each process grows, and the finding that names it. The growth of the run is "
         "the sum; all attempts of a rank count once. Memory is that of the newest snapshots."
     )
-    # The columns that matter most come first: a phone cuts off the others.
+    # The most important columns come first, because narrow screens cut off the others.
     heads = (
         "#rank", "role", f"#growth per {unit}", "finding", "how", "#90 % interval", "#private", "#RSS", "started",
         "last seen", "ended", "#attempt", "#pid", "host",
@@ -253,9 +253,9 @@ def processes(
 
 
 def _clock_words(found: Sequence[Json]) -> str:
-    """Return a sentence on the hosts whose clocks were off when they joined, each host once.
+    """Return a sentence on hosts whose clocks were wrong when they joined, each host once.
 
-    Timestamps from these hosts were corrected. The clocks may have been set since then.
+    Times from these hosts were corrected. Their clocks may have been set since then.
     """
     lying = {
         each["host"] or f"rank {each['rank']}": each["clock_skew_seconds"]
@@ -300,7 +300,7 @@ def _interval(growth: Json | None) -> str:
 
 
 def _named(each: Json, status: Mapping[str, str]) -> Field:
-    """Return the most severe of the findings that name a process."""
+    """Return the worst status of the findings that name a process."""
     found = [status[name] for name in each["findings"] if name in status]
     if not found:
         return "–"

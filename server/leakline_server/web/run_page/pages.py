@@ -1,6 +1,7 @@
 """Routes of the run and comparison pages.
 
-They read the store, get the analysis, build a view and render it; there is no SQL or analysis here.
+They read the store, run the analysis, build a view and render it; this module has no SQL or
+analysis.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ router = APIRouter(
 )
 
 SNAPSHOT_ROWS: Final = 50
-# Per line: more points than a chart has pixels are wasted.
+# Per line: a chart cannot show more points than it has pixels.
 MAX_POINTS_SHOWN: Final = 2_000
 _MINUTES_UNTIL_HOURS: Final = 180
 _TITLES: Final = {
@@ -85,7 +86,7 @@ _TITLES: Final = {
 }
 
 
-# A range of the axis, possibly typed by hand.
+# A range of the axis, which may have been typed by hand.
 Asked = Annotated[str, Query(max_length=MAX_QUERY_LENGTH)]
 
 
@@ -115,7 +116,7 @@ def show_run(
 
 
 def _typed(start: str, stop: str, axis: Axis) -> str:
-    """Return the range as ``x``; in seconds on a time axis, as its unit changes from minutes to hours."""
+    """Return the range as ``x``, in seconds on a time axis: its unit may change from minutes to hours."""
     if axis.unit == "generation":
         return f"{start}..{stop}"
     try:
@@ -136,9 +137,9 @@ def show_fragments(
 def show_changes(
     run: str, use: Use, process: str = "", tab: str = "", axis: str = "", x: Asked = ""
 ) -> Response:
-    """Return what the selected range changes on a run's page besides its charts.
+    """Return the parts of a run's page, apart from charts, that depend on the selected range.
 
-    Without ``x`` it is the whole run.
+    Without ``x``, the range is the whole run.
     """
     data = _with_changes(use, _chart_data(use, run, process, tab, axis), x)
     types = None
@@ -153,10 +154,10 @@ def show_changes(
 def show_lines(
     run: str, use: Use, x: str, process: str = "", tab: str = "", axis: str = ""
 ) -> Response:
-    """Return the chart lines of a range of the axis: {"lines": {chart: its lines}, "x_seconds"}.
+    """Return {"lines": {chart: its lines}, "x_seconds"} for a range of the axis.
 
-    A range has about twice as many points as it has on the page of the whole run. ``x_seconds`` is
-    the length of one unit of a time axis; it may be larger than on a page that was opened earlier.
+    A range has about twice as many points as the whole run has on its page. ``x_seconds`` is the
+    length of one unit of a time axis; it may be larger than on a page that was opened earlier.
     """
     stretch = read_stretch(x)
     data = _chart_data(use, run, process, tab, axis, stretch)
@@ -175,7 +176,7 @@ def read_run_page(
 
 
 def _with_changes(use: Services, data: RunData, x: str) -> RunData:
-    """Return the data with what changed in the range ``x``, or with the reason why that is unknown."""
+    """Return the data with the changes in the range ``x``, or with the reason why they are unknown."""
     known = data.recorded
     if not x or known is None:
         return data
@@ -250,7 +251,8 @@ def _chart_data(
     use: Services, run_id: str, process: str, tab: str, by: str, stretch: Stretch | None = None
 ) -> RunData:
     """Read what the chart lines are drawn from; tables, marks and texts need more."""
-    # The revision is read first: the live stream resends what arrives while the rest is read.
+    # The revision is read first, so that the live stream resends whatever arrives during the other
+    # reads.
     run = runs.get_run(use.engine, run_id)
     if run is None:
         raise run_not_found(run_id)
@@ -266,7 +268,7 @@ def _chart_data(
     def read_of(label: str | None) -> ReadSeries:
         return _reader(use, run, _instances(processes, label), axis, stretch)
 
-    # A GPU tab that is requested before its first reading is shown, and filled in later.
+    # If the GPU tab is requested before the first reading, it is shown and filled in later.
     has_gpu = tab == "gpu" or has_series(use.engine, run_id, GPU_SERIES)
     tabs = [name for name in TABS if name != "gpu" or has_gpu]
     return RunData(
@@ -293,8 +295,7 @@ def _chart_data(
 def processes_of(use: Services, run: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Return {instance, rank, role, ended_at, end_state} of all processes of a run.
 
-    This includes the processes that the run itself does not list: a line covers all attempts of a
-    rank.
+    Processes that the run itself does not list are included: a line covers all attempts of a rank.
     """
     if not run["processes_left_out"]:
         listed: Sequence[Mapping[str, Any]] = run["processes"]
@@ -343,7 +344,7 @@ def _reader(
 ) -> ReadSeries:
     """Return a reader for the series of one rank, with its attempts joined.
 
-    It reads on the page's axis, either all of it or only ``stretch``.
+    It reads the entire axis of the page, or only ``stretch``.
     """
     started = runs.unix(run["started_at"])
     start, stop = wanted(stretch, axis, started) if stretch else (None, None)
@@ -377,7 +378,7 @@ def compare(
     """Show the comparison of two runs, or the form that selects them.
 
     Without scripts, the list of runs sends ``pick``: two runs in any order, of which the older
-    becomes ``before``. With ``search`` the form is shown even if both runs are given.
+    becomes ``before``. With ``search``, the form is shown even if both runs are given.
     """
     # A run listed in several groups has several checkboxes.
     pick = list(dict.fromkeys(pick or ()))
@@ -401,7 +402,7 @@ def read_compare_page(use: Services, before: str, after: str) -> ComparePage:
 
 
 def _compared_process(sides: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the process that the comparison draws: the one that grows most in either run."""
+    """Return the process to compare: the one that grows most in either run."""
     return first_shown({"processes": [each for side in sides for each in side["processes"]]})
 
 
@@ -431,7 +432,7 @@ def _ends(
 ) -> Points | None:
     """Return private memory at the generation ends of a process, or RSS if the split is not known.
 
-    If the run lacks ``process``, the one that its own page opens on is used.
+    If the run lacks ``process``, the process that its own page opens on is used.
     """
     processes = processes_of(use, run)
     instances = _instances(processes, process) or _instances(processes, first_shown(run))
@@ -475,7 +476,7 @@ def _pick(use: Services, before: str, after: str, query: str, server: str) -> Re
 
 
 def error_page(request: Request, status: int, code: str, message: str) -> Response:
-    """Return the page of an error: the API's message, without hints that are only for programs."""
+    """Return an error page: the API's message, without hints that are only meant for programs."""
     title = {"run_not_found": "No such run"}.get(code) or _TITLES.get(status, "Something is wrong")
     if code == "run_not_found":
         missing = message.partition(";")[0]

@@ -1,6 +1,6 @@
-"""Sections on processes: ends, delivery of snapshots, attempts, last log lines, child processes.
+"""Sections about processes: how they ended, delivery of snapshots, attempts, log lines, children.
 
-The list of runs uses the words for an end as well. These functions do no I/O.
+The list of runs shares the wording of ends. These functions do no I/O.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..rendering import number_formats
 from ..rendering.page_contexts import Cell, Figure, Section
 from ..rendering.table_cells import Field, at_iso, code, commit_link, rated, table
 
-# The number of lines visible at first; the legend shows the others.
+# The number of lines shown at first; the legend can show the others.
 _SHOWN = 8
 _FEW = 3
 
@@ -71,7 +71,7 @@ def growth_of(line: Line | Points) -> float | None:
 Json = Mapping[str, Any]
 COMMIT_SHOWN: Final = 10
 CHANGES_SHOWN: Final = 6
-# States for which users need the last readings.
+# States for which people want to see the last readings.
 _SUDDEN: Final = ("failed", "interrupted", "killed", "silent")
 _STATUS: Final = {
     "failed": "confirmed", "interrupted": "watch", "killed": "confirmed", "silent": "watch",
@@ -110,7 +110,7 @@ def is_over(run: Json) -> bool:
 
 
 def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
-    """Return how a run that did not finish ended, with the last readings of each process."""
+    """Describe how a run that did not finish ended, with the last readings of each process."""
     if run["state"] not in _SUDDEN:
         return None
     newest = max((p["attempt"] for p in run["processes"]), default=0)
@@ -137,7 +137,7 @@ def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
 
 
 def ended_badly(run: Json, snapshots: Sequence[Json]) -> str:
-    """Return the note of `end` for the page header; empty if the run goes on or finished normally."""
+    """Return the note of `end` for the page header; empty if the run goes on or has finished."""
     section = end(run, snapshots)
     return section.note if section else ""
 
@@ -154,7 +154,7 @@ def _ending_sentence(run: Json, read: Sequence[tuple[Json, Json]]) -> str:
     """Describe the end: what happened, and the last reading of the process that ended worst."""
     said = [_sentence(ended_as(run["state"], run["reason"]))]
     if run["state"] == "silent":
-        # The page header already shows since when, to the second.
+        # The page header already shows how long it has been silent, to the second.
         said = ["It stopped sending without saying that it ends."]
     why = run["reason"].partition(":")[2].strip()
     if run["state"] == "killed" and why:
@@ -182,9 +182,9 @@ def _last_reading(run: Json, process: Json, row: Json) -> str:
 
 
 def _before(process: Json, row: Json) -> str:
-    """Return the time between the last reading and the end, both by the clock of the process.
+    """Describe the time between the last reading and the end, both by the clock of the process.
 
-    An inferred end is by the server's clock, so it is left out.
+    The time of an inferred end is by the server's clock, so it is not compared.
     """
     if process["ended_at"] is None or process["end_inferred"]:
         return ""
@@ -204,7 +204,7 @@ def _last_row(process: Json, row: Json) -> list[Field]:
 
 
 def process_end(process: Json, newest: int) -> Cell:
-    """Return how a process ended, or that it runs; only the ``newest`` attempt can be running."""
+    """Describe how a process ended, or that it is running, which only the ``newest`` attempt can be."""
     state = process["end_state"]
     if state is None:
         return (
@@ -215,7 +215,7 @@ def process_end(process: Json, newest: int) -> Cell:
 
 
 def delivery(found: Sequence[Json]) -> Section | None:
-    """Return the table of delivered snapshots: per process, taken = stored + lost + in transit."""
+    """Return the table of deliveries: for each process, taken = stored + lost + in transit."""
     if not found:
         return None
     heads = (
@@ -241,7 +241,7 @@ def delivery(found: Sequence[Json]) -> Section | None:
 
 
 def lost_words(run: Json) -> str:
-    """Return how many snapshots were lost; empty if all are stored or in transit."""
+    """Describe how many snapshots were lost; empty if all are stored or in transit."""
     lost = sum(
         number
         for each in run["processes"]
@@ -270,7 +270,7 @@ def _word(reason: str) -> str:
 
 
 def attempts(run: Json, verdict: Json | None = None) -> Section | None:
-    """Return the table of attempts: environment, end and, for a resumed run, the growth of each."""
+    """Return the table of attempts: environment, end and, for a resumed run, growth of each attempt."""
     found = run["attempts"]
     if not found:
         return None
@@ -387,7 +387,7 @@ def lines(run: Json) -> Section | None:
     )
     if not said:
         return None
-    # Columns are only needed for what differs between processes.
+    # A column is needed only if its values differ.
     columns = [
         (name, f"#{name}") for name in ("attempt", "rank") if len({p[name] for p in said}) > 1
     ]

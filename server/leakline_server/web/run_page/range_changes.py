@@ -46,7 +46,7 @@ _EVERY_NAME: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One value of a series; ``at`` and ``step`` (since the one before) are in units of TwoPoints."""
+    """One value of a series; ``at`` and ``step`` (time since the previous one) are as in TwoPoints."""
 
     at: float
     value: float
@@ -97,7 +97,7 @@ def checked(run: Json, axis: Axis, asked: TwoPoints, known: TwoPoints | None) ->
 
 
 def unit_on(run: Json, axis: Axis) -> tuple[str, float]:
-    """Return the unit of rates and its length in the units of TwoPoints.
+    """Return the unit of rates, and the length of one unit as in TwoPoints.
 
     A run on a time axis uses minutes until a verdict sets its unit.
     """
@@ -118,8 +118,8 @@ def read_changes(
 ) -> dict[str, Any]:
     """Return the changes in the API's JSON format.
 
-    ``processes`` lists {instance, rank, role, ended_at, end_state} of all processes, with the
-    newest attempt of each last.
+    ``processes`` are {instance, rank, role, ended_at, end_state} of all processes, with the newest
+    attempt of each last.
     """
     types = suspects_first(with_verdict(derived.types, verdict), verdict)
     grown = {process_label(each): _growth(each) for each in run["processes"]}
@@ -177,12 +177,12 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reader for one process, that is, all its attempts, newest last.
+    """Reads one process, that is, all its attempts, newest last.
 
-    ``known`` are the type series of all processes of the run. ``recorded`` is the range of the run.
+    ``known`` are the type series of any process of the run. ``recorded`` is the range of the run.
     ``children`` is True if any process has child processes. ``several`` is True if the run has
-    several ranks: ranks report themselves, so they are not counted as children of the process that
-    started them.
+    several ranks: they report themselves, so they are not children of the process that started
+    them.
     """
 
     engine: Engine
@@ -226,16 +226,17 @@ class _Reader:
         back = max(asked.last - asked.first, least)
         before = self._newest(asked.first - back, asked.first)
         after = self._newest(asked.first, asked.last)
-        # The window includes the earlier point itself, which says nothing about the later one.
+        # The window starts at the earlier point, so that its reading may be found again; it is
+        # dropped.
         return before, {name: each for name, each in after.items() if each.at > asked.first}
 
     def _newest(self, start: float, stop: float) -> dict[str, Reading]:
-        """Read the last attempt that has any data here: the memory of earlier attempts is gone."""
+        """Read the last attempt that has data here: the memory of earlier attempts is gone."""
         for instance in reversed(self.instances):
             found: dict[str, Reading] = {}
             missing: Sequence[str] = _EVERY_NAME
             if self.axis.unit == "generation":
-                # Nearly always, this one snapshot has everything.
+                # Almost always, this one snapshot has everything.
                 found = self._read(instance, stop, stop, missing)
                 missing = [name for name in self.known if name not in found]
                 if not any(names[0] in found for names in _MEMORY):
@@ -282,7 +283,7 @@ def _without_ranks(readings: dict[str, Reading]) -> dict[str, Reading]:
     """Subtract the ranks from the children of the process that started them."""
     for name in CHILDREN:
         all_of_them, ranks = readings.get(name), readings.get(of_ranks(name))
-        # Without a reading of the ranks, there were none or the sum does not include them.
+        # If the ranks have no reading here, there were none, or the sum does not include them.
         if all_of_them and ranks and ranks.at == all_of_them.at:
             rest = max(0.0, all_of_them.value - ranks.value)
             readings[name] = replace(all_of_them, value=rest)
@@ -297,8 +298,8 @@ _Both = Mapping[str, tuple[Readings, Readings]]
 class _Memory:
     """Memory of a process, or of its children, at a point.
 
-    ``at`` is the point, and ``read_at`` the time of the reading, which is earlier if the process is
-    over. ``may_differ`` is True if the process fell silent after the reading.
+    ``at`` is the point, and ``read_at`` the time of the reading, which is earlier if the process
+    has ended. ``may_differ`` is True if the process fell silent after the reading.
     """
 
     value: float | None = None
@@ -315,10 +316,9 @@ _SUMMED: Final = ("bytes_before", "bytes_after", "bytes_change", "bytes_per_gene
 def _processes(
     found: Mapping[str, _Process], asked: TwoPoints, end: float, each_unit: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, float | None]]]:
-    """Return the rows of the processes, and the changes to sum: of each process and of its
-    children.
+    """Return the rows of the processes, and the changes of processes and children to add up.
 
-    ``end`` is the end of what was recorded of the run.
+    ``end`` is the end of the recorded range of the run.
     """
 
     def both(of: _Process, kinds: Sequence[Sequence[str]]) -> _Pair | None:
@@ -383,7 +383,7 @@ def _change(before: _Memory, after: _Memory, each_unit: float) -> dict[str, floa
 
 
 def _sum(readings: Readings, names: Sequence[str]) -> float | None:
-    """Return None without the first series; the others (swap) are not measured everywhere."""
+    """Return None if the first series is missing; swap is not measured everywhere."""
     if names[0] not in readings:
         return None
     return sum(readings[name].value for name in names if name in readings)
@@ -455,9 +455,9 @@ def _less(value: float | None, other: float | None) -> float | None:
 
 
 def _with_size(row: dict[str, Any], of: TypeGrowth, is_named: bool) -> dict[str, Any]:
-    """Fill in the bytes gained, estimated from the number of new instances where that is better.
+    """Fill in the bytes gained, estimated from the change in count if that is better.
 
-    The estimate is the bytes that one instance keeps alive, averaged over the run. It replaces an
+    The estimate uses the bytes that one instance keeps alive, averaged over the run. It replaces an
     unknown value, and a smaller one if a finding names the type.
     """
     rate = of.count_per_generation.estimate if of.count_per_generation else 0.0

@@ -1,4 +1,4 @@
-"""The charts on the page of a run, over the whole axis or a range of it. No I/O."""
+"""The charts on the page of a run, over the entire axis or a range of it. No I/O."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _TENSORS: Final = {
     "tensors.count": "tensors", "tensors.graph_count": "tensors with a graph", "arrays.count": "NumPy arrays",
     "figures.open": "open figures", "tfjs.tensors": "tensors of TensorFlow.js", "tfjs.buffers": "their buffers",
 }  # fmt: skip
-# Kind of a finding whose memory is not private memory of the process -> its toggle, and the series
-# that may show it. The first of these that was read is drawn.
+# Kind of a finding whose memory is not private to the process -> its toggle, and the series that
+# may show the growth. The first of these series that were read are drawn.
 _OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
     "children": (
         Group("children", NOT_PRIVATE["children"]),
@@ -84,8 +84,8 @@ _OF_TAB: Final = {
 class Drawn:
     """The charts that share the axis of the page, by id, and the data read for them.
 
-    These are the trend and the charts of the open tabs that have something to draw. The data is
-    shown next to them as well.
+    They are the trend and those charts of the open tabs that have something to draw. The data is
+    also shown next to them.
     """
 
     charts: Mapping[str, Chart]
@@ -140,7 +140,7 @@ def draw(data: RunData, palette: Palette) -> Drawn:
 
 
 def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]:
-    """Return the lines of each chart; ``data`` must read only that range."""
+    """Return the lines of each chart; ``data`` must read only ``stretch``."""
     phase_accounts = in_phase_order(data.run, data.phase_accounts)
     first, last = math.floor(stretch.first), math.ceil(stretch.last)
     data = replace(data, phase_accounts=chart_builder.accounts_within(phase_accounts, first, last))
@@ -149,9 +149,9 @@ def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]
 
 
 def in_phase_order(run: Json, phase_accounts: PhaseAccounts) -> PhaseAccounts:
-    """Sort lines in the order in which phases run, nested ones after their parent.
+    """Sort phases in the order in which they run, nested ones after their parent.
 
-    What lies outside of all phases comes last.
+    What is outside of all phases comes last.
     """
     top = list(dict.fromkeys(name.split("/")[0] for name in [*run["phases"], *run["phases_seen"]]))
 
@@ -196,9 +196,9 @@ def _trend(
 
 
 def in_time(data: RunData, verdict: Json | None) -> Json | None:
-    """Convert the verdict on a run with generations to minutes, as far as possible.
+    """Convert the verdict of a run with generations to minutes, as far as possible.
 
-    Start of growth and limit are kept; growth per generation has no equivalent per minute.
+    The start of growth and the limit are kept; growth per generation has no equivalent per minute.
     """
     clock, begun = data.clock, unix(data.run["started_at"])
     if verdict is None or not clock.times:
@@ -217,7 +217,7 @@ def in_time(data: RunData, verdict: Json | None) -> Json | None:
         start = finding["started_at_generation"]
         if not start:
             return finding
-        # It began between the end of the previous generation and its own end.
+        # Growth began between the end of the previous generation and the end of this one.
         low, high = ended(start["low"] - 1) + 0.5, ended(start["high"]) - 0.5
         return {**finding, "started_at_generation": {**start, "low": low, "high": high}}
 
@@ -243,7 +243,7 @@ def _blamed(verdict: Json | None) -> list[str]:
 def _total(data: RunData) -> dict[str, Points]:
     """Return each process's private memory (or RSS) at generation ends, and that of all children.
 
-    It is empty for a run with too many processes: nobody could distinguish their curves.
+    The result is empty for a run with too many processes, whose curves nobody could distinguish.
     """
     # The newest attempt of each process decides whether it is over.
     over = {process_label(each): is_over(each) for each in data.run["processes"]}
@@ -282,13 +282,13 @@ def _without(children: Points, ranks: Points | None) -> Points:
     """Subtract the ranks that a process started: they report themselves as layers of their own."""
     if ranks is None:
         return children
-    # Without a reading of the ranks, there were none or the sum does not include them.
+    # If the ranks have no reading here, there were none, or the sum does not include them.
     out = {x: y or 0.0 for x, y in zip(ranks.x, ranks.y, strict=True)}
     y = [
         None if each is None else max(0.0, each - out.get(x, 0.0))
         for x, each in zip(children.x, children.y, strict=True)
     ]
-    # A row of a live update still has the sum including the ranks.
+    # A row from a live update still includes the ranks in the sum.
     return replace(children, y=y, low=None, high=None, process="")
 
 

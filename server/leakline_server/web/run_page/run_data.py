@@ -29,7 +29,7 @@ TABS: Final = {
 }  # fmt: skip
 ALL_TABS: Final = "all"
 # Per line of the entire run: half as many points as for a zoomed range, each with its minimum and
-# maximum, because every visitor loads them.
+# maximum, because every visitor loads these lines.
 MAX_POINTS_OF_ALL: Final = 1_000
 
 # (names, phase or "*", kind or None) -> one Points per name and phase; a name may end in "*".
@@ -44,7 +44,7 @@ class RunData:
     verdict: Json | None
     axis: Axis
     read: ReadSeries
-    read_of: Callable[[str], ReadSeries]  # reader for another process, by its label
+    read_of: Callable[[str], ReadSeries]  # returns the reader for another process, given its label
     phase_accounts: PhaseAccounts
     types: Sequence[TypeGrowth]
     containers: Sequence[ContainerFill]
@@ -53,7 +53,7 @@ class RunData:
     has_gpu: bool = True
     counts: Sequence[AssertionCheck] = ()
     stable: Sequence[StableCount] = ()
-    # Counts accepted in the project of the run.
+    # Counts that were accepted in the project of the run.
     accepted: Sequence[AcceptedCount] = ()
     events: Sequence[Json] = ()
     large_objects: Sequence[Json] = ()
@@ -61,7 +61,7 @@ class RunData:
     snapshots: Sequence[Json] = ()
     process: str | None = None  # label of the process whose lines are shown
     incidents: Sequence[Json] = ()
-    # Acknowledgements of its leaks that are in force, by fingerprint.
+    # Acknowledgements in force for its leaks, by fingerprint.
     said: Mapping[str, Sequence[Json]] = field(default_factory=dict)
     # {event, created_at in Unix seconds, payload}, newest first.
     alerts: Sequence[Json] = ()
@@ -91,7 +91,7 @@ class RunData:
 
     @property
     def asked(self) -> dict[str, str]:
-        """Query parameters of the page that links to other parts of it keep."""
+        """Query parameters that are kept by links to other parts of the page."""
         both = {"process": self.chosen_process, "axis": self.chosen_axis}
         return {name: value for name, value in both.items() if value}
 
@@ -114,10 +114,10 @@ def process_label(process: Json) -> str:
 
 
 def first_shown(run: Json, leading: str | None = None) -> str | None:
-    """Return the process whose lines a page opens on.
+    """Return the process whose lines a page shows first.
 
-    It is the one that grows most among those that the ``leading`` finding (a fingerprint) names,
-    else among those that any finding names; else the first.
+    It is the fastest-growing of the processes that the ``leading`` finding (a fingerprint) names,
+    or else of those that any finding names; without findings, it is the first process.
     """
     named = [each for each in run["processes"] if leading in each["findings"]]
     named = named or [each for each in run["processes"] if each["findings"]]
@@ -146,7 +146,7 @@ def has_several(run: Json) -> bool:
 
 
 def own_verdict(run: Json, verdict: Json | None, process: str | None) -> Json | None:
-    """Return the verdict limited to the findings of the process whose lines are shown."""
+    """Return the part of the verdict that concerns the process whose lines are shown."""
     if verdict is None or not has_several(run):
         return verdict
     mine = {name for p in run["processes"] if process_label(p) == process for name in p["findings"]}
@@ -156,7 +156,7 @@ def own_verdict(run: Json, verdict: Json | None, process: str | None) -> Json | 
         "findings": findings,
         "status": findings[0]["status"] if findings else "ok",
         "growth_bytes_per_generation": own_growth(run, process),
-        # The forecast is based on the growth of all processes.
+        # The forecast is based on the growth of all processes together.
         "oom": {**verdict["oom"], "generation": None},
     }
 

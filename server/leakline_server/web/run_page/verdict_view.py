@@ -1,6 +1,6 @@
-"""What the page shows of a verdict in its JSON form: status, figures, findings, acknowledgements.
+"""What pages show of a verdict in its JSON form: status, figures, findings, acknowledgements.
 
-It also shows how accurate earlier forecasts were. Thresholds and sentences come from
+This includes how accurate earlier forecasts were. Thresholds and sentences come from
 leakline.analysis; this module only lays them out.
 """
 
@@ -115,7 +115,7 @@ def short_name(path: str) -> str:
 
 
 def verdict_view(verdict: Json | None, *, over: bool = False) -> VerdictView:
-    """Return the view of a verdict; ``over`` means that no more data of the run is expected."""
+    """Return the view of a verdict; ``over`` means that the run will send no more data."""
     if verdict is None and over:
         return VerdictView(
             status_of("learning"), "No snapshot arrived.", "The run ended before it sent one.", ()
@@ -221,7 +221,7 @@ def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
         # The verdict was computed before the run ended.
         oom = {**oom, "sentence": "not known"}
     value, detail = forecast_headline(oom, unit)
-    # On its own line it needs no parentheses.
+    # On a line by itself, it needs no parentheses.
     detail = re.sub(r"^\((.*)\)$", r"\1", detail)
     limit = oom["limit_bytes"]
     against = (
@@ -265,8 +265,7 @@ def findings_view(
 ) -> tuple[FindingView, ...]:
     """Return the findings.
 
-    ``said`` maps fingerprints to the acknowledgements in force, ``mutings`` to the forms to add
-    one.
+    ``said`` maps fingerprints to acknowledgements in force, ``mutings`` to forms for adding one.
     """
     return tuple(
         _finding(each, unit, said.get(each["fingerprint"], ()), mutings.get(each["fingerprint"]))
@@ -275,7 +274,7 @@ def findings_view(
 
 
 def findings_title(findings: Sequence[Json]) -> str:
-    """Return ``Cause`` only if something leaks: filling or recovered memory causes nothing."""
+    """Return ``Cause`` only if something leaks: memory that fills a container or recovered is no cause."""
     if not any(each["status"] in ACTIVE for each in findings):
         return "Findings"
     return "Causes" if len(findings) > 1 else "Cause"
@@ -318,7 +317,7 @@ def _kind(finding: Json) -> str:
 
 
 def _priority_of(finding: Json) -> str:
-    """Return the priority, or nothing if the finding does no harm."""
+    """Return the priority, or an empty string if the finding does no harm."""
     return str(finding.get("priority", "minor")) if finding["status"] in GROWING else ""
 
 
@@ -328,13 +327,13 @@ def _search(finding: Json) -> str:
     return next((s["name"] for s in finding["suspects"] if s["role"] == "type"), "")
 
 
-# (seconds, label) of the choices for how long to mute a leak; empty means until unmuted.
+# (seconds, label) of the choices for muting a leak; empty seconds mean until it is unmuted.
 EXPIRIES: Final = (
     ("3600", "1 hour"), ("28800", "8 hours"), ("86400", "1 day"), ("604800", "1 week"), ("2592000", "30 days"),
     ("", "until unmuted"),
 )  # fmt: skip
 _CHOSEN_EXPIRY: Final = "86400"
-# Kind of acknowledgement -> (its label on the page, label of the button that revokes it).
+# Kind of acknowledgement -> (its label on the page, the label of the button that revokes it).
 _SAID: Final = {
     "acknowledged": ("Muted", "Unmute"), "ignored": ("Muted for good", "Unmute"), "closed": ("Closed", "Take back"),
 }  # fmt: skip
@@ -349,7 +348,7 @@ def incident_action(fingerprint: str) -> str:
 
 
 def mutings_of(project: str, fingerprints: Sequence[str], back: str) -> dict[str, Muting]:
-    """Return the forms of each leak, by fingerprint; ``back`` is the address of the current page."""
+    """Return the forms of each leak, by fingerprint; ``back`` is the address of the page they are on."""
     return {
         each: Muting(
             each,
@@ -376,9 +375,9 @@ def said_view(said: Mapping[str, Any]) -> SaidView:
 
 
 def past_forecasts(score: Json | None, unit: str) -> Section | None:
-    """Return the table of forecasts and what came of them.
+    """Return the table of forecasts and the memory actually reached.
 
-    It is None if no forecast has come due, or if an older server stored the verdict without leads.
+    Return None if no forecast has come due, or if an older server stored the verdict without leads.
     """
     leads = (score or {}).get("by_lead")
     if score is None or not leads:
@@ -396,7 +395,7 @@ def past_forecasts(score: Json | None, unit: str) -> Section | None:
 
 
 def _rows(lead: Json, unit: str) -> Iterator[list[Field]]:
-    """Yield one row for all forecasts of a lead, followed by a row for each."""
+    """Yield one row for all forecasts of a lead, followed by one row per forecast."""
     first, last = lead["lead_from"], lead["lead_to"]
     span = format_span(first, last)
     counted = f"{lead['within']:,} of {lead['forecasts']:,}"

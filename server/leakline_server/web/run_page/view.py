@@ -65,7 +65,7 @@ from .verdict_view import (
 
 # For the browser tab.
 _ICONS: Final = {each: f"/static/images/favicon-{each}.svg" for each in ACTIVE}
-# On the first screen.
+# The number of processes on the first screen.
 BARS_SHOWN: Final = 6
 _CLIENT: Final = (
     "client.seconds", "client.background_seconds", "client.pause_seconds", "client.bytes",
@@ -172,7 +172,8 @@ def _planned_total(run: Json, verdict: Json | None = None) -> int | None:
         for each in assertions
         if each["origin"] == "fix" and each["metric"] == GENERATIONS
     ]
-    # A plan starts with generation 0 or 1, as the program counts; its last one is shown unchanged.
+    # A plan starts with generation 0 or 1, as the program counts; its last generation is shown as
+    # is.
     planned_for = [each["last"] for each in assertions if each["last"] is not None]
     if run["total"]:
         return int(run["total"])
@@ -263,7 +264,7 @@ def _objects(data: RunData, drawn: Drawn) -> _Sections:
 
 
 def types_section(data: RunData, chart: Chart | None) -> Section:
-    """Return the types of the entire run, or of the selected range."""
+    """Return the section of types, for the entire run or for the selected range."""
     process = data.process if has_several(data.run) else None
     newest = next(iter(data.phase_accounts.generations[-1:]), None)
     rates = graph_rates(data.verdict)
@@ -346,13 +347,14 @@ def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
         growth, label = each["growth_bytes_per_generation"], process_label(each)
         if growth is not None:
             grown[label] = float(growth["estimate"])
-        # A rank that was just resumed has no estimate yet: that of its previous attempt remains.
+        # A rank that has just been resumed has no estimate yet; that of its previous attempt is
+        # kept.
         grown.setdefault(label, None)
     ranks = set(grown)
     children = sizes_of_children(each.name for each in ends)
-    # Growth of a rank is per generation, or per second or minute if there are none. Growth of a
-    # child is taken from the axis, which may be in hours. If the viewer chose time for a run with
-    # generations, there is no growth per generation.
+    # The growth of a rank is per generation, or per second or minute without generations. The
+    # growth of a child is read off the axis, which may be in hours. If the viewer chose time for a
+    # run with generations, its growth per generation is unknown.
     by_time = data.axis.unit == "time"
     steps = data.axis.seconds / UNITS_OF_TIME.get(run["unit"], math.nan) if by_time else 1
     for each in ends:
@@ -390,14 +392,14 @@ def _left_out(run: Json) -> str:
 
 
 def _checks(data: RunData) -> list[Json]:
-    """Return the assertions of the verdict, with current counts: users accept some between verdicts."""
+    """Return the assertions of the verdict, with current counts: people may have accepted some since."""
     found = (data.verdict or {}).get("assertions") or ()
     rest = [each for each in found if each["origin"] not in ("expect", "accepted")]
     return [*rest, *to_json(data.counts)]
 
 
 def _phase_peaks(phases: Sequence[Points]) -> dict[str, float]:
-    """Return the highest peak of each phase, over all snapshots that share a point."""
+    """Return the highest peak of each phase; a point may combine several snapshots."""
     found: dict[str, float] = {}
     for points in phases:
         seen = [value for value in (points.high or points.y) if value is not None]
@@ -418,7 +420,7 @@ def _accounted(data: RunData, ends: Sequence[Points], last: Mapping[str, float |
 
 
 def _trend_note(data: RunData) -> str:
-    """Return how fast private memory changes, in all processes and in the selected one."""
+    """Return a sentence on how fast private memory changes, in total and for the selected process."""
     growth = (data.verdict or {}).get("growth_bytes_per_generation")
     if growth is None:
         return ""
@@ -438,7 +440,7 @@ def _trend_note(data: RunData) -> str:
 
 
 def _of_finding(verdict: Json | None) -> str:
-    """Return how fast the memory that is drawn first grows, if it is not private memory."""
+    """Return a sentence on how fast the memory drawn first grows, if it is not private memory."""
     finding = leading_finding(verdict)
     memory = NOT_PRIVATE.get(finding["kind"]) if finding is not None else None
     if verdict is None or finding is None or memory is None:

@@ -59,7 +59,7 @@ from .registration import join
 
 router = APIRouter(prefix="/api/v1", dependencies=[READ])
 health = APIRouter(tags=["health"], dependencies=[OPEN])
-# Probes usually time out soon after this.
+# Most probes time out soon after this.
 READY_SECONDS: Final = 2.0
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
@@ -190,7 +190,9 @@ def _change_run(run: str, body: api_schemas.RunChanges, use: Services) -> Respon
 def ask_run(
     run: RunId, body: Annotated[api_schemas.NewRequest, json_body(api_schemas.NewRequest)], use: Use
 ) -> Response:
-    """The process acts on the request at its next phase end, within its longest pause. It may refuse."""
+    """The process handles the request at its next phase end, within its longest allowed pause. It
+    may refuse.
+    """
     if (body.kind == "find_holders") != (body.type is not None):
         raise InvalidField(
             "type", body.type, "find_holders needs the name of a class, the others have none"
@@ -224,15 +226,15 @@ def list_runs(
     """`status` is a verdict status, a run state, or `deleted` for runs that were deleted on a page
     and are not yet removed; these are in no other list.
 
-    `q` is a search as on the page: words are searched in name, project and id, and `config:lr=0.1`,
-    `host:`, `commit:`, `phase:`, `type:` and `started:<7d` in the fields they name. `project`,
-    `tag` and `status` narrow what `q` finds.
+    `q` is a search as on the page: words are looked up in name, project and id, and
+    `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:<7d` in the fields they
+    name. `project`, `tag` and `status` narrow down what `q` finds.
 
-    A minus before `sort` reverses the order; runs without a value come last.
+    A leading minus in `sort` reverses the order; runs without a value come last.
     """
     search = parse_query(q or "", time.time())
     if search.problems:
-        # A script that deletes the results must not get more than it searched for.
+        # A script that deletes the results must not get more runs than it searched for.
         raise InvalidField("q", q, search.problems[0])
     filters = dict(search.filters)
     for name, value in (("projects", project), ("tags", tag), ("statuses", status)):
@@ -389,7 +391,7 @@ def compare(before: RunId, after: RunId, use: Use) -> Response:
 @health.head("/healthz", include_in_schema=False)
 @health.get("/healthz", summary="The process is alive", **_answer(api_schemas.Health, {}))
 async def healthz() -> Response:
-    """Needs no pool thread: all of them may be waiting for a database that does not respond."""
+    """This needs no pool thread: all of them may be waiting for a database that does not respond."""
     return json_response({"status": "ok"})
 
 
@@ -400,7 +402,7 @@ async def healthz() -> Response:
     **_answer(api_schemas.Health, {503: {"model": api_schemas.Error}}),
 )
 async def readyz(request: Request) -> Response:
-    # `Use` is not used because it is resolved on a pool thread.
+    # `Use` would be resolved on a pool thread.
     use: Services = request.app.state.services
     try:
         await asyncio.wait_for(asyncio.wrap_future(engine.pinging(use.engine)), READY_SECONDS)
@@ -451,7 +453,7 @@ def _bad_cursor(cursor: str | None) -> InvalidField:
 
 
 class Project(BaseModel):
-    """`bytes` is the packed size of its runs, updated within a minute of new data."""
+    """`bytes` is the packed size of the project's runs, updated within a minute of new data."""
 
     name: str
     runs: int
@@ -494,7 +496,7 @@ def get_projects(use: Use) -> Response:
 )
 def delete_run(run: RunId, use: Use) -> Response:
     """The run disappears immediately; the space of its rows is freed within seconds to minutes. A
-    live run is refused, because its next batch would create it again.
+    live run cannot be deleted, because its next batch would create it again.
     """
     removed = run_deletion.remove(use.engine, run, time.time())
     if removed == "unknown":

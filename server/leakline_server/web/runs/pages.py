@@ -76,7 +76,7 @@ def list_page(
 @router.head("/runs")
 @router.get("/runs")
 def list_of_runs(request: Request) -> Response:
-    """Redirect to the list: people shorten the address of a run to get there."""
+    """Redirect to the list: people look for it here if they have the address of a run."""
     query = request.url.query
     return RedirectResponse(f"/?{query}" if query else "/", 303)
 

@@ -63,8 +63,9 @@ def get_series(
     stop: To = None,
     most: Most = 2_000,
 ) -> Response:
-    """Return at most `points` points per item, each with first, last, min and max of the readings
-    it summarizes. `name` may repeat and may contain `*`; `phase=*` returns one item per phase.
+    """Return at most `points` points per item, each with the first, last, min and max of the
+    readings that it summarizes. `name` may repeat and may contain `*`; `phase=*` returns one item
+    per phase.
     """
     query = SeriesQuery(tuple(name), phase, kind, process, x, start, stop, most)
     try:
@@ -93,7 +94,7 @@ def get_overlay(
     stop: To = None,
     most: Most = 2_000,
 ) -> Response:
-    """As the series of one run; `run` may repeat up to ten times, and every item names its run."""
+    """Like the series of one run; `run` may repeat up to ten times, and every item names its run."""
     query = SeriesQuery(tuple(name), phase, kind, None, x, start, stop, most)
     try:
         return json_response(summarise(use.engine, tuple(dict.fromkeys(run)), query))

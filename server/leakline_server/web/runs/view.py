@@ -50,7 +50,7 @@ _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the list shows and how, as given by its address."""
+    """What the list shows and how, as specified by its address."""
 
     query: str = ""
     group: Grouping = "project"
@@ -58,7 +58,7 @@ class Shown:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Query parameters of the address, without those that have their default value."""
+        """The query parameters, without those that have their default value."""
         found = {"q": self.query, "group": self.group, "sort": str(self.order)}
         usual = {"q": "", "group": "project", "sort": str(SEVEREST)}
         return {name: value for name, value in found.items() if value != usual[name]}
@@ -69,14 +69,14 @@ class Shown:
 
 
 def shown_of(query: str, group: str | None, sort: str | None) -> Shown:
-    """Return what an address requests; unknown values become the defaults."""
+    """Parse the parameters of an address; unknown values become the defaults."""
     usual: Grouping = "project"
     grouping = next((each for each in GROUPINGS if each == group), usual)
     return Shown(query, grouping, order_of(sort or "") or SEVEREST)
 
 
 def shown_again(view: str) -> Shown:
-    """Return what ``RunsPage.view`` carried through a form."""
+    """Parse the ``RunsPage.view`` that a form sent back."""
     found = dict(parse_qsl(view))
     return shown_of(found.get("q", ""), found.get("group"), found.get("sort"))
 
@@ -142,7 +142,7 @@ def _deleted_href(shown: Shown) -> str | None:
 
 
 def _filters(shown: Shown, counts: Mapping[str, int]) -> tuple[Filter, ...]:
-    """Return the status filters: those that occur or are selected; a searched state is kept."""
+    """Return the status filters that occur or are selected; a state in the search is kept."""
     chosen = statuses_in(shown.query)
     made = []
     for name in STATUSES:
