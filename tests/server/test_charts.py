@@ -722,7 +722,7 @@ def test_alerts_say_whether_any_webhook_received_them() -> None:
     row = {"event": "risk", "created_at": 1e9, "payload": payload}
     sent, unsent = (timeline(RUN, [], [row], {}, any_webhook=each) for each in (True, False))
     assert sent is not None and "webhook" not in sent.how
-    assert unsent is not None and "No webhook is set up, so its alerts were not sent" in unsent.how
+    assert unsent is not None and "No webhook is set up, so the alerts were not sent" in unsent.how
     assert sent.table is not None
     assert [cell.text for cell in sent.table.rows[0].cells][2:] == [
         "alert",

@@ -35,8 +35,8 @@ SAME_PERCENT: Final = 5.0
 MAX_ROWS: Final = 60
 # Shown below the sentence that names both units.
 _APART: Final = (
-    "Nothing was compared per unit; the highest memory is that of each whole run, and no finding "
-    "can be called gone."
+    "Nothing was compared per unit. The highest memory is that of each whole run, and no finding "
+    "can be reported as gone."
 )
 SIDES: Final = ("before", "after")
 
@@ -197,8 +197,8 @@ def _without(generations: int, unit: str) -> str:
         return ""
     left_out = f"the first {first}" if first > 1 else "the first"
     return (
-        f" Growth is that of these without {left_out} for warm-up; the list of runs shows that of each run's newest "
-        f"{plural(unit, 2)}."
+        f" Growth excludes {left_out} for warm-up; the list of runs shows the growth of each run "
+        f"over its newest {plural(unit, 2)}."
     )
 
 
@@ -290,7 +290,7 @@ def _overlay(
 ) -> Section:
     if axis is None:
         how = "Private memory of both runs on one axis."
-        empty = "The runs are counted in different units: one axis would lay a second over a generation."
+        empty = "The runs count different units, so they cannot share an axis."
         return Section("overlay", "Both runs", how, empty=empty)
     when = f"at the end of each {unit}" if axis.unit == "generation" else "over time"
     whose = f"of {process} " if process else ""
@@ -309,7 +309,7 @@ def _phase_accounts(
     axis: Axis, runs: Sequence[Json], found: Sequence[PhaseAccounts], unit: str
 ) -> tuple[Section, ...]:
     """Return the phase charts of both runs, with the same colour per phase."""
-    how = "Growth booked to each phase; both charts have one scale."
+    how = "Growth charged to each phase; both charts use the same scale."
     made = []
     drawn = _phases_charts(axis, _merged(runs, found), found)
     for side, phase_accounts, chart in zip(SIDES, found, drawn, strict=True):
@@ -388,8 +388,9 @@ def _by_type(changes: Sequence[Json], unit: str) -> Section | None:
         for each in changes[:MAX_ROWS]
     ]  # fmt: skip
     how = (
-        f"Live instances in both runs, per {unit}, the difference with its 90 % interval. First what findings name, "
-        "then classes of the program, then what grows along with them, and last what grows in neither."
+        f"Live instances in both runs, per {unit}; the difference has a 90 % interval. Types "
+        "named by findings come first, then classes of the program, then types that grow along "
+        "with them, and last those that grow in neither run."
     )
     return Section("by-type", "By type", how, table=table(heads, rows))
 
@@ -399,9 +400,8 @@ def _gauges(changes: Sequence[Json], unit: str) -> Section | None:
         return None
     rows = [_gauge_row(each) for each in changes]
     how = (
-        f"What the program reported besides memory, the median over the {plural(unit, 2)} that both runs have. "
-        "Less than "
-        f"{GAUGES_SAME:.0f} % is no change."
+        f"What the program reported besides memory: the median over the {plural(unit, 2)} that "
+        f"both runs have. A difference below {GAUGES_SAME:.0f} % counts as no change."
     )
     heads = ("gauge", "#before", "#after", "#change")
     return Section("by-gauge", "Besides memory", how, table=table(heads, rows, tall=False))
@@ -417,12 +417,12 @@ def _gauge_row(each: Json) -> list[Field]:
 def _survival(found: Json | None) -> Section | None:
     if found is None:
         return None
-    how = "The last generation of each run, and where its memory runs out as it went at last."
-    return Section("survival", "How far they come", how, note=found["sentence"])
+    how = "The last generation of each run, and where it would run out of memory at its latest growth rate."
+    return Section("survival", "How far they get", how, note=found["sentence"])
 
 
 def _environment(changes: Mapping[str, Sequence[Any]]) -> Section | None:
-    how = "What differs between the two jobs, besides what was meant to."
+    how = "What differs between the two runs, besides what was meant to."
     if not changes:
         return Section("environment", "Environment", how, empty="No difference was recorded.")
     rows = [(code(name), _said(pair[0]), _said(pair[1])) for name, pair in changes.items()]

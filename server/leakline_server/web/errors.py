@@ -38,7 +38,7 @@ ErrorPage = Callable[[Request, int, str, str], Response]
 # Key in the request scope: time of arrival on the monotonic clock.
 BEGAN: Final = "leakline.began"
 _PLAIN: Final = ("/healthz", "/readyz", "/metrics")
-_BUG: Final = "this is a bug of Leakline; the log of the server says where"
+_BUG: Final = "this is a bug in Leakline; the server log has the details"
 _CODES: Final = {404: "not_found", 405: "method_not_allowed", 401: "unauthorized", 403: "forbidden"}
 
 log = logging.getLogger("leakline")
@@ -77,8 +77,8 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         code = _CODES.get(error.status_code, "http_error")
         path = shorten(request.url.path)
         message = {
-            404: f"there is nothing at {path}; the API is described at /api/v1/openapi.json",
-            405: f"{path} does not take {request.method}",
+            404: f"{path} was not found; the API is described at /api/v1/openapi.json",
+            405: f"{path} does not support {request.method}",
         }.get(error.status_code, str(error.detail))
         headers = dict(error.headers or {})
         if error.status_code == 405:
@@ -98,7 +98,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
             return await refused(request, database_damaged())
         down = Unavailable(
             "database_unavailable",
-            "the database does not answer; try again later",
+            "the database does not respond; try again later",
             retry_after_seconds=2,
         )
         return await refused(request, down)

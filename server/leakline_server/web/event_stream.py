@@ -112,7 +112,7 @@ def _existing_run(run: RunId, use: Use) -> str:
 
 
 _EVENTS: Final[dict[str, Any]] = {
-    "description": "events one after the other, until the server or the other side ends it; each is as described",
+    "description": "a stream of events, until the server or the client ends it",
     "content": {
         "text/event-stream": {
             "schema": {

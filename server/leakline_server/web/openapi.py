@@ -88,17 +88,17 @@ _REFERENCE: Final = "#/components/schemas/"
 # Errors that every operation may return, and those of operations with a body. Descriptions given by
 # an operation take precedence.
 _ALWAYS: Final[Mapping[str, str]] = {
-    "400": "no HTTP that can be read, or an address that is too long",
-    "403": "the host, the origin or the token may not do this",
-    "413": "the address and the headers have more than 64 KiB",
-    "503": "the database does not answer; see Retry-After",
+    "400": "unreadable HTTP, or an address that is too long",
+    "403": "the host, the origin or the token is not allowed to do this",
+    "413": "the address and the headers exceed 64 KiB",
+    "503": "the database does not respond; see Retry-After",
 }
 _WITH_BODY: Final[Mapping[str, str]] = {
-    "400": "not JSON, damaged compression, nested too deep, or a body that did not arrive",
+    "400": "not JSON, damaged compression, nested too deeply, or an incomplete body",
     "413": "more than 256 KiB",
     "415": "a content encoding other than gzip, zstd and identity",
     "422": "a field is wrong: named in details, with its value",
-    "429": "as much as may be on its way, or begin on a day; see Retry-After",
+    "429": "too many requests in progress, or a daily limit is reached; see Retry-After",
 }
 _ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 
@@ -138,12 +138,8 @@ def _describe_access(found: dict[str, Any]) -> None:
             operation["description"] = (
                 f"{operation.get('description', '')}\n\n{_NEEDS[need]}".strip()
             )
-            _answers(
-                operation, 401, "no token where the server asks for one, or one that is not valid"
-            )
-            _answers(
-                operation, 429, "too many wrong tokens came from this address; see Retry-After"
-            )
+            _answers(operation, 401, "authentication is on, and there is no valid token")
+            _answers(operation, 429, "too many wrong tokens from this address; see Retry-After")
 
 
 def _answers(operation: dict[str, Any], status: int, text: str) -> None:
@@ -153,8 +149,8 @@ def _answers(operation: dict[str, Any], status: int, text: str) -> None:
 
 
 _NEEDS: Final = {
-    "add": "Where the server asks who it is: an ingest token of the project, or an administrator.",
-    "see": "Where the server asks who it is: a token that reads, a link to this run, or an administrator.",
-    "read": "Where the server asks who it is: a token that reads, or an administrator.",
-    "change": "Where the server asks who it is: an administrator.",
+    "add": "With authentication on: an ingest token of the project, or an administrator.",
+    "see": "With authentication on: a token that reads, a link to this run, or an administrator.",
+    "read": "With authentication on: a token that reads, or an administrator.",
+    "change": "With authentication on: an administrator.",
 }

@@ -245,7 +245,7 @@ def _trend(found: Sequence[OverlayRun], shown: Shown, moved: Mapping[str, float]
         "line climbs, not how high it starts."
     )
     if any(moved.values()):
-        how += " The runs begin at different numbers: all are drawn from their start."
+        how += " The runs begin at different numbers, so each is drawn from its start."
     lines = {each.id: each.ends for each in found if each.ends is not None}
     chart = overlay_chart(runs, lines, moved, series)
     if chart is None:
@@ -302,7 +302,7 @@ def _middle(points: Points | None) -> float | None:
 
 
 def _differences(runs: Sequence[Json]) -> Section:
-    how = "What the runs were started from and with, where it is not the same for all."
+    how = "Configuration and environment of the runs, where they differ."
     rows = list(_differing(runs))
     if not rows:
         return Section("differences", "What differs", how, empty="No difference was recorded.")
@@ -404,10 +404,14 @@ def _series(text: str) -> Shown | None:
 def _chosen(ids: Sequence[str]) -> list[str]:
     chosen = list(dict.fromkeys(ids))
     if not chosen:
-        raise InvalidField("run", None, "pick two to ten runs in the list of runs, then Overlay")
+        raise InvalidField(
+            "run", None, "select two to ten runs in the list of runs, then choose Overlay"
+        )
     if len(chosen) > MAX_RUNS_OVERLAID:
         raise InvalidField(
-            "run", f"{len(chosen)} runs", f"an overlay takes up to {MAX_RUNS_OVERLAID}: pick fewer"
+            "run",
+            f"{len(chosen)} runs",
+            f"an overlay shows at most {MAX_RUNS_OVERLAID} runs; select fewer",
         )
     return chosen
 

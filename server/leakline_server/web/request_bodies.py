@@ -115,7 +115,9 @@ async def read_body(
     except TimeoutError as error:
         if live.closing:
             raise Unavailable(
-                "server_stopping", "the server ends; send this again later", retry_after_seconds=2
+                "server_stopping",
+                "the server is stopping; send this again later",
+                retry_after_seconds=2,
             ) from error
         raise Malformed(
             "body_too_slow", f"the body did not arrive within {BODY_SECONDS:.0f} seconds"
@@ -127,7 +129,7 @@ async def read_body(
 def _too_many_bodies() -> TooBusy:
     return TooBusy(
         "too_busy",
-        "too many requests are on their way to the server; send this one again later",
+        "too many requests are in progress; send this one again later",
         retry_after_seconds=1,
     )
 
@@ -210,7 +212,8 @@ def _values(found: Any) -> int:
         count += sum(map(len, nested))
         if count > MAX_JSON_VALUES:
             raise Malformed(
-                "too_many_values", f"the body has {count} values, at most {MAX_JSON_VALUES}"
+                "too_many_values",
+                f"the body has {count} values; at most {MAX_JSON_VALUES} are allowed",
             )
         level = [
             inner
@@ -245,7 +248,7 @@ async def read_form(request: Request, limit: int, coming: Coming) -> dict[str, s
     fields = await _fields(request, MAX_FORM_FIELDS, limit, coming)
     found = dict(fields)
     if len(found) < len(fields):
-        raise Malformed("malformed_form", "the form has a field twice")
+        raise Malformed("malformed_form", "the form contains a field twice")
     return {name: value for name, value in found.items() if value}
 
 

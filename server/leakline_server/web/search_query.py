@@ -96,18 +96,19 @@ def parse_query(text: str, now: float) -> Search:
     problems = []
     found = list(dict.fromkeys(words(text)))
     if len(found) > MAX_SEARCH_WORDS:
-        problems.append(f"Only the first {MAX_SEARCH_WORDS} words were looked for.")
+        problems.append(f"Only the first {MAX_SEARCH_WORDS} words were used.")
     for word in found[:MAX_SEARCH_WORDS]:
         if not word.value:
             problems.append(
-                f"“{word.typed}” was left out, because it has no value: write it right after the colon, without a "
-                f"space, as in {word.name}:{_EXAMPLES.get(word.name, 'x')}."
+                f"“{word.typed}” was ignored because it has no value: write the value right after "
+                f"the colon, without a space, as in {word.name}:{_EXAMPLES.get(word.name, 'x')}."
             )
         elif word.name == "started":
             if (range_ := _started(word.value, now)) is None:
                 problems.append(
-                    f"“{word.typed}” was left out: write an age or a day, as in started:<7d (in the last 7 days), "
-                    "started:>7d (before that), started:>2026-11-01 (later) or started:2026-11-20."
+                    f"“{word.typed}” was ignored: write an age or a day, as in started:<7d (in "
+                    "the last 7 days), started:>7d (before that), started:>2026-11-01 (later) or "
+                    "started:2026-11-20."
                 )
             else:
                 filters |= range_
@@ -131,7 +132,7 @@ def _contradictions(projects: tuple[str, ...], statuses: tuple[str, ...]) -> lis
     """Return sentences on conditions that no run can match."""
     known = ", ".join(sorted(map(_as_typed, _STATUSES), key=lambda each: each != "leaking"))
     problems = [
-        f"There is no status “{status}”; there are: {known}."
+        f"There is no status “{status}”. Known statuses: {known}."
         for status in statuses
         if status not in _STATUSES
     ]
@@ -143,7 +144,7 @@ def _contradictions(projects: tuple[str, ...], statuses: tuple[str, ...]) -> lis
         if len(set(values)) > 1:
             named = " and ".join(f"“{value}”" for value in dict.fromkeys(values))
             problems.append(
-                f"A run has one {what}, so none is found by {named} together: search for one of them."
+                f"A run has only one {what}, so no run matches {named} together: search for one of them."
             )
     return problems
 
@@ -158,8 +159,8 @@ def _unknown_operator(word: Word) -> str | None:
     if not excludes and word.typed not in _OPERATORS:
         return None
     return (
-        f"“{word.typed}” was looked for in names: a search finds runs that match all of its words, and cannot exclude "
-        f'any. Write "{word.typed}" in quotes to look for it.'
+        f"“{word.typed}” was searched in names: a search finds runs that match all of its words, "
+        f'and cannot exclude any. Write "{word.typed}" in quotes to search for it.'
     )
 
 
@@ -167,7 +168,7 @@ def _unknown_filter(word: Word) -> str | None:
     name, colon, rest = word.typed.partition(":")
     if not (colon and rest and name.isalpha()) or rest.startswith("//"):
         return None
-    return f"There is no filter “{name}:”, so “{word.value}” was looked for in names. Filters: {', '.join(NAMES)}."
+    return f"There is no filter “{name}:”, so “{word.value}” was searched in names. Filters: {', '.join(NAMES)}."
 
 
 def _started(value: str, now: float) -> dict[str, float] | None:

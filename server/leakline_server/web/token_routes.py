@@ -110,11 +110,15 @@ def tokens_section(
 ) -> TokensSection:
     """Return the section; ``items`` are listed as by the API, ``asked`` is True if authentication is on."""
     form = form or TokenForm()
-    how = "What programs show to be let in (LEAKLINE_TOKEN), each for one thing. Of a token only its beginning is kept."
+    how = (
+        "Programs authenticate with tokens (LEAKLINE_TOKEN), each for one purpose. Only the "
+        "beginning of a token can be shown again."
+    )
     if not asked:
         how += (
-            " This server asks nobody who they are and needs none; they hold once it asks. Until then they are made "
-            "and revoked where it runs (leakline token create, leakline token revoke), not by whoever opens this page."
+            " Authentication is off on this server, so none is needed; tokens take effect once "
+            "it is on. Until then, create and revoke them on the machine of the server (leakline "
+            "token create, leakline token revoke), not on this page."
         )
     return TokensSection(
         how=how,
@@ -170,14 +174,17 @@ router = APIRouter(prefix="/api/v1", tags=["access"], dependencies=[CHANGE])
 
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": api_schemas.Error, "description": "no such token"},
-    409: {"model": api_schemas.Error, "description": "the server asks nobody who they are"},
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    409: {"model": api_schemas.Error, "description": "authentication is off"},
+    422: {
+        "model": api_schemas.Error,
+        "description": "a field is invalid: the error names it, with its value",
+    },
 }
 _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": api_schemas.Error, "description": "not JSON"},
     409: {
         "model": api_schemas.Error,
-        "description": "there are too many, or the server asks nobody who they are",
+        "description": "there are too many, or authentication is off",
     },
     422: _NOT_FOUND[422],
 }
@@ -265,7 +272,7 @@ def issue_token(body: Annotated[NewToken, json_body(NewToken)], use: Use) -> Res
     summary="Revoke a token",
     response_class=Response,
     status_code=204,
-    responses={204: {"description": "nobody is let in with it any more"}, **_NOT_FOUND},
+    responses={204: {"description": "revoked"}, **_NOT_FOUND},
 )
 def revoke_token(token: RowId, use: Use) -> Response:
     """Sessions that were started with the token end. Other servers on the same database follow
@@ -302,7 +309,7 @@ def make_link(run: str, request: Request, form: Form, use: Use) -> Response:
     found, now = known_run(use, run), time.time()
     days = form.get("days", "")
     if days not in dict(LINK_DAYS):
-        raise InvalidField("days", days, "must be one of the choices of the page")
+        raise InvalidField("days", days, "must be one of the choices on the page")
     wish = Wish("share", name=found["name"], days=float(days), run_id=run)
     token, secret = token_issuing.issue(use.engine, wish, now)
     until = iso(now + float(days) * 86_400)
@@ -348,7 +355,7 @@ async def open_link(
 def _over() -> NotFound:
     return NotFound(
         "link_is_over",
-        "this link opens nothing: it has expired, was revoked, or is not whole; ask for another one",
+        "this link is not valid: it has expired, was revoked, or is incomplete; ask for a new one",
     )
 
 

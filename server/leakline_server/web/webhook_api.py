@@ -34,12 +34,18 @@ from .services import Services, Use
 router = APIRouter(prefix="/api/v1", tags=["webhooks"], dependencies=[READ])
 
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
-    404: {"model": api_schemas.Error, "description": "no such webhook or delivery"},
+    404: {"model": api_schemas.Error, "description": "webhook or delivery not found"},
 }
 _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     **_NOT_FOUND,
-    409: {"model": api_schemas.Error, "description": "not in this state, or not of this webhook"},
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    409: {
+        "model": api_schemas.Error,
+        "description": "not possible in this state, or not for this webhook",
+    },
+    422: {
+        "model": api_schemas.Error,
+        "description": "a field is invalid: the error names it, with its value",
+    },
 }
 _BODY: Final[dict[int | str, dict[str, Any]]] = {
     **_REFUSED,
@@ -236,7 +242,7 @@ def test_webhook(webhook: RowId, use: Use) -> Response:
 def try_out(webhook: int, use: Services) -> tuple[Trial, str]:
     """Send a test message; return the result and the text that was sent. Raises NotFound."""
     hook, now = _get(use, webhook), time.time()
-    said = "Alerts of this server arrive here. Nothing leaks; somebody tested this webhook."
+    said = "Alerts of this server arrive here. Nothing is leaking: somebody tested this webhook."
     old_secret = hook.previous_secret_at(now)
     message = trial(
         hook.url, hook.format, hook.secret, use.config.address, now, said, old_secret, hook.configured
@@ -288,7 +294,7 @@ def get_deliveries(webhook: RowId, use: Use, limit: Limit = 50, cursor: Text = N
         return json_response(deliveries.list_deliveries(use.engine, webhook, limit, cursor))
     except runs.BadCursor as error:
         raise InvalidField(
-            "cursor", cursor, "must be the value of next from an earlier answer"
+            "cursor", cursor, "must be the value of next from an earlier response"
         ) from error
 
 
@@ -400,9 +406,9 @@ def _refusing(**about: int) -> Iterator[None]:
     except NotChangeable as error:
         raise Conflict("webhook_of_the_environment", str(error), about) from error
     except deliveries.NoSuchDelivery as error:
-        raise NotFound("delivery_not_found", f"there is no delivery {number}", about) from error
+        raise NotFound("delivery_not_found", f"delivery {number} was not found", about) from error
     except deliveries.StillWaiting as error:
-        said = f"delivery {number} has not ended yet: it is sent again by itself"
+        said = f"delivery {number} has not ended yet: it will be retried automatically"
         raise Conflict("delivery_waiting", said, about) from error
     except deliveries.WebhookDisabled as error:
         said = f"the webhook of delivery {number} is disabled; enable it first"
@@ -418,8 +424,8 @@ def _chosen(url: str) -> tuple[str, str]:
         raise InvalidField(
             "url",
             shown(url),
-            f"messages to {chosen.service} go by way of apprise, which this server does not have: install it there "
-            "(pip install 'leakline[notify]') and start the server again",
+            f"messages to {chosen.service} are sent with apprise, which this server does not "
+            "have: install it there (pip install 'leakline[notify]') and restart the server",
         )
     try:
         return chosen.form, plain_address(url)
@@ -459,7 +465,7 @@ def _found(webhook: int, hook: webhooks.Webhook | None) -> webhooks.Webhook:
 def _not_found(webhook: int) -> NotFound:
     return NotFound(
         "webhook_not_found",
-        f"there is no webhook {webhook}; GET /api/v1/webhooks lists them",
+        f"webhook {webhook} was not found; GET /api/v1/webhooks lists them",
         {"webhook": webhook},
     )
 

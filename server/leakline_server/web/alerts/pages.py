@@ -62,8 +62,8 @@ def add_webhook(form: Form, use: Use) -> Response:
 def rotate_secret(webhook: RowId, use: Use) -> Response:
     rotated = webhooks_api.rotate(use, webhook)
     said = (
-        f"{_label(rotated)} has a new secret, shown only this once. For 24 hours the old one signs too, so that the "
-        "receiver can change to it:"
+        f"{_label(rotated)} has a new secret, which is shown only once. For 24 hours, messages "
+        "are also signed with the old one, so that the receiver can switch:"
     )
     return _with_secret(use, Notice(said, "ok", rotated.secret))
 

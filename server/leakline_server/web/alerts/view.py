@@ -19,14 +19,14 @@ Json = Mapping[str, Any]
 
 # State of a delivery -> (the status whose colour it uses, word, meaning).
 STATES: Final = {
-    "pending": ("watch", "waiting", "It is sent at the time of its next attempt."),
-    "claimed": ("watch", "being sent", "It is on its way just now."),
+    "pending": ("watch", "waiting", "It will be sent at the time of its next attempt."),
+    "claimed": ("watch", "being sent", "It is being sent right now."),
     "delivered": ("ok", "arrived", "The receiver answered with a status from 200 to 299."),
-    "failed": ("confirmed", "failed", "It will not be tried again by itself."),
-    "expired": ("learning", "expired", "It was of no use any more before it could arrive."),
-    "superseded": ("learning", "replaced", "A newer message about the same thing went out in its place."),
+    "failed": ("confirmed", "failed", "It will not be retried automatically."),
+    "expired": ("learning", "expired", "It became outdated before it could be delivered."),
+    "superseded": ("learning", "replaced", "A newer message about the same thing replaced it."),
 }  # fmt: skip
-_FORMAT_WORDS: Final = {"": "by the address", "standard": "Standard (JSON)"}
+_FORMAT_WORDS: Final = {"": "from the address", "standard": "Standard (JSON)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,9 @@ def _hook_facts(hook: Json) -> list[str]:
         attempts = count_of(hook["failures"], "attempt")
         facts.append(f"Nothing arrived in the last {attempts}, since {_at(hook['failing_since'])}.")
     if hook["previous_until"]:
-        facts.append(f"The secret before this one signs too until {_at(hook['previous_until'])}.")
+        facts.append(
+            f"Messages are also signed with the previous secret until {_at(hook['previous_until'])}."
+        )
     if hook["last_test"]:
         facts.append(_test_fact(hook["last_test"]))
     return facts
@@ -198,21 +200,21 @@ def added(made: Json, service: str, back: str, secret: str) -> Notice:
 
     ``service`` is the service whose address determined the format; otherwise it is empty.
     """
-    why = f", in the format of {service}: that is where its address leads" if service else ""
-    said = f"{label(made)} gets every alert from now on{why}."
+    why = f", in the format of {service}, where its address leads" if service else ""
+    said = f"{label(made)} receives every alert from now on{why}."
     if service:
         # Chat services do not verify signatures: the address is the secret.
         return Notice(said, "ok", back=back)
-    said += " Its messages are signed with this secret, which is shown only this once; the receiver needs it:"
+    said += " Its messages are signed with this secret, which is shown only once; the receiver needs it:"
     return Notice(said, "ok", secret, back=back)
 
 
 def tested(hook: Json, made: Json, message: str) -> Notice:
     if made["error"]:
-        said = f"The test did not arrive at {label(hook)}: {_came(made)}. This was to be sent:"
+        said = f"The test did not arrive at {label(hook)}: {_came(made)}. Message not delivered:"
         return Notice(said, "confirmed", message=message)
     return Notice(
-        f"The test arrived at {label(hook)}: {_came(made)}. This was sent:", "ok", message=message
+        f"The test arrived at {label(hook)}: {_came(made)}. Message sent:", "ok", message=message
     )
 
 
@@ -230,7 +232,9 @@ def _came(made: Json) -> str:
     took = number_formats.seconds(made["seconds"])
     if made["error"]:
         return f"{made['error']} ({took})"
-    return f"taken in {took}" if made["status"] is None else f"answered {made['status']} in {took}"
+    return (
+        f"accepted in {took}" if made["status"] is None else f"answered {made['status']} in {took}"
+    )
 
 
 def _delivery(item: Json, hook: Json) -> DeliveryRow:
@@ -268,7 +272,7 @@ def _try(made: Json) -> AttemptLine:
 def _last(item: Json) -> str:
     if item["last_status"] is not None:
         return str(item["last_status"])
-    return item["last_error"] or ("taken" if item["state"] == "delivered" else "–")
+    return item["last_error"] or ("accepted" if item["state"] == "delivered" else "–")
 
 
 def _at(iso: str) -> str:

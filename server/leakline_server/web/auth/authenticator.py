@@ -83,7 +83,7 @@ class Failures:
         if wait:
             raise TooBusy(
                 "too_many_failures",
-                f"too many wrong tokens or passwords came from this address; try again in {wait} seconds",
+                f"too many wrong tokens or passwords from this address; retry in {wait} seconds",
                 retry_after_seconds=wait,
             )
 
@@ -118,7 +118,7 @@ class _ConcurrencyLimiter:
         if self._waiting >= self._most_waiting:
             raise TooBusy(
                 "too_busy",
-                "too many are asked who they are at this moment; try again in a second",
+                "too many concurrent sign-in attempts; retry in a second",
                 retry_after_seconds=1,
             )
         self._waiting += 1
@@ -242,8 +242,8 @@ class Callers:
         if not all_shown:
             raise Unauthorized(
                 "token_missing",
-                "this server asks who you are: sign in on its pages, or send a token (LEAKLINE_TOKEN; "
-                "leakline token create makes one)",
+                "this server requires authentication: sign in on its pages, or send a token "
+                "(LEAKLINE_TOKEN; leakline token create makes one)",
             )
         refusals = []
         for shown in all_shown:
@@ -304,7 +304,7 @@ class Callers:
                 log.error("database: %s", without_content(error))
             raise Unavailable(
                 "database_unavailable",
-                "the database does not answer; try again later",
+                "the database does not respond; try again later",
                 retry_after_seconds=2,
             ) from error
         if isinstance(found, Caller):
@@ -344,24 +344,26 @@ class Callers:
         with self._lock:
             was_noted, self._notes_no_use = self._notes_no_use, True
         if not was_noted:
-            log.warning("when tokens were used last is not written: %s", without_content(error))
+            log.warning("cannot store when tokens were last used: %s", without_content(error))
 
     def _tell_use_again(self) -> None:
         with self._lock:
             was_noted, self._notes_no_use = self._notes_no_use, False
         if was_noted:
-            log.warning("when tokens were used last is written again")
+            log.warning("the time when tokens were last used is stored again")
 
 
 def caller_of(token: Token | None, now: float) -> Caller | Unauthorized:
     """Return the principal of a token, or the reason why the token is rejected."""
     if token is None:
         return Unauthorized(
-            "token_unknown", "this server does not know this token; leakline token create makes one"
+            "token_unknown", "this token is unknown to this server; leakline token create makes one"
         )
     state = token.state_at(now)
     if state != "active":
-        return Unauthorized(f"token_{state}", f"the token {token.prefix}… is {state}; make another")
+        return Unauthorized(
+            f"token_{state}", f"the token {token.prefix}… is {state}; create a new one"
+        )
     until = float("inf") if token.expires_at is None else token.expires_at
     return Caller(
         cast(Scope, token.scope), token.project, token.browser, until=until, run=token.run_id

@@ -79,15 +79,15 @@ class Guard:
         host = _text(headers, b"host")
         if self._check_host and not self._is_ours(host):
             return "host_refused", (
-                f"this server answers to localhost, not to {shorten(host)}; "
-                "set LEAKLINE_PUBLIC_URL to the address people use"
+                f"this server accepts requests to localhost, not to {shorten(host)}; set "
+                "LEAKLINE_PUBLIC_URL to the address that people use"
             )
         if scope["method"] in _CHANGES and b"origin" in headers:
             origin = _text(headers, b"origin")
             if not self._may_change(origin, host):
                 return "origin_refused", (
-                    f"pages of {shorten(origin)} may not change anything here; "
-                    "name them in LEAKLINE_ALLOWED_ORIGINS"
+                    f"pages of {shorten(origin)} may not change anything here; add this origin to "
+                    "LEAKLINE_ALLOWED_ORIGINS"
                 )
         return None
 
@@ -129,10 +129,10 @@ MAX_NEXT_CHARACTERS: Final = 2_000
 _RUN_PAGE: Final = re.compile(r"/runs/[^/?#\\]+(\?[^#\\]*)?")
 
 _MISSING: Final[dict[Need, str]] = {
-    "add": "adds nothing: use an ingest token of the project (leakline token create --project NAME)",
-    "see": "reads nothing: use a token or a login that reads (leakline token create --scope read)",
-    "read": "reads nothing: use a token or a login that reads (leakline token create --scope read)",
-    "change": "changes nothing: that takes an administrator (leakline token create --scope admin)",
+    "add": "cannot add data: use an ingest token of the project (leakline token create --project NAME)",
+    "see": "cannot read: use a token or a login that can read (leakline token create --scope read)",
+    "read": "cannot read: use a token or a login that can read (leakline token create --scope read)",
+    "change": "cannot change anything: this requires an administrator (leakline token create --scope admin)",
     "nothing": "",
 }
 
@@ -168,32 +168,33 @@ class AuthMiddleware:
         """
         method, path = scope["method"], scope["path"]
         if without_control(path) != path:
-            raise NotFound("not_found", "there is nothing at an address with a control character")
+            raise NotFound("not_found", "no address contains a control character")
         own = self._is_own_page(scope)
         if need == "nothing":
             if method not in READS and own is False:
                 raise Forbidden(
-                    "origin_refused", "people sign in and out on the pages of this server alone"
+                    "origin_refused",
+                    "signing in and out is only possible on the pages of this server",
                 )
             return ANYBODY
         caller = await self._callers.of(scope["headers"], scope["scheme"], _host(scope))
         if own is False and not caller.browser:
             raise Forbidden(
                 "origin_refused",
-                "pages of other sites are let in with a browser token alone "
-                "(leakline token create --browser --project NAME)",
+                "pages of other sites need a browser token (leakline token create --browser --project NAME)",
             )
         if caller.signed_in and method not in READS and own is not True:
             raise Forbidden(
                 "origin_refused",
-                "a request of somebody who is signed in changes things from the pages of this server alone; "
-                "programs send a token",
+                "a signed-in session can change things only from the pages of this server; "
+                "programs must send a token",
             )
         await self._know_the_runs(caller, scope, need, parameters)
         if not may(caller.scope, need):
             if caller.run is not None:
                 raise Forbidden(
-                    "scope_too_small", "this link opens one run to read; sign in for anything else"
+                    "scope_too_small",
+                    "this link only allows reading one run; sign in for anything else",
                 )
             raise Forbidden("scope_too_small", f"a login for {caller.scope} {_MISSING[need]}")
         return caller
@@ -231,7 +232,7 @@ class AuthMiddleware:
             quarantine.after(self._engine, error)
             raise Unavailable(
                 "database_unavailable",
-                "the database does not answer; try again later",
+                "the database does not respond; try again later",
                 retry_after_seconds=2,
             ) from error
 

@@ -150,10 +150,10 @@ async def _token_id(use: Services, secret: str) -> int | None:
     if not may(found.scope, "read"):
         if token.run_id is not None:
             raise Unauthorized(
-                "token_reads_nothing", "This token is that of a link, which opens one run alone."
+                "token_reads_nothing", "This token belongs to a link, which opens only one run."
             )
         raise Unauthorized(
-            "token_reads_nothing", f"This token adds to project {token.project} and reads nothing."
+            "token_reads_nothing", f"This token adds to project {token.project} and cannot read."
         )
     return token.id
 

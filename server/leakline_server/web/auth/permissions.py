@@ -115,8 +115,8 @@ def may_add_to(project: str) -> None:
     if own not in (None, project):
         raise NotFound(
             "project_not_found",
-            f"this token adds to project {own!r} and knows no {shorten(project)!r}; set LEAKLINE_PROJECT={own}, "
-            "or use a token of that project",
+            f"this token adds to project {own!r}, not to {shorten(project)!r}; set "
+            f"LEAKLINE_PROJECT={own}, or use a token of that project",
             {"project": shorten(project)},
         )
 
@@ -144,8 +144,8 @@ def may_only_add(changes: RunChanges) -> None:
     if calling.get().project is not None and (changes.name is not None or changes.tags is not None):
         raise Forbidden(
             "scope_too_small",
-            "a token that only adds does not rename or tag: that takes an administrator; "
-            "tags are given when the run is created",
+            "a token that only adds cannot rename or tag a run: this requires an administrator; "
+            "tags can be given when the run is created",
         )
 
 

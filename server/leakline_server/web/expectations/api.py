@@ -83,8 +83,11 @@ class Expectations(BaseModel):
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     200: {"model": Expectations},
-    404: {"model": api_schemas.Error, "description": "no such run, or nothing to take back"},
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    404: {"model": api_schemas.Error, "description": "no such run, or nothing to revoke"},
+    422: {
+        "model": api_schemas.Error,
+        "description": "a field is invalid: the error names it, with its value",
+    },
 }
 _BODY: Final[dict[int | str, dict[str, Any]]] = {
     **_ERRORS,
@@ -93,13 +96,13 @@ _BODY: Final[dict[int | str, dict[str, Any]]] = {
         "model": api_schemas.Error,
         "description": "the program declares it, or there are too many",
     },
-    503: {"model": api_schemas.Error, "description": "the database does not take writes"},
+    503: {"model": api_schemas.Error, "description": "the database does not accept writes"},
 }
 
 
 @router.get(
     "",
-    summary="Expected counts, and those that a run keeps to",
+    summary="Expected counts, and stable counts of a run",
     response_model=None,
     responses=_ERRORS,
 )
@@ -118,7 +121,7 @@ def get_expectations(run: RunId, use: Use) -> Response:
 @router.post(
     "",
     dependencies=[CHANGE],
-    summary="Expect a count of the runs of this project from now on",
+    summary="Expect a count in the runs of this project from now on",
     openapi_extra=described(Accepting),
     response_model=None,
     responses=_BODY,
@@ -135,7 +138,7 @@ def accept_count(
 @router.delete(
     "",
     dependencies=[CHANGE],
-    summary="Take an accepted count back",
+    summary="Revoke an accepted count",
     response_model=None,
     responses=_ERRORS,
 )
@@ -154,7 +157,7 @@ def accept_form(run: str, form: Form, use: Use) -> Response:
     """Accept ``count`` instances of ``type``; with ``after``, at the end of that phase."""
     count = form.get("count", "")
     if not _COUNT.fullmatch(count) or int(count) > MAX_INTEGER:
-        raise InvalidField("count", count, "must be a whole number, as the page names it")
+        raise InvalidField("count", count, "must be a whole number, as given on the page")
     wanted = Expectation(_type(form), int(count), int(count), form.get("after"), accepted=True)
     accept(use, run, wanted)
     return _back(run)
@@ -176,7 +179,7 @@ def accept(use: Services, run_id: str, wanted: Expectation) -> None:
         project = shorten(run["project"])
         raise Conflict(
             "too_many_accepted_counts",
-            f"project {project} has {MAX_ACCEPTED_COUNTS} accepted counts, as many as it may; take some back first",
+            f"project {project} has {MAX_ACCEPTED_COUNTS} accepted counts, which is the maximum; revoke some first",
             {"project": project, "limit": MAX_ACCEPTED_COUNTS},
         ) from error
     _examine_again(use, run_id, concerned)
@@ -208,7 +211,7 @@ def _back(run: str) -> Response:
 
 def _check(run: Mapping[str, Any], wanted: Expectation) -> None:
     if f"type.{wanted.type}.count" not in run["series"]:
-        why = "this run has not counted it; GET /api/v1/runs/{run}/types lists what it has"
+        why = "this run has not counted it; GET /api/v1/runs/{run}/types lists what was counted"
         raise InvalidField("type", wanted.type, why)
     phases, after = list(dict.fromkeys((*run["phases"], *run["phases_seen"]))), wanted.after
     if after is not None and not any(p == after or p.endswith(f"/{after}") for p in phases):
@@ -218,7 +221,8 @@ def _check(run: Mapping[str, Any], wanted: Expectation) -> None:
         name = shorten(wanted.type)
         raise Conflict(
             "count_is_declared",
-            f"the program declares how many {name} there are, and that counts: change run.expect there",
+            f"the program itself declares how many {name} there are, which takes precedence: "
+            "change run.expect there",
             {"run": run["id"], "type": name},
         )
 

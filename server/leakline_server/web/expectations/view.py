@@ -48,15 +48,16 @@ def expectations(
     if not (checks or forms):
         return None
     how = (
-        "What was declared, promised or accepted for this run, broken first. A band and the limit of a gauge are "
-        f"compared with each {unit}, bounds included. A budget is broken from its leak on, a promise where the entire "
-        "interval is beyond it, a count by one too few or by one too many that is left after a collection."
+        "What was declared, promised or accepted for this run, broken first. Bands and limits of "
+        f"gauges are checked in each {unit}, bounds included. A budget is broken from its leak "
+        "limit on, a promise if the entire interval is beyond it, and a count by one too few, or "
+        "by one too many that remains after a collection."
     )
     heads = ["expected", "by", "state", "#measured", "#off by", "in words"]
     rows = [row for each in sorted(checks, key=_order) for row in _rows(each, unit)]
     return Section(
         "expectations", "Expectations", how, table=table(heads, rows, tall=False) if rows else None,
-        empty="Nothing is expected of this run yet.", counts=forms,
+        empty="This run has no expectations yet.", counts=forms,
     )  # fmt: skip
 
 
@@ -144,7 +145,7 @@ def _folded(forms: Sequence[CountForm], number: int = 0) -> CountList:
     left_out = max(0, number - len(forms))
     more = f"{len(rest):,} more" if rest else ""
     if left_out:
-        more += f"; the API has another {left_out:,}"
+        more += f"; the API lists {left_out:,} others"
     return CountList(shown, rest, more)
 
 
@@ -173,8 +174,8 @@ def _accepted_form(run: Json, each: AcceptedCount) -> CountForm:
         text=f"is accepted as {expected_text(wanted)} in project {run['project']}{_but(run, each)}",
         action=f"{_address(run)}/take-back",
         fields=_named(wanted.type, wanted.after),
-        button="Take back",
-        label=f"Take back {expected_text(wanted)} {wanted.type}",
+        button="Stop expecting",
+        label=f"Stop expecting {expected_text(wanted)} {wanted.type}",
         since_at=since,
         since=number_formats.clock(since),
     )
@@ -189,8 +190,8 @@ def _but(run: Json, each: AcceptedCount) -> str:
     ):
         return ""
     if any(not e["accepted"] and stands_for(e["type"], wanted.type) for e in run["expectations"]):
-        return "; here the program says it itself, and that counts"
-    return "; this run had ended before"
+        return "; in this run, the program's own declaration takes precedence"
+    return "; this run had already ended"
 
 
 def _address(run: Json) -> str:

@@ -172,7 +172,9 @@ def _ours(text: str, tag: str) -> Markup:
     Raises ValueError if the text would end the tag or start a comment.
     """
     if re.search(rf"</{tag}|<!--", text, re.IGNORECASE):
-        raise ValueError(f"a static file cannot stand inside <{tag}>: it holds its end")
+        raise ValueError(
+            f"a static file cannot be embedded in <{tag}>: it contains the end of the tag"
+        )
     return Markup(text)
 
 

@@ -41,7 +41,10 @@ LEAKS_PER_PAGE: Final = 25
 # Growth that was never called a leak is listed only on request.
 LEAKS: Final = tuple(state for state in incident_groups.STATES if state != "watched")
 _INVALID: Final[dict[int | str, dict[str, Any]]] = {
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    422: {
+        "model": api_schemas.Error,
+        "description": "a field is invalid: the error names it, with its value",
+    },
 }
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     **_INVALID,
@@ -50,7 +53,7 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 _BODY: Final[dict[int | str, dict[str, Any]]] = {
     **_ERRORS,
     400: {"model": api_schemas.Error, "description": "not JSON"},
-    503: {"model": api_schemas.Error, "description": "the database does not take writes"},
+    503: {"model": api_schemas.Error, "description": "the database does not accept writes"},
 }
 
 Fingerprint = Annotated[
@@ -138,7 +141,9 @@ def _answer(model: Any, errors: dict[int | str, dict[str, Any]]) -> dict[str, An
     return {"response_model": None, "responses": {200: {"model": model}, **errors}}
 
 
-@router.get("", summary="Incidents over all runs, newest change first", **_answer(Leaks, _INVALID))
+@router.get(
+    "", summary="Incidents across all runs, newest change first", **_answer(Leaks, _INVALID)
+)
 def list_leaks(
     use: Use,
     project: Text = None,
@@ -154,13 +159,13 @@ def list_leaks(
         found = incident_groups.list_groups(use.engine, wanted)
     except runs.BadCursor as error:
         raise InvalidField(
-            "cursor", cursor, "must be the value of next from an earlier answer"
+            "cursor", cursor, "must be the value of next from an earlier response"
         ) from error
     items = [with_sentence(group) for group in found["items"]]
     return json_response({"items": items, "next": found["next"]})
 
 
-@router.get("/{fingerprint}", summary="One leak over all runs", **_answer(Leak, _ERRORS))
+@router.get("/{fingerprint}", summary="One leak across all runs", **_answer(Leak, _ERRORS))
 def get_leak(fingerprint: Fingerprint, project: Project, use: Use) -> Response:
     found = incident_groups.get_group(use.engine, project, fingerprint, time.time())
     if found is None:
@@ -171,13 +176,15 @@ def get_leak(fingerprint: Fingerprint, project: Project, use: Use) -> Response:
 # Last part of the path -> kind, model of the body, and the summaries and names of its two routes.
 _ACTIONS: Final[dict[str, tuple[Kind, type[Closing], str, str, str]]] = {
     "acknowledge": (
-        "acknowledged", Acknowledging, "Tell nothing more of a leak until it expires or gets worse",
-        "take_back_acknowledgement", "Take an acknowledgement back",
+        "acknowledged", Acknowledging, "Mute a leak until this expires or the leak gets worse",
+        "take_back_acknowledgement", "Revoke an acknowledgement",
     ),
-    "ignore": ("ignored", Acknowledging, "Never tell of a leak", "take_back_ignoring", "Ignore no more"),
+    "ignore": (
+        "ignored", Acknowledging, "Mute a leak for good", "take_back_ignoring", "Stop ignoring a leak",
+    ),
     "close": (
-        "closed", Closing, "Close a leak with a note, which is shown when it comes back",
-        "take_back_closing", "Open a leak again",
+        "closed", Closing, "Close a leak with a note, which is shown when it returns",
+        "take_back_closing", "Reopen a leak",
     ),
 }  # fmt: skip
 
@@ -275,7 +282,7 @@ def say(
     """Store an acknowledgement of a leak. Raises NotFound and InvalidField."""
     now = time.time()
     if expires_at is not None and expires_at <= now:
-        raise InvalidField("expires_at", expires_at, "is over already; give a time to come")
+        raise InvalidField("expires_at", expires_at, "is in the past; give a future time")
     with writing(use.engine) as connection:
         worst = incident_groups.worst_of(connection, project, fingerprint)
         if worst is None:
@@ -326,7 +333,7 @@ def _unknown(project: str, fingerprint: str) -> NotFound:
 
 def _check_reason(reason: str) -> None:
     if not reason:
-        raise InvalidField("reason", reason, "say in a few words why: others will read it")
+        raise InvalidField("reason", reason, "must say why in a few words: others will read it")
 
 
 def _back(form: dict[str, str], fingerprint: str) -> Response:
@@ -340,7 +347,7 @@ def _back(form: dict[str, str], fingerprint: str) -> Response:
         return RedirectResponse(Shown(project=_project(form), fingerprint=fingerprint).href(), 303)
     if not is_run_page(back):
         raise InvalidField(
-            "back", back, "must be the address of the page of a run, without its server"
+            "back", back, "must be the path of the page of a run, without the server"
         )
     return RedirectResponse(f"{back}#findings", 303)
 

@@ -26,10 +26,10 @@ Json = Mapping[str, Any]
 # State of a leak -> (the status whose colour and shape it uses, word, meaning).
 STATES: Final = {
     "open": ("confirmed", "Open", "It leaks in a run, or leaked until the run ended."),
-    "acknowledged": ("watch", "Muted", "Alerts of it wait until that expires or it gets worse."),
-    "closed": ("recovered", "Closed", "Somebody closed it with a note, and no run that began later has it."),
-    "over": ("ok", "Over", "It leaked, and does in no run any more."),
-    "ignored": ("learning", "Muted for good", "No alert is ever sent on it."),
+    "acknowledged": ("watch", "Muted", "Its alerts are paused until this expires or it gets worse."),
+    "closed": ("recovered", "Closed", "Somebody closed it with a note, and it is in no run that began later."),
+    "over": ("ok", "Over", "It leaked, but no longer does in any run."),
+    "ignored": ("learning", "Muted for good", "No alert is ever sent for it."),
     "watched": ("filling", "Watched", "Growth that was never called a leak."),
 }  # fmt: skip
 # Kind of acknowledgement -> how it is called in the story of a leak.
@@ -212,7 +212,7 @@ def _runs(seen: Sequence[Json]) -> Table:
         )
         for each in reversed(seen)
     )
-    columns = ("Run", "Status", "What was said", "First seen", "Last change")
+    columns = ("Run", "Status", "Summary", "First seen", "Last change")
     return Table(tuple(map(Column, columns)), rows, "Runs it was seen in, newest first", tall=True)
 
 

@@ -176,8 +176,8 @@ def _conflict(found: Contradiction, project: str | None) -> Conflict:
         known = f"{found.field}={details['stored']}"
     return Conflict(
         "sequence_contradiction",
-        f"snapshot {found.sequence} is stored with {known}, this batch says {sent}; "
-        "a sequence number stands for one snapshot, and every process needs an instance of its own",
+        f"snapshot {found.sequence} is stored with {known}, but this batch has {sent}; a sequence "
+        "number identifies one snapshot, and every process needs its own instance",
         details,
     )
 
@@ -199,26 +199,27 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
     )
     error = {"$ref": "#/components/schemas/Error"}
     refusals = {
-        "400": "not JSON, lengths that do not fit, damaged compression, or a body that did not arrive",
-        "401": "no token where the server asks for one, or one that is not valid (any more)",
-        "403": "a token that adds nothing, or a page of an origin that may not",
-        "404": "no such run, or one of a project that the token does not add to",
+        "400": "not JSON, inconsistent lengths, damaged compression, or an incomplete body",
+        "401": "authentication is on, and there is no valid token",
+        "403": "a token that cannot add data, or a page of an origin that is not allowed",
+        "404": "no such run, or a run of a project that the token cannot add to",
         "409": "a sequence number is stored with other values, or the instance with another rank",
         "413": "more than 256 KiB compressed or 2 MiB inflated",
         "415": "a content encoding other than gzip, zstd and identity",
         "422": "a field is wrong: named in details, with its value",
-        "429": "too many batches wait; see Retry-After",
-        "503": "the database does not take writes; see Retry-After",
+        "429": "too many batches are waiting; see Retry-After",
+        "503": "the database does not accept writes; see Retry-After",
     }
     operation = {
         "operationId": "add_batch",
         "security": [{"token": ["add"]}],
         "tags": ["runs"],
         "summary": "Add snapshots to a run",
-        "description": "Idempotent by (process instance, sequence number): what is stored already counts 0, an "
-        "overlap is trimmed. The answer comes after the snapshots are durable. JSON has columns with count, or rows in "
-        "snapshots; the docstring of leakline.snapshot describes the binary form that the Python client sends. gzip or "
-        "zstd by Content-Encoding.",
+        "description": "Idempotent by (process instance, sequence number): snapshots that are "
+                       "already stored do not count, and an overlap is trimmed. The response is "
+                       "sent when the snapshots are durable. JSON has columns with count, or "
+                       "rows in snapshots; the docstring of leakline.snapshot describes the "
+                       "binary form that the Python client sends. gzip or zstd by Content-Encoding.",
         "parameters": [{"name": "run", "in": "path", "required": True, "schema": {"type": "string"}}],
         "requestBody": {
             "required": True,
@@ -245,8 +246,9 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
             "accepted": {"type": "integer", "description": "snapshots that were new"},
             "requests": {
                 "type": "array",
-                "description": "what this process is asked for, until an event of kind mark reports the outcome "
-                'with {"request": id} as its data; a client may ignore it',
+                "description": "requests to this process, until an event of kind mark reports "
+                'the outcome with {"request": id} as its data; a client may '
+                "ignore it",
                 "items": {
                     "type": "object",
                     "required": ["id", "kind", "asked_by"],

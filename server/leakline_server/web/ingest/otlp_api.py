@@ -59,7 +59,7 @@ PATH: Final = "/v1/metrics"
 # Another server on the same database may have used the same sequence numbers.
 TRIES: Final = 3
 NOT_INSTALLED: Final = 501
-MESSAGE: Final = "this server takes no OTLP; install the extra: pip install 'leakline[otlp]'"
+MESSAGE: Final = "this server does not accept OTLP; install the extra: pip install 'leakline[otlp]'"
 
 router = APIRouter(tags=["runs"], dependencies=[ADD])
 
@@ -70,7 +70,7 @@ def _error(text: str) -> dict[str, Any]:
 
 @router.post(
     PATH,
-    summary="Take metrics of OpenTelemetry",
+    summary="Receive OpenTelemetry metrics",
     response_model=None,
     openapi_extra={
         "requestBody": {
@@ -84,15 +84,15 @@ def _error(text: str) -> dict[str, Any]:
     },
     responses={
         200: {"description": "stored, or repeated: ExportMetricsServiceResponse in the form of the request"},
-        404: _error("a project that the token does not add to"),
-        400: _error("not what its content type says, damaged compression, or a body that did not arrive"),
-        409: _error("the run is of another project, or other values are stored"),
+        404: _error("a project that the token cannot add to"),
+        400: _error("a body that does not match its content type, damaged compression, or an incomplete body"),
+        409: _error("the run belongs to another project, or other values are stored"),
         413: _error("more than 256 KiB compressed or 2 MiB inflated, or too many points"),
-        415: _error("a content type or encoding that is not read"),
+        415: _error("a content type or encoding that is not supported"),
         422: _error("a resource that cannot be distinguished from others, or an impossible value: named in details"),
-        429: _error("too many batches wait; see Retry-After"),
+        429: _error("too many batches are waiting; see Retry-After"),
         501: _error("the extra leakline[otlp] is not installed with this server"),
-        503: _error("the database does not take writes; see Retry-After"),
+        503: _error("the database does not accept writes; see Retry-After"),
     },
 )  # fmt: skip
 async def add_metrics(request: Request, use: Use) -> Response:
@@ -258,6 +258,6 @@ def _refusal(resource: otlp_metrics.ResourceSnapshots, outcome: Any) -> RequestR
     if isinstance(outcome, TooManyBytes):
         return too_many_bytes(outcome.project, outcome.limit, outcome.wait_seconds, outcome.browser)
     if isinstance(outcome, (Accepted, Contradiction)):
-        message = f"several servers number the snapshots of {resource.header.name}; send it to one of them"
+        message = f"several servers number the snapshots of {resource.header.name}; send them to only one server"
         return Conflict("sequence_contradiction", message, {"run": resource.header.id})
     return run_not_found(resource.header.id)

@@ -101,9 +101,10 @@ def why_phases_differ(findings: Sequence[Mapping[str, Any]]) -> str:
 
 def phase_accounts(chart: Chart | None, found: PhaseAccounts, unit: str) -> Section:
     how = (
-        f"Every byte by which private memory changed between two {unit} ends is booked to the phase that was open; "
-        "the rest is on “between”, or on “other_threads” while only another thread had a phase open. Bars above zero "
-        "were kept, bars below were given back; the tick is the sum."
+        f"Every byte by which private memory changed between two {unit} ends is charged to the "
+        "phase that was open; the rest is charged to “between”, or to “other_threads” while only "
+        "another thread had a phase open. Bars above zero are memory that was kept, bars below "
+        "zero memory that was released; the tick is the sum."
     )
     if chart is None or not found.generations:
         empty = f"Growth by phase needs two whole {unit}s."
@@ -146,7 +147,7 @@ def _outside(found: PhaseAccounts, unit: str) -> str:
     whole = sum(found.total)
     if between is None or whole <= 0 or sum(between.bytes) <= 0.05 * whole:
         return ""
-    return f"{number_formats.percent(sum(between.bytes) / whole)} of the growth fell outside every phase of the {unit}."
+    return f"{number_formats.percent(sum(between.bytes) / whole)} of the growth was outside all phases of the {unit}."
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -180,9 +181,9 @@ def memory(
     if peaks:
         phase = max(peaks, key=lambda name: (peaks[name], name))
         who = (
-            "exact: the kernel's mark was reset at each snapshot"
+            "exact: the kernel's high-water mark was reset at each snapshot"
             if exact_peaks
-            else "as seen by background readings and new highs of the kernel's mark"
+            else "from background readings and new highs of the kernel's high-water mark"
         )
         notes.append(
             f"Highest inside a phase: {number_formats.size(peaks[phase])} in {phase} ({who})."
@@ -193,11 +194,12 @@ def memory(
 
 def gpu(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> Section | None:
     how = (
-        "Allocated is what live tensors hold, active also what streams have not finished with, reserved what torch "
-        "keeps from the driver for reuse; split and idle is the part of it that cannot be given back. None of them "
-        "sees memory outside torch. The driver sees all of it, but not what is in use inside: outside torch are "
-        "contexts, NCCL and other libraries; in use counts other processes too. Reserved far above allocated: "
-        "fragmentation. A line that is missing is not known, as process memory in most containers."
+        "Allocated is what live tensors hold; active also includes what streams have not "
+        "finished with. Reserved is what torch keeps from the driver for reuse, and split and "
+        "idle is the part of it that cannot be returned. None of these includes memory outside "
+        "torch. The driver sees all memory, but not how it is used: outside torch are contexts, "
+        "NCCL and other libraries; in use includes other processes. Reserved far above allocated "
+        "means fragmentation. A missing line is unknown, such as process memory in most containers."
     )
     return _plain("gpu", "GPU memory", how, chart, unit, note=_failures(last))
 
@@ -218,9 +220,9 @@ def _failures(last: Mapping[str, float | None]) -> str:
 
 def tensors(chart: Chart | None, unit: str) -> Section | None:
     how = (
-        "Counted at each look at the heap, those of TensorFlow.js at each snapshot. Tensors that still carry an "
-        "autograd graph keep everything their graph saved: outside of a training step their number should return to "
-        "where it was."
+        "Counted in each heap scan, those of TensorFlow.js at each snapshot. Tensors that still "
+        "carry an autograd graph keep everything their graph saved: outside a training step, "
+        "their number should return to its earlier level."
     )
     return _plain("tensors", "Tensors and arrays", how, chart, unit)
 
@@ -229,8 +231,8 @@ def containers(chart: Chart | None, stores: Sequence[ContainerFill], unit: str) 
     if not stores:
         return None
     how = (
-        "What a declared capacity bounds is no leak while it fills: its growth is taken out before the trend is "
-        "judged."
+        "A container with a declared capacity is not a leak while it fills: its growth is "
+        "subtracted before the trend is assessed."
     )
     heads = [
         "container",
@@ -245,7 +247,7 @@ def containers(chart: Chart | None, stores: Sequence[ContainerFill], unit: str) 
     rows = list(map(_container_row, stores))
     if any(each.device_bytes is not None for each in stores):
         # Directly after the bytes, which are their sum.
-        heads[5:5] = ["#of it on the host", "#of it on devices"]
+        heads[5:5] = ["#on the host", "#on devices"]
         for row, each in zip(rows, stores, strict=True):
             row[5:5] = [
                 number_formats.size(each.host_bytes),
@@ -273,14 +275,14 @@ def _container_row(each: ContainerFill) -> list[Field]:
 
 
 def gauges(chart: Chart | None, unit: str) -> Section | None:
-    how = "Numbers the training script gave, and the frame rate of a page."
+    how = "Numbers reported by the training script, and the frame rate of a page."
     return _plain("gauges", "Gauges", how, chart, unit)
 
 
 def seconds(chart: Chart | None, unit: str) -> Section | None:
     how = (
-        f"Where the time of each {unit} went, booked to phases like the memory. Time that rises with the memory "
-        "means swapping, or a scan over something that grows."
+        f"Where the time of each {unit} went, charged to phases like memory. Time that rises with "
+        "memory indicates swapping, or a scan over something that grows."
     )
     return _plain("seconds", "Time per phase", how, chart, unit)
 
@@ -288,7 +290,7 @@ def seconds(chart: Chart | None, unit: str) -> Section | None:
 def _share(spent: float, wall_seconds: float | None) -> str:
     """Return the overhead share if the run is long enough: the initial heap scans dominate a short run."""
     if wall_seconds is None or wall_seconds < SHARE_KNOWN_SECONDS:
-        return f"not known yet: shown from {number_formats.seconds(SHARE_KNOWN_SECONDS)} on"
+        return f"not known yet: shown after {number_formats.seconds(SHARE_KNOWN_SECONDS)}"
     return number_formats.percent(spent / wall_seconds, 3)
 
 
@@ -306,20 +308,20 @@ def cost(
     background = last.get("client.background_seconds")
     in_all = spent + (background or 0.0)
     rows = (
-        ("time of measuring", number_formats.seconds(spent)),
-        ("time of recording and sending, on other threads", number_formats.seconds(background)),
+        ("time spent measuring", number_formats.seconds(spent)),
+        ("time spent recording and sending, on other threads", number_formats.seconds(background)),
         (
             "share of the run's time",
             _share(in_all, wall_seconds),
         ),
-        ("longest single pause lately", number_formats.seconds(last.get("client.pause_seconds"))),
+        ("longest recent pause", number_formats.seconds(last.get("client.pause_seconds"))),
         ("memory held", number_formats.size(last.get("client.bytes"))),
     )
     how = "Measured by the client itself, in the training process."
     if native is True:
-        how += " Its native module looks at the heap."
+        how += " Its native module scans the heap."
     elif native:
-        how += f" It looks at the heap in pure Python, so less often: {native}."
+        how += f" It scans the heap in pure Python, and therefore less often: {native}."
     return Section(
         "cost",
         "Overhead",

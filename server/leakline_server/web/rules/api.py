@@ -108,8 +108,8 @@ _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
 }
 _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": api_schemas.Error, "description": "not JSON"},
-    409: {"model": api_schemas.Error, "description": "a rule of the file, or there is one that says the same"},
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    409: {"model": api_schemas.Error, "description": "a rule of the file, or the same rule exists already"},
+    422: {"model": api_schemas.Error, "description": "a field is invalid: the error names it, with its value"},
 }  # fmt: skip
 
 
@@ -288,7 +288,7 @@ def _refused() -> Iterator[None]:
         (number,) = error.args
         raise Conflict(
             "rule_exists",
-            f"rule {number} says the same; change it with PATCH /api/v1/rules/{number}",
+            f"rule {number} is the same; change it with PATCH /api/v1/rules/{number}",
             {"rule": number},
         ) from error
     except assertions.TooManyRules as error:
@@ -303,14 +303,14 @@ def _found(use: Services, rule_id: int) -> assertions.Rule:
 
 
 def _not_found(rule_id: int) -> NotFound:
-    return NotFound("rule_not_found", f"there is no rule {rule_id}", {"rule": rule_id})
+    return NotFound("rule_not_found", f"rule {rule_id} was not found", {"rule": rule_id})
 
 
 def _of_people(rule: assertions.Rule) -> assertions.Rule:
     if rule.source == FILE:
         raise Conflict(
             "rule_of_file",
-            f"rule {rule.id} comes from the file in LEAKLINE_RULES; change it there and start the server again",
+            f"rule {rule.id} comes from the file in LEAKLINE_RULES; change it there and restart the server",
             {"rule": rule.id},
         )
     return rule
@@ -330,5 +330,5 @@ def _after(cursor: str | None) -> int:
     if cursor is None:
         return 0
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
-        raise InvalidField("cursor", cursor, "must be the value of next from an earlier answer")
+        raise InvalidField("cursor", cursor, "must be the value of next from an earlier response")
     return int(cursor)

@@ -96,9 +96,9 @@ def timeline(
     heads = (f"#{run['unit']}", "time", "kind", "name", "phase", "what happened")
     made = by_process(heads, rows, lambda each: each["row"], whose)
     caption = shown(len(rows), len(happened), "event")
-    how = "A cleanup that frees nothing is marked: it costs time and hides nothing."
+    how = "A cleanup that frees nothing is marked: it costs time without any effect."
     if alerts and not any_webhook:
-        how += " No webhook is set up, so its alerts were not sent: the page Alerts, /alerts, sets one up."
+        how += " No webhook is set up, so the alerts were not sent. Add one on the page Alerts (/alerts)."
     return Section("events", "What happened", how, table=replace(made, caption=caption))
 
 

@@ -51,7 +51,7 @@ def nothing_between(data: RunData, known: TwoPoints) -> str:
     """Return why a range has no two points, and what to do."""
     what = f"two {data.run['unit']} ends" if data.axis.unit == "generation" else "two readings"
     all_of_it = between({"before": known.first, "after": known.last}, data.axis)
-    return f"No {what} lie in what is shown. Choose a wider range: {all_of_it} were recorded."
+    return f"The visible range does not contain {what}. Choose a wider range: {all_of_it} were recorded."
 
 
 def ends_named(data: RunData) -> tuple[str, str]:
@@ -119,10 +119,10 @@ def _sentence(found: Json) -> str:
     booked = found["booked"]
     if booked and booked["first"] > found["before"] + 1:
         said.append(
-            f"Phases are of {unit} {booked['first']:,} to {booked['last']:,}: older ones are reported together."
+            f"Phases cover {unit} {booked['first']:,} to {booked['last']:,}: older ones are reported in groups."
         )
     if found["processes_left_out"]:
-        said.append(f"{found['processes_left_out']:,} more of its processes were not read.")
+        said.append(f"{found['processes_left_out']:,} more processes were not read.")
     return " ".join(said)
 
 

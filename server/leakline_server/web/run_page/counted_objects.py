@@ -53,7 +53,10 @@ def accounted(private: float | None, last: Mapping[str, float | None], census: J
     )
     share, whole = sum(parts.values()) / private, f"{number_formats.size(private)} private memory"
     if share > 1:
-        said = f"What was counted is more than the {whole}, as some of it is shared, swapped or gone since: {listed}."
+        said = (
+            f"More was counted than the {whole}, because some of it is shared, swapped out or "
+            f"freed since: {listed}."
+        )
     else:
         said = f"{number_formats.percent(share)} of {whole} is accounted for: {listed}."
     unknown = f" Not measured: {', '.join(missing)}." if missing else ""
@@ -107,10 +110,10 @@ def types(
     ``graphs`` maps types to the rate of instances with an autograd graph, as reported by a finding.
     """
     how = (
-        "Live instances by exact type. A type that gains the same number in every "
-        f"{unit} and has a holder is the usual shape of a leak; lists and dicts follow their owners. Bytes are what "
-        "the objects themselves own. Of a type that a finding names, the rates are those of the finding; first, last "
-        "and change are of the whole run where no range is chosen."
+        "Live instances by exact type. The usual sign of a leak is a type that gains the same "
+        f"number in every {unit} and has a holder; lists and dicts grow along with their owners. "
+        "Bytes are those that the objects themselves own. For a type that a finding names, the "
+        "rates are those of the finding. First, last and change cover the whole run unless a range is chosen."
     )
     heads = [
         "type",
@@ -132,12 +135,15 @@ def types(
     # Appended after the usual columns, so that the holder stays visible.
     if any(each.created_at_least is not None for each in ranked):
         heads += ["#created, at least", "#freed, at least"]
-        how += " Of watched classes it shows how many were created and freed: at least so many; last are alive."
+        how += (
+            " For watched classes, the table also shows lower bounds of how many instances were "
+            "created and freed; “last” is the number alive."
+        )
         for row, each in zip(rows, ranked, strict=True):
             row += [_least(each.created_at_least), _least(each.freed_at_least)]
     if any(_is_older(each, newest) for each in ranked):
         heads.append(f"#counted at {unit}")
-        how += f" Where the last look at a type is older than {unit} {newest:,}, the table says of which it is."
+        how += f" If the last count of a type is older than {unit} {newest:,}, the table shows when it was made."
         for row, each in zip(rows, ranked, strict=True):
             row.append(number_formats.count(each.last_generation))
     found = table(heads, rows) if ranked else None
@@ -177,7 +183,7 @@ def types_between(found: Json, grown: Sequence[TypeGrowth], first: str, last: st
         "type", "rating", f"#{first}", f"#{last}", "#change", f"#per {unit}", "#bytes gained", "held by", "grows in",
     )  # fmt: skip
     return table(
-        heads, rows, caption=shown(len(rows), len(found["types"]), "type", "what gained most first")
+        heads, rows, caption=shown(len(rows), len(found["types"]), "type", "largest gain first")
     )
 
 

@@ -54,8 +54,9 @@ def effects(found: Sequence[Json], unit: str, environment: Json) -> Section | No
     if not found:
         return None
     how = (
-        f"Of each fix what it is about, per {unit}: the classes whose counts it promises, the phase it names, else the "
-        "whole run. No effect is an answer: the difference is within what two runs of one program differ by."
+        f"What each fix changes, per {unit}: the classes whose counts it promises, the phase it "
+        "names, or else the whole run. “No effect” is a result: the difference is within the "
+        "variation between two runs of the same program."
     )
     heads = ["fix", "effect", "of", "#before", "#after", "#difference", "in words"]
     rows = [_row(each, environment) for each in found[:MAX_ROWS]]

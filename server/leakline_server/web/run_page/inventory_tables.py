@@ -35,7 +35,10 @@ def large_objects(found: Sequence[Json], whose: Mapping[str, str]) -> Section | 
     """
     if not found:
         return None
-    how = "The largest single objects at the last look at the heap; each buffer counts once, whoever points to it."
+    how = (
+        "The largest single objects in the last heap scan. Each buffer counts once, no matter "
+        "how many objects refer to it."
+    )
     made = by_process(("type", "#bytes", "detail", "held by"), found, _large_object, whose)
     return Section("large-objects", "Large objects", how, table=made)
 
@@ -62,10 +65,10 @@ def holders(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
     if not found:
         return None
     how = (
-        "Paths of names from the program's own variables to the growing objects. What the last name holds must be "
-        "let go."
+        "Reference paths from the program's variables to the growing objects. Release what the "
+        "last name in a path holds."
     )
-    heads = ("type", "kept alive by", "#instances", "#one more costs")
+    heads = ("type", "kept alive by", "#instances", "#bytes per instance")
     made = by_process(heads, found, _holder, whose)
     return Section("holders", "Held by", how, table=made)
 
@@ -218,8 +221,9 @@ def processes(
     is the number of processes that are not in ``found``.
     """
     how = (
-        "How fast the private memory of each process grows, and the finding that names it. The growth of the run is "
-        "the sum; all attempts of a rank count once. Memory is that of the newest snapshots."
+        "How fast the private memory of each process grows, and the finding that names it. The "
+        "growth of the run is the sum over ranks; the attempts of a rank count as one process. "
+        "Memory is from the newest snapshots."
     )
     # The most important columns come first, because narrow screens cut off the others.
     heads = (
@@ -265,20 +269,23 @@ def _clock_words(found: Sequence[Json]) -> str:
     if not lying:
         return ""
     parts = [
-        f"that of {host} was {number_formats.seconds(abs(skew))} {'behind' if skew > 0 else 'ahead of'} the server's"
+        f"{host} was {number_formats.seconds(abs(skew))} {'behind' if skew > 0 else 'ahead of'} the server"
         for host, skew in list(lying.items())[:_CLOCKS_SHOWN]
     ]
     more = f", and {len(lying) - len(parts):,} more" if len(lying) > len(parts) else ""
     wrong = f"{', '.join(parts)}{more}"
-    return f"Clocks that lied at first: {wrong}. Set them by NTP; times were put right by the server's."
+    return (
+        f"Clocks were wrong at first contact: {wrong}. Times were corrected to the server's "
+        "clock. Synchronize these clocks with NTP."
+    )
 
 
 def _left_out_words(shown: int, left_out: int) -> str:
     if not left_out:
         return ""
     return (
-        f"{shown:,} of {shown + left_out:,} processes are shown: those that a finding names, then those of the newest "
-        "attempts, and of these those that ended badly first."
+        f"Showing {shown:,} of {shown + left_out:,} processes: first those named by a finding, "
+        "then those of the newest attempts, starting with those that ended badly."
     )
 
 
@@ -288,7 +295,7 @@ def _growth(each: Json, last: Json) -> Field:
     if growth is not None:
         return number_formats.change(growth["estimate"])
     if last["attempt"] > each["attempt"] and last["growth_bytes_per_generation"] is not None:
-        why = "The attempts of one rank are one curve"
+        why = "All attempts of a rank form one curve"
         return Cell(f"in attempt {last['attempt']}", title=why, absent=True)
     return Cell("unknown", absent=True)
 
@@ -325,7 +332,7 @@ def environment(found: Json, config: Json) -> Section | None:
     if not flat:
         return None
     rows = [(key, code(str(value))) for key, value in flat.items()]
-    how = "As the process stated it when it joined."
+    how = "As reported by the process when it joined."
     return Section("environment", "Environment", how, table=table(("what", "value"), rows), fold=True)  # fmt: skip
 
 

@@ -81,8 +81,8 @@ _TITLES: Final = {
     401: "Sign in first",
     403: "Not allowed",
     404: "Not found",
-    422: "Not a valid request",
-    503: "Not available just now",
+    422: "Invalid request",
+    503: "Temporarily unavailable",
 }
 
 
@@ -460,13 +460,13 @@ def _pick(use: Services, before: str, after: str, query: str, server: str) -> Re
     )
     any_runs = bool(choices or query)
     message = (
-        "Choose the run before a change and the one after it: the page says whether the leak is gone."
+        "Choose a run before a change and one after it. The page shows whether the leak is gone."
         if any_runs
-        else "Here two runs are held against each other, such as one before a fix and one after it. There are none yet."
+        else "This page compares two runs, such as one before a fix and one after it. There are no runs yet."
     )
     note = ""
     if found["next"]:
-        note = f"These are the newest {MAX_PAGE:,} of more: search for the others."
+        note = f"Only the newest {MAX_PAGE:,} runs are listed. Search to find others."
     elif not found["items"] and any_runs:
         note = "No run matches this search."
     page = PickPage(
@@ -477,10 +477,10 @@ def _pick(use: Services, before: str, after: str, query: str, server: str) -> Re
 
 def error_page(request: Request, status: int, code: str, message: str) -> Response:
     """Return an error page: the API's message, without hints that are only meant for programs."""
-    title = {"run_not_found": "No such run"}.get(code) or _TITLES.get(status, "Something is wrong")
+    title = {"run_not_found": "Run not found"}.get(code) or _TITLES.get(status, "Error")
     if code == "run_not_found":
         missing = message.partition(";")[0]
         message = f"This run does not exist or was deleted ({missing})."
     elif code == "not_found":
-        message = "There is nothing at this address. The list has all runs that there are."
+        message = "There is no page at this address. The list shows all existing runs."
     return render("error.html", ErrorPage(title, status, message), status)

@@ -89,7 +89,7 @@ def checked(run: Json, axis: Axis, asked: TwoPoints, known: TwoPoints | None) ->
         if not known.first <= value <= known.last:
             raise InvalidField(
                 field, value,
-                f"must lie in what was recorded: {what} from {known.first:.15g} to {known.last:.15g}",
+                f"must be within the recorded range: {what} {known.first:.15g} to {known.last:.15g}",
             )  # fmt: skip
     if axis.unit == "time":
         return asked

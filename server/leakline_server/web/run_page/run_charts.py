@@ -41,7 +41,8 @@ Json = Mapping[str, Any]
 
 _TENSORS: Final = {
     "tensors.count": "tensors", "tensors.graph_count": "tensors with a graph", "arrays.count": "NumPy arrays",
-    "figures.open": "open figures", "tfjs.tensors": "tensors of TensorFlow.js", "tfjs.buffers": "their buffers",
+    "figures.open": "open figures", "tfjs.tensors": "TensorFlow.js tensors",
+    "tfjs.buffers": "TensorFlow.js buffers",
 }  # fmt: skip
 # Kind of a finding whose memory is not private to the process -> its toggle, and the series that
 # may show the growth. The first of these series that were read are drawn.

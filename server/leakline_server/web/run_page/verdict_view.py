@@ -54,31 +54,31 @@ Json = Mapping[str, Any]
 # Status -> (word, meaning), from urgent to harmless.
 STATUSES: Final = {
     "confirmed": ("Leaking", "Memory is kept in every generation, and the analysis has ruled out the harmless causes."),
-    "suspected": ("Suspected", "Memory grows as a leak does, but not yet for long enough to be sure."),
-    "watch": ("Watch", "Something grows; whether it is a leak is not certain."),
-    "filling": ("Filling", "Memory grows into containers with a known capacity, and will stop there."),
+    "suspected": ("Suspected", "Memory grows like a leak, but not long enough yet to be sure."),
+    "watch": ("Watch", "Something grows, but it is not certain that it is a leak."),
+    "filling": ("Filling", "Memory fills containers with a known capacity, and will stop when they are full."),
     "ok": ("OK", "Memory is steady from generation to generation."),
     "recovered": ("Recovered", "It was leaking and has stopped."),
-    "learning": ("Learning", "Growth is judged once enough generations have ended."),
+    "learning": ("Learning", "Growth is assessed once enough generations have ended."),
 }  # fmt: skip
 
 # Outcome of a comparison -> (the status whose colour and shape it uses, word, meaning).
 OUTCOMES: Final = {
     "fixed": ("ok", "Fixed", "The leak of the first run is gone."),
-    "improved": ("recovered", "Improved", "It grows less, and the verdict of the second run is not clear of growth."),
+    "improved": ("recovered", "Improved", "It grows less, but the verdict of the second run still reports growth."),
     "no_effect": ("learning", "No effect", "Nothing changed beyond the noise of the measurement."),
     "worse": ("confirmed", "Worse", "The second run grows more."),
-    "undecided": ("watch", "Undecided", "What both runs have in common does not say whether it changed."),
+    "undecided": ("watch", "Undecided", "What both runs have in common does not show whether it changed."),
 }  # fmt: skip
 
 # Only for a run that goes on: after its end there is nothing to wait for.
 _SUSPECTED_SO_FAR: Final = (
-    "Memory keeps growing as a leak does; a few more generations will settle it."
+    "Memory keeps growing like a leak; a few more generations will settle it."
 )
 # For a run that has ended: what was missing, and what would settle it.
 _SUSPECTED_TO_THE_END: Final = (
-    "Memory kept growing as a leak does, but not for long enough to be sure: a run with growth over "
-    f"{CONFIRMING} generations decides it."
+    "Memory kept growing like a leak, but not long enough to be sure. A run with growth over "
+    f"{CONFIRMING} generations will settle it."
 )
 
 KINDS: Final = {
@@ -89,9 +89,7 @@ KINDS: Final = {
     "count_contract": "declared count broken", "external": "outside the process",
 }  # fmt: skip
 
-_OUTSIDE: Final = (
-    "Memory grows as a leak does. No object was counted: from outside nobody can tell what it is."
-)
+_OUTSIDE: Final = "Memory grows like a leak. No objects were counted: from outside the process, the cause is unknown."
 _ROLES: Final = {"allocation_site": "allocated at", "process": "child process"}
 _NO_FORECAST: Final[Json] = {
     "risk": "none", "limit_bytes": None, "limit_source": None, "sentence": "not known yet",
@@ -151,8 +149,8 @@ def _is_from_outside(finding: Json | None) -> bool:
 def _waited_for(unit: str, missing: int, over: bool) -> str:
     least = f"A verdict needs {count_of(MIN_GENERATIONS, f'whole {unit}')}"
     if over:
-        return f"{least}; the run ended before."
-    more = f"{missing} more to go" if missing > 0 else "it comes with the next look"
+        return f"{least}; the run ended before that."
+    more = f"{missing} more to go" if missing > 0 else "the next analysis will give one"
     return f"{least}: {more}. What was measured so far is below."
 
 
@@ -209,7 +207,7 @@ def _how_much(finding: Json, verdict: Json, unit: str) -> Tile:
 def _when(finding: Json, unit: str) -> Tile:
     start = finding["started_at_generation"]
     if start is None:
-        return Tile("SINCE", "Start unclear", "it grew from the first reading on")
+        return Tile("SINCE", "Start unclear", "growing since the first reading")
     low, high = _whole(start["low"]), _whole(start["high"])
     detail = f"exact to the {unit}" if low == high else f"between {unit} {low} and {high}"
     return Tile("SINCE", f"{capital(unit)} {_whole(start['estimate'])}", detail)
@@ -335,7 +333,7 @@ EXPIRIES: Final = (
 _CHOSEN_EXPIRY: Final = "86400"
 # Kind of acknowledgement -> (its label on the page, the label of the button that revokes it).
 _SAID: Final = {
-    "acknowledged": ("Muted", "Unmute"), "ignored": ("Muted for good", "Unmute"), "closed": ("Closed", "Take back"),
+    "acknowledged": ("Muted", "Unmute"), "ignored": ("Muted for good", "Unmute"), "closed": ("Closed", "Reopen"),
 }  # fmt: skip
 
 
@@ -383,10 +381,10 @@ def past_forecasts(score: Json | None, unit: str) -> Section | None:
     if score is None or not leads:
         return None
     how = (
-        "What growth foretold of the memory of a later moment, and what was read there. The error is a share of the "
-        "memory that came; of several forecasts it is the median."
+        "Memory forecast from growth, compared with what was measured later. The error is "
+        "relative to the measured memory; for several forecasts it is the median."
     )
-    heads = [f"{unit}s ahead", "#off by", "came within its interval", "#foretold", "#came"]
+    heads = [f"{unit}s ahead", "#error", "within its interval", "#forecast", "#actual"]
     rows = [row for lead in leads for row in _rows(lead, unit)]
     return Section(
         "forecasts", "Forecast accuracy", how, table=table(heads, rows, tall=False),

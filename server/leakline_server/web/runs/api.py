@@ -64,13 +64,16 @@ READY_SECONDS: Final = 2.0
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": api_schemas.Error, "description": "no such run"},
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    422: {
+        "model": api_schemas.Error,
+        "description": "a field is invalid: the error names it, with its value",
+    },
 }
 _WRITE_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     **_ERRORS,
     400: {"model": api_schemas.Error, "description": "not JSON"},
-    409: {"model": api_schemas.Error, "description": "contradicts what is stored"},
-    503: {"model": api_schemas.Error, "description": "the database does not take writes"},
+    409: {"model": api_schemas.Error, "description": "conflicts with what is stored"},
+    503: {"model": api_schemas.Error, "description": "the database does not accept writes"},
 }
 # Reject NUL in a query as a client error before it reaches the database.
 Text = Annotated[str | None, Query(max_length=MAX_QUERY_LENGTH, pattern=api_schemas.NO_CONTROL)]
@@ -182,7 +185,7 @@ def _change_run(run: str, body: api_schemas.RunChanges, use: Services) -> Respon
     "/runs/{run}/requests",
     dependencies=[CHANGE],
     tags=["runs"],
-    summary="Ask a running process to look, or to clean up",
+    summary="Ask a running process to scan its heap or to clean up",
     response_model=None,
     openapi_extra=described(api_schemas.NewRequest),
     responses={202: {"model": api_schemas.WaitingRequest, "description": "asked"}, **_WRITE_ERRORS},
@@ -195,13 +198,15 @@ def ask_run(
     """
     if (body.kind == "find_holders") != (body.type is not None):
         raise InvalidField(
-            "type", body.type, "find_holders needs the name of a class, the others have none"
+            "type",
+            body.type,
+            "is required for find_holders, as the name of a class, and not allowed for other kinds",
         )
     summary = _found(run, runs.get_summary(use.engine, run))
     if summary["state"] not in runs.LISTENING:
         raise Conflict(
             "run_has_ended",
-            f"run {run} is {summary['state']}: no process is there to ask",
+            f"run {run} is {summary['state']}, so no process can receive the request",
             {"run": run, "state": summary["state"]},
         )
     try:
@@ -270,7 +275,7 @@ def get_verdict(run: RunId, use: Use) -> Response:
 @router.get(
     "/runs/{run}/incidents",
     tags=["findings"],
-    summary="Findings over their life",
+    summary="Findings and their status changes",
     **_answer(api_schemas.Incidents),
 )
 def get_incidents(run: RunId, use: Use) -> Response:
@@ -398,7 +403,7 @@ async def healthz() -> Response:
 @health.head("/readyz", include_in_schema=False)
 @health.get(
     "/readyz",
-    summary="The database answers and batches are written",
+    summary="The database responds and batches are written",
     **_answer(api_schemas.Health, {503: {"model": api_schemas.Error}}),
 )
 async def readyz(request: Request) -> Response:
@@ -409,15 +414,19 @@ async def readyz(request: Request) -> Response:
     except TimeoutError as error:
         raise Unavailable(
             "database_silent",
-            f"the database has not answered within {READY_SECONDS:.0f} seconds",
+            f"the database has not responded within {READY_SECONDS:.0f} seconds",
             retry_after_seconds=2,
         ) from error
     if not use.writer.alive:
-        raise Unavailable("writer_stopped", "batches are not being written", retry_after_seconds=5)
+        raise Unavailable(
+            "writer_stopped",
+            "batches are not being written; restart the server",
+            retry_after_seconds=5,
+        )
     if use.writer.figures.refused:
         raise Unavailable(
             "database_refuses",
-            "the database takes nothing that is written; what is stored can be read",
+            "the database rejects writes; stored data can still be read",
             retry_after_seconds=5,
         )
     return json_response({"status": "ok"})
@@ -449,7 +458,7 @@ def _list(items: Any) -> Response:
 
 
 def _bad_cursor(cursor: str | None) -> InvalidField:
-    return InvalidField("cursor", cursor, "must be the value of next from an earlier answer")
+    return InvalidField("cursor", cursor, "must be the value of next from an earlier response")
 
 
 class Project(BaseModel):
@@ -466,7 +475,7 @@ class Projects(BaseModel):
 
 
 _REMOVAL_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    204: {"description": "it is gone"},
+    204: {"description": "deleted"},
     404: {"model": api_schemas.Error, "description": "no such run"},
     409: {"model": api_schemas.Error, "description": "the run is live"},
 }
@@ -475,7 +484,7 @@ _REMOVAL_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 @router.get(
     "/projects",
     tags=["runs"],
-    summary="Projects, and how large they are",
+    summary="Projects and their sizes",
     response_model=None,
     responses={200: {"model": Projects}},
 )
@@ -504,7 +513,7 @@ def delete_run(run: RunId, use: Use) -> Response:
     if removed == "live":
         raise Conflict(
             "run_is_live",
-            f"run {run} is running: its next batch would start it again; end it first, or PATCH its state",
+            f"run {run} is running, and its next batch would create it again; end it first, or PATCH its state",
             {"run": run},
         )
     use.live.wake(run)

@@ -108,7 +108,7 @@ def delete(form: Boxes, use: Use) -> Response:
     """Delete the runs in ``pick`` and return to the list as described by ``view``."""
     picked = form.get("pick", [])
     if not picked:
-        raise InvalidField("pick", None, "pick at least one run in the list")
+        raise InvalidField("pick", None, "select at least one run in the list")
     now = time.time()
     shown = shown_again(_one(form, "view"))
     number = run_deletion.mark(use.engine, picked, now)
@@ -123,13 +123,13 @@ def undo(form: Boxes, use: Use) -> Response:
     """
     alone, picked = form.get("run", []), form.get("pick", [])
     if not (alone or picked or "deleted" in form):
-        raise InvalidField("pick", None, "pick at least one run in the list")
+        raise InvalidField("pick", None, "select at least one run in the list")
     known = alone or picked or [each.run_id for each in run_deletion.at(use.engine, _moment(form))]
     if not run_deletion.undo(use.engine, known):
         raise NotFound(
             "deletion_is_over",
-            f"{run_deletion.GRACE_SECONDS / 60:.0f} minutes are over, or somebody else has brought them "
-            "back: see the list",
+            f"the runs can no longer be restored: {run_deletion.GRACE_SECONDS / 60:.0f} minutes "
+            "are over, or somebody else has restored them; see the list",
         )
     if len(alone) == 1:
         return RedirectResponse(f"/runs/{quote(alone[0], safe='')}", 303)
@@ -146,7 +146,7 @@ def deleted_run(use: Services, run_id: str) -> Response | None:
         number_formats.moment(found.removed_at),
     )
     page = DeletedPage(
-        title=f"{found.name} is deleted",
+        title=f"{found.name} was deleted",
         id=found.run_id,
         name=found.name,
         deleted_at=deleted,
@@ -169,5 +169,5 @@ def _moment(form: dict[str, list[str]]) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise InvalidField("deleted", text, "must be the moment that the page names")
+        raise InvalidField("deleted", text, "must be the time that the page gives")
     return found

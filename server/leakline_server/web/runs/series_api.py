@@ -32,7 +32,10 @@ router = APIRouter(prefix="/api/v1", tags=["samples"], dependencies=[READ])
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": api_schemas.Error, "description": "no such run"},
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    422: {
+        "model": api_schemas.Error,
+        "description": "a field is invalid: the error names it, with its value",
+    },
 }
 Text = Annotated[str | None, Query(max_length=MAX_QUERY_LENGTH, pattern=api_schemas.NO_CONTROL)]
 Names = Annotated[

@@ -34,14 +34,14 @@ Grouping = Literal["project", "tag", "none"]
 GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
 _GROUP_LABELS: Final = {"project": "By project", "tag": "By tag", "none": "Not grouped"}
 _NOTHING_FOUND: Final = (
-    "No run matches this search. Words alone are looked for in names, projects and ids."
+    "No run matches this search. Words without a filter are searched in names, projects and ids."
 )
 # Order -> (its label, the label of the reverse order).
 _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
     "severity": ("Most urgent", "Least urgent first"),
     "seen": ("Last seen", "Last seen, oldest first"),
     "started": ("Started", "Started, oldest first"),
-    "name": ("Name", "Name, from the end"),
+    "name": ("Name", "Name, Z to A"),
     "growth": ("Growth", "Growth, smallest first"),
     "memory": ("Memory", "Memory, smallest first"),
     "out": ("Runs out", "Runs out, last first"),
@@ -112,7 +112,7 @@ def runs_page(
         shows_deleted=_shows_deleted(shown),
         deleted=_just_deleted(just_deleted),
         deleted_href=_deleted_href(shown) if deleted else None,
-        deleted_note=f"{count_of(deleted, 'deleted run')} can still be brought back."
+        deleted_note=f"{count_of(deleted, 'deleted run')} can still be restored."
         if deleted
         else "",
         empty=_NOTHING_FOUND if shown.query else "No runs are left.",
