@@ -610,7 +610,7 @@ def test_a_rule_that_fired_lies_at_its_generation_and_a_forecast_at_its_moment()
     assert second.x == 2
     assert second.text == "many fired: tensors.count is 612 at generation 2: above 500"
     over = {**rule["payload"], "rule": {"name": "many", "status": "resolved"}}
-    assert marks_of(alerts=[{**rule, "payload": over}])[0].text.startswith("many is over: ")
+    assert marks_of(alerts=[{**rule, "payload": over}])[0].text.startswith("many resolved: ")
     # What was found long after the run lies at its end.
     assert marks_of(alerts=[{**risk, "created_at": 1e9}], axis=MINUTES)[0].x == 20
 

@@ -334,7 +334,7 @@ def test_what_the_program_declares_goes_before_and_cannot_be_accepted(
         for row in learned.get("/api/v1/runs/speaks/expectations").json()["items"]
     }
     assert states["app.Agent"] == "holds"
-    assert "in this run, the program's own declaration" in learned.get("/runs/speaks").text
+    assert "own declaration takes precedence" in learned.get("/runs/speaks").text
 
 
 def test_a_later_legal_change_is_learned_without_code(learned: TestClient, make_run: Any) -> None:

@@ -370,7 +370,7 @@ def test_a_page_of_a_run_without_generations_compares_moments(
     assert "No phase is known to have changed." in panel
     wrong = panel_of(api.get("/runs/r1?x=72s..216s").text)
     assert "Nothing to compare" in wrong
-    assert "must be without s: the axis of this run is the generation" in wrong
+    assert "must have no s suffix, because the axis of this run is the generation" in wrong
 
 
 @pytest.mark.parametrize(

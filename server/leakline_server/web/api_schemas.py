@@ -130,7 +130,7 @@ class JoinedRun(BaseModel):
 def _text_of_note(text: str) -> str:
     text = lines_without_control(text)
     if not text.strip():
-        raise ValueError("must say something")
+        raise ValueError("must not be empty")
     return text
 
 

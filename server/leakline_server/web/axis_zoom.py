@@ -59,7 +59,7 @@ def wanted(stretch: Stretch, axis: Axis, started: float) -> tuple[float, float]:
     if stretch.in_seconds and axis.unit == "generation":
         asked = f"{stretch.first:g}s..{stretch.last:g}s"
         raise InvalidField(
-            "x", asked, f"must be without s: the axis of this run is the {axis.title}"
+            "x", asked, f"must have no s suffix, because the axis of this run is the {axis.title}"
         )
     if axis.unit == "generation":
         return math.floor(stretch.first), math.ceil(stretch.last)

@@ -422,7 +422,7 @@ def _survival(found: Json | None) -> Section | None:
 
 
 def _environment(changes: Mapping[str, Sequence[Any]]) -> Section | None:
-    how = "What differs between the two runs, besides what was meant to."
+    how = "What differs between the two runs, besides the intended change."
     if not changes:
         return Section("environment", "Environment", how, empty="No difference was recorded.")
     rows = [(code(name), _said(pair[0]), _said(pair[1])) for name, pair in changes.items()]

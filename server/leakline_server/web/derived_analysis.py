@@ -158,7 +158,9 @@ class Derivations:
             try:
                 self._derive(run_id)
             except (run_history.NoSuchRun, *DATABASE_ERRORS, CorruptChunk) as error:
-                log.info("could not derive what run %s shows: %s", run_id, without_content(error))
+                log.info(
+                    "cannot derive the page data of run %s: %s", run_id, without_content(error)
+                )
             finally:
                 with self._lock:
                     self._renewing.discard(run_id)

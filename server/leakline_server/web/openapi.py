@@ -97,7 +97,7 @@ _WITH_BODY: Final[Mapping[str, str]] = {
     "400": "not JSON, damaged compression, nested too deeply, or an incomplete body",
     "413": "more than 256 KiB",
     "415": "a content encoding other than gzip, zstd and identity",
-    "422": "a field is wrong: named in details, with its value",
+    "422": "a field is invalid: named in details, with its value",
     "429": "too many requests in progress, or a daily limit is reached; see Retry-After",
 }
 _ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}

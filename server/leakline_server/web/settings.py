@@ -167,11 +167,9 @@ def _fast_enough(found: Found) -> Tick:
     )
     if found.too_busy:
         refused = count_of(found.too_busy, "batch")
-        said = (
-            f"{refused} rejected for now (429) since the start, {waiting}. Clients send them again."
-        )
+        said = f"{refused} rejected with 429 since the start, {waiting}. Clients send them again."
         return _tick(question, "not always", "watch", said)
-    said = f"No batch was rejected for now (429) since the start, {waiting}."
+    said = f"No batch was rejected with 429 since the start, {waiting}."
     return _tick(question, "yes", "ok", said)
 
 

@@ -390,7 +390,7 @@ def test_a_pasted_address_of_a_chat_is_sent_to_as_the_chat_takes_it(
     assert make(client, url, format="standard")["format"] == "standard"
     answer = client.post("/alerts/webhooks", data={"url": url, "back": "/runs/r1?tab=info"})
     said = html.unescape(re.sub("<wbr>", "", answer.text))
-    assert f"in the format of {service}, where its address leads." in said
+    assert f"in the format of {service}, because that is where its address leads." in said
     assert '<a href="/runs/r1?tab=info">Back to the run</a>' in said
     assert "very-secret" not in said and "whsec_" not in said
     assert [each["format"] for each in items(client)] == [form, "standard", form]

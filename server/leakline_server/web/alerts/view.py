@@ -200,7 +200,9 @@ def added(made: Json, service: str, back: str, secret: str) -> Notice:
 
     ``service`` is the service whose address determined the format; otherwise it is empty.
     """
-    why = f", in the format of {service}, where its address leads" if service else ""
+    why = (
+        f", in the format of {service}, because that is where its address leads" if service else ""
+    )
     said = f"{label(made)} receives every alert from now on{why}."
     if service:
         # Chat services do not verify signatures: the address is the secret.

@@ -168,7 +168,7 @@ class AuthMiddleware:
         """
         method, path = scope["method"], scope["path"]
         if without_control(path) != path:
-            raise NotFound("not_found", "no address contains a control character")
+            raise NotFound("not_found", "addresses cannot contain control characters")
         own = self._is_own_page(scope)
         if need == "nothing":
             if method not in READS and own is False:
@@ -196,7 +196,7 @@ class AuthMiddleware:
                     "scope_too_small",
                     "this link only allows reading one run; sign in for anything else",
                 )
-            raise Forbidden("scope_too_small", f"a login for {caller.scope} {_MISSING[need]}")
+            raise Forbidden("scope_too_small", f"scope {caller.scope} {_MISSING[need]}")
         return caller
 
     def _is_own_page(self, scope: Scope) -> bool | None:

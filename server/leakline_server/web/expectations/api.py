@@ -130,7 +130,7 @@ def accept_count(
     run: RunId, body: Annotated[Accepting, json_body(Accepting)], use: Use
 ) -> Response:
     if body.high < body.low:
-        raise InvalidField("high", body.high, f"must be low ({body.low}) or more")
+        raise InvalidField("high", body.high, f"must be at least low ({body.low})")
     accept(use, run, Expectation(body.type, body.low, body.high, body.after, accepted=True))
     return get_expectations(run, use)
 

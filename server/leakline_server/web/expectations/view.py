@@ -49,9 +49,9 @@ def expectations(
         return None
     how = (
         "What was declared, promised or accepted for this run, broken first. Bands and limits of "
-        f"gauges are checked in each {unit}, bounds included. A budget is broken from its leak "
-        "limit on, a promise if the entire interval is beyond it, and a count by one too few, or "
-        "by one too many that remains after a collection."
+        f"gauges are checked in each {unit}, bounds included. A budget is broken once its leak "
+        "limit is reached, a promise if the entire interval is beyond it, and a count by one "
+        "instance too few, or by one too many that remains after a collection."
     )
     heads = ["expected", "by", "state", "#measured", "#off by", "in words"]
     rows = [row for each in sorted(checks, key=_order) for row in _rows(each, unit)]

@@ -268,7 +268,7 @@ def say_form(
     if len(reason) > MAX_REASON_LENGTH:
         raise InvalidField("reason", reason, f"has more than {MAX_REASON_LENGTH} characters")
     if seconds not in [known for known, _ in EXPIRIES]:
-        raise InvalidField("expires", seconds, "must be one of the choices of the page")
+        raise InvalidField("expires", seconds, "must be one of the choices on the page")
     if action == "close":
         _check_reason(reason)
     expires_at = time.time() + int(seconds) if seconds else None

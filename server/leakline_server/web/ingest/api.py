@@ -187,7 +187,7 @@ async def _read(
 ) -> bytes:
     limit, what = MAX_BODY_BYTES, "compressed"
     if headers.get(b"content-encoding", b"identity").strip().lower() in (b"", b"identity"):
-        limit, what = MAX_INFLATED_BYTES, "in all"
+        limit, what = MAX_INFLATED_BYTES, "in total"
     refuse = partial(decode.too_large, limit, what)
     return await read_body(receive, headers, refuse, limit, use.live, use.coming, project)
 
@@ -206,7 +206,7 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
         "409": "a sequence number is stored with other values, or the instance with another rank",
         "413": "more than 256 KiB compressed or 2 MiB inflated",
         "415": "a content encoding other than gzip, zstd and identity",
-        "422": "a field is wrong: named in details, with its value",
+        "422": "a field is invalid: named in details, with its value",
         "429": "too many batches are waiting; see Retry-After",
         "503": "the database does not accept writes; see Retry-After",
     }

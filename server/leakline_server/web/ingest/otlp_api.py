@@ -134,7 +134,7 @@ async def _body(request: Request, use: Services) -> bytes:
     encoding = headers.get(b"content-encoding", b"").decode("latin-1")
     plain = encoding.strip().lower() in ("", "identity")
     limit = MAX_INFLATED_BYTES if plain else MAX_BODY_BYTES
-    refuse = partial(_too_large, limit, "in all" if plain else "compressed")
+    refuse = partial(_too_large, limit, "in total" if plain else "compressed")
     body = await read_body(request.receive, headers, refuse, limit, use.live, use.coming)
     try:
         return decode.inflate(body, encoding)

@@ -181,9 +181,9 @@ def _registered(data: Json) -> Cell:
     if isinstance(when, list) and len(when) == 2:
         when = f"while {when[0]} is above {when[1]}"
     elif when:
-        when = f"from {when} on"
+        when = f"at status {when} or worse"
     ways = [way for way in ("on request" if data.get("on_request") else "", when) if way]
-    return Cell(f"registered: {', '.join(ways) or 'not now'}")
+    return Cell(f"registered: {', '.join(ways) or 'only by the program'}")
 
 
 _WRITTEN: Final[Mapping[str, Callable[[Json], Cell]]] = {
@@ -204,7 +204,7 @@ def alert_words(payload: Json) -> str:
     rule = payload.get("rule")
     if rule is None:
         return str(payload["summary"])
-    state = "fired" if rule["status"] == "firing" else "is over"
+    state = "fired" if rule["status"] == "firing" else "resolved"
     return f"{rule['name']} {state}: {payload['summary']}"
 
 
