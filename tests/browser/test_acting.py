@@ -118,11 +118,11 @@ def test_a_pasted_address_gets_the_alerts_and_a_test_shows_what_arrived(
         assert not scripts or violations(page) == []
         page.get_by_label("Webhook address of Slack").fill(receiver)
         page.get_by_role("button", name="Send alerts here").click()
-        expect(page.get_by_role("status")).to_contain_text("gets every alert from now on")
+        expect(page.get_by_role("status")).to_contain_text("receives every alert from now on")
         expect(page.get_by_label("Format")).to_have_value("")
         page.get_by_role("button", name="Send a test").click()
         expect(page.get_by_role("status")).to_contain_text("answered 204")
-        expect(page.get_by_label("Message")).to_contain_text("Nothing leaks; somebody tested")
+        expect(page.get_by_label("Message")).to_contain_text("Nothing is leaking: somebody tested")
         assert fits(page, 390)
         page.go_back()
         page.get_by_role("link", name="Back to the run").click()

@@ -44,7 +44,7 @@ def test_one_click_expects_a_count_of_later_runs_too(
     later = open_page(f"/runs/leaks-{scripts}", java_script_enabled=scripts)
     expect(row_of(later)).to_contain_text("broken")
 
-    section.get_by_role("button", name=f"Take back {COUNT} {ARRAYS}").click()
+    section.get_by_role("button", name=f"Stop expecting {COUNT} {ARRAYS}").click()
     expect(row_of(page)).to_have_count(0)
     expect(section.get_by_role("button", name=f"Expect {COUNT} {ARRAYS}")).to_be_visible()
 
@@ -64,7 +64,7 @@ def test_a_count_stays_to_be_clicked_while_the_run_goes_on_and_fits_a_phone(
     expect(row_of(page)).to_contain_text("holds")
     # A chart that is drawn anew has its width a moment later.
     until(page, lambda: fits(page, 375))
-    box = page.get_by_role("button", name=f"Take back {COUNT} {ARRAYS}").bounding_box()
+    box = page.get_by_role("button", name=f"Stop expecting {COUNT} {ARRAYS}").bounding_box()
     assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 375 and box["height"] >= 30  # fmt: skip
 
 

@@ -32,7 +32,7 @@ ON_THE_PAGE_OF_A_RUN = {
     "holders": ("erl_trainer.Trainer.population_history[*]",),
     "containers": ("50,000", "100 %", "full"),
     "large-objects": ("440.00 MiB",),
-    "gauges": ("Numbers the training script gave",),
+    "gauges": ("Numbers reported by the training script",),
     "expectations": (
         "broken", "holds", "growth per generation", "peak memory", "generations 0 to 5: 30.00 GiB to 40.00 GiB",
         "budget of",
@@ -44,7 +44,7 @@ ON_THE_PAGE_OF_A_RUN = {
     ),
     "processes": ("main", "node-7", "5.6"),
     "children": ("loader_worker-0", "loader_worker-1", "collector-7", "118.00 MiB", "+64.00 KiB"),
-    "cost": ("share of the run's time", "longest single pause"),
+    "cost": ("share of the run's time", "longest recent pause"),
     "attempts": ("1f0c9a2",),
     "delivery": ("stored",),
     "environment": ("packages torch",),

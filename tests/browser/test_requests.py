@@ -168,7 +168,7 @@ def test_a_run_that_has_ended_refuses_in_one_line(train: Train, open_page: Open)
     page.route("**/fragments*", lambda route: route.abort())
     training.finish()
     press(page, "census")
-    refusal = "Not requested: run over is finished: no process is there to ask."
+    refusal = "Not requested: run over is finished, so no process can receive the request."
     expect(words(page, "census")).to_have_text(refusal)
     expect(voice(page)).to_have_text(refusal)
 

@@ -610,7 +610,7 @@ def test_a_rule_that_fired_lies_at_its_generation_and_a_forecast_at_its_moment()
     assert second.x == 2
     assert second.text == "many fired: tensors.count is 612 at generation 2: above 500"
     over = {**rule["payload"], "rule": {"name": "many", "status": "resolved"}}
-    assert marks_of(alerts=[{**rule, "payload": over}])[0].text.startswith("many is over: ")
+    assert marks_of(alerts=[{**rule, "payload": over}])[0].text.startswith("many resolved: ")
     # What was found long after the run lies at its end.
     assert marks_of(alerts=[{**risk, "created_at": 1e9}], axis=MINUTES)[0].x == 20
 
@@ -722,7 +722,7 @@ def test_alerts_say_whether_any_webhook_received_them() -> None:
     row = {"event": "risk", "created_at": 1e9, "payload": payload}
     sent, unsent = (timeline(RUN, [], [row], {}, any_webhook=each) for each in (True, False))
     assert sent is not None and "webhook" not in sent.how
-    assert unsent is not None and "No webhook is set up, so its alerts were not sent" in unsent.how
+    assert unsent is not None and "No webhook is set up, so the alerts were not sent" in unsent.how
     assert sent.table is not None
     assert [cell.text for cell in sent.table.rows[0].cells][2:] == [
         "alert",

@@ -271,7 +271,7 @@ def test_one_click_holds_for_every_later_run_until_it_is_taken_back(
         )
         assert [json.loads(payload)["origin"] for payload in sent] == ["accepted"]
 
-    click("later", "Take back 17 app.Agent")
+    click("later", "Stop expecting 17 app.Agent")
     over = ("suspected", "confirmed")
     eventually(lambda: verdict_of(learned, "later")["status"] not in over, 60.0)
     assert "Expect 17 app.Agent" in Forms(page("first")).found
@@ -292,7 +292,7 @@ def test_a_run_of_another_project_and_one_that_had_ended_are_not_concerned(
     assert ("app.Agent", 17, True) in expected(learned, "first")
     for run in ("ended", "elsewhere"):
         assert expected(learned, run) == [("app.Env", 2, False)]
-    assert "this run had ended before" in learned.get("/runs/ended").text
+    assert "this run had already ended" in learned.get("/runs/ended").text
     assert "Expect 17 app.Agent" in learned.get("/runs/elsewhere").text
 
 
@@ -334,7 +334,7 @@ def test_what_the_program_declares_goes_before_and_cannot_be_accepted(
         for row in learned.get("/api/v1/runs/speaks/expectations").json()["items"]
     }
     assert states["app.Agent"] == "holds"
-    assert "here the program says it itself" in learned.get("/runs/speaks").text
+    assert "own declaration takes precedence" in learned.get("/runs/speaks").text
 
 
 def test_a_later_legal_change_is_learned_without_code(learned: TestClient, make_run: Any) -> None:

@@ -108,7 +108,7 @@ def test_a_missing_run_is_a_page_that_says_so(leaking: TestClient, path: str, na
     answer = leaking.get(path.format(name))
     assert answer.status_code == (404 if "nobody" in path else 422)
     assert answer.headers["content-type"].startswith("text/html")
-    assert ("No such run" if "nobody" in path else "after") in answer.text
+    assert ("Run not found" if "nobody" in path else "after") in answer.text
     assert "content-disposition" not in answer.headers
 
 

@@ -551,7 +551,7 @@ def test_the_page_offers_every_preset(api: TestClient) -> None:
         assert form(api, "/alerts/rules", preset=preset, project="erl").status_code == 303
     assert {rule["project"] for rule in items(api)} == {"erl"}
     again = form(api, "/alerts/rules", preset=offered[0], project="erl")
-    assert again.status_code == 409 and "says the same" in again.text
+    assert again.status_code == 409 and "is the same" in again.text
 
 
 def test_a_refused_form_comes_back_as_it_was_sent_with_what_is_wrong(api: TestClient) -> None:

@@ -463,7 +463,7 @@ def test_a_recording_that_comes_late_is_no_wrong_clock(api: TestClient, make_run
     assert first["lost"] == second["lost"] == {}
     rows = rows_of(api)
     assert {row["time"] for row in rows} == {day + i / 2 for i in range(6)}
-    assert "Clocks that lied at first" not in api.get("/runs/r1?tab=all").text
+    assert "Clocks were wrong at first contact" not in api.get("/runs/r1?tab=all").text
 
 
 @pytest.mark.parametrize("more", [-60, 60])
@@ -480,7 +480,7 @@ def test_the_same_bound_holds_either_way(
     reason = "clock_behind" if way > 0 else "clock_ahead"
     assert process["lost"] == ({reason: 3} if more > 0 else {})
     page = shared_api.get(f"/runs/{run.id}?tab=all").text
-    assert ("Clocks that lied at first" in page) == (more > 0)
+    assert ("Clocks were wrong at first contact" in page) == (more > 0)
 
 
 def test_a_clock_behind_is_corrected_reported_and_never_refused(

@@ -137,7 +137,7 @@ def test_a_link_is_among_the_tokens_and_ends_when_it_is_revoked(
     assert (gone.status_code, gone.headers["location"]) == (303, "/sign-in?next=/runs/mine")
     answer, cookies = open_link(client, link)
     assert (answer.status_code, cookies) == (404, {})
-    assert "expired, was revoked, or is not whole" in answer.text
+    assert "expired, was revoked, or is incomplete" in answer.text
 
 
 def test_a_link_that_is_wrong_expired_or_of_another_kind_opens_nothing(

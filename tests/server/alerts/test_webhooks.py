@@ -390,7 +390,7 @@ def test_a_pasted_address_of_a_chat_is_sent_to_as_the_chat_takes_it(
     assert make(client, url, format="standard")["format"] == "standard"
     answer = client.post("/alerts/webhooks", data={"url": url, "back": "/runs/r1?tab=info"})
     said = html.unescape(re.sub("<wbr>", "", answer.text))
-    assert f"in the format of {service}: that is where its address leads." in said
+    assert f"in the format of {service}, because that is where its address leads." in said
     assert '<a href="/runs/r1?tab=info">Back to the run</a>' in said
     assert "very-secret" not in said and "whsec_" not in said
     assert [each["format"] for each in items(client)] == [form, "standard", form]
@@ -499,7 +499,7 @@ def test_a_chat_by_way_of_apprise_is_refused_where_there_is_none(
     answer = client.post("/alerts/webhooks", data={"url": DISCORD, "back": "/runs/r1"})
     assert answer.status_code == 422
     said = html.unescape(answer.text).replace("<wbr>", "")
-    assert "messages to Discord go by way of apprise" in said and "leakline[notify]" in said
+    assert "messages to Discord are sent with apprise" in said and "leakline[notify]" in said
     assert 'name="back" value="/runs/r1"' in said
     elsewhere = client.post("/alerts/webhooks", data={"url": DISCORD, "back": "//evil.example"})
     assert "evil.example" not in elsewhere.text
@@ -580,14 +580,14 @@ def test_the_buttons_test_disable_enable_rotate_and_delete(
     assert len(secrets_in(client.post("/alerts/webhooks/1/rotate"))) == 1
     said = text(client)
     assert "whsec_" not in said
-    assert "The secret before this one signs too until" in said
+    assert "Messages are also signed with the previous secret until" in said
     press(client, "/alerts/webhooks/1/delete")
     assert (
         "chat" not in text(client).partition("Webhooks")[2].partition("Add the webhook address")[0]
     )
     gone = client.post("/alerts/webhooks/1/test")
     assert gone.status_code == 404
-    assert "there is no webhook 1" in html.unescape(gone.text)
+    assert "webhook 1 was not found" in html.unescape(gone.text)
 
 
 def test_a_delivery_shows_its_state_and_tries_in_words_and_is_sent_again(
