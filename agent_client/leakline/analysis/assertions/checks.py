@@ -1,6 +1,7 @@
-"""The evaluator: assertions and promises of fixes, with the readings of their metrics -> ``assertions`` of the verdict.
+"""Evaluation of assertions: declared limits and promises of fixes, checked against readings of their metrics.
 
-Each promise of a fix is an assertion that is measured from the declaration of its fix on.
+The results are the ``assertions`` of the verdict. Each promise of a fix is an assertion that is measured from
+the declaration of the fix on.
 """
 
 from __future__ import annotations
@@ -50,22 +51,25 @@ from .declared_limits import (
 from .expected_counts import Readings as CountReadings
 from .expected_counts import applicable_readings, find_violation
 
-# "About 500 MiB" is kept by 520: no promise is made to the last twentieth.
+# "About 500 MiB" covers 520 MiB as well: promises are checked with this tolerance.
 _ABOUT: Final = 0.05
-# Whoever sends events decides how many there are.
+# Upper limits, because a client may send any number of events.
 _MAX_FIXES: Final = 20
 _MAX_CLAIMS: Final = 20
 _RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
-# What the driver says of this process, and what torch took from it, device by device.
+# Memory of this process as reported by the driver, and memory that torch reserved, for each device.
 _OF_A_DEVICE: Final = (".process_bytes", ".reserved_bytes", ".driver_bytes")
 
-# (what was measured, state, sentence)
+# (measured value, state, sentence)
 Answer = tuple[Interval | None, AssertionState, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """``since``: Unix seconds of its first declaration in this form; what was measured before is not its doing."""
+    """A declared fix.
+
+    ``since``: Unix seconds of its first declaration in this form; earlier readings are not attributed to it.
+    """
 
     name: str
     phase: str | None
@@ -76,8 +80,9 @@ class Fix:
 
 
 def _check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> list[AssertionCheck]:
-    """Return every promise of every fix with what was measured. ``timelines``: each process place at its newest
-    moment.
+    """Return every promise of every fix with what was measured.
+
+    ``timelines``: the timeline of each process, up to its newest generation.
     """
     rows = []
     for fix in declared_fixes(history):
@@ -96,7 +101,7 @@ def _check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> li
 
 
 def declared_fixes(history: RunHistory) -> tuple[Fix, ...]:
-    """The newest form of each fix by name; a resume that declares it again as it was changes nothing."""
+    """Return the newest form of each fix by name; declaring it again unchanged, as a resume does, has no effect."""
     found: dict[str, Fix] = {}
     events = [event for event in history.events if event.kind == "fix"]
     for event in sorted(events, key=lambda event: (event.time, event.name, repr(event.data))):
@@ -117,7 +122,11 @@ def _text(value: object) -> str | None:
 
 
 def _claims(fix: Fix) -> list[tuple[str, float | None]]:
-    """A promised growth is also claimed of the phase the fix names, unless that has a promise of its own."""
+    """Return the promises to check, at most `_MAX_CLAIMS`.
+
+    Promised growth is also checked for the phase that the fix names, unless that phase has a promise of its
+    own.
+    """
     claims: dict[str, float | None] = {}
     for name, value in fix.promises.items():
         claims[str(name)] = amount_of(value)
@@ -163,8 +172,8 @@ def _phase_growth(seen: Since, phase: str | None, promised: float) -> Answer:
 
 
 def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer:
-    """Broken where even the low end is clearly above the promise, kept where the high end is not."""
-    # A promise of no growth at all means: none that matters.
+    """Return "broken" if even the low end is clearly above the promise, "holds" if the high end is not."""
+    # A promise of no growth means no growth that matters.
     bound = promised * (1 + _ABOUT) if promised else seen.growth_that_matters()
     span = in_brackets(format_range(measured.low, measured.high))
     said = f"{what} {format_bytes(measured.estimate)} per {seen.unit}{span}"
@@ -222,7 +231,10 @@ def _jump(seen: Since, promised: float) -> Answer:
 
 
 def _at_most(seen: Since, measured: float, promised: float, what: str) -> Answer:
-    """``what`` begins small and has a place for the size."""
+    """Compare a measured maximum with its promise.
+
+    ``what`` begins in lower case and contains a placeholder for the size.
+    """
     exact = Interval(measured, measured, measured)
     said = what.format(format_bytes(measured))
     if measured > promised:
@@ -251,7 +263,7 @@ def _broken(said: str, word: str) -> tuple[AssertionState, str]:
 
 
 def _kept_so_far(seen: Since, said: str, word: str) -> tuple[AssertionState, str]:
-    """A maximum stands for the run that has ended, or for enough of it."""
+    """Return "holds" only if enough generations have ended, since a maximum may still be exceeded later."""
     if not seen.long_enough:
         return (
             "undecided",
@@ -272,7 +284,7 @@ def _generations(seen: Since, promised: float) -> Answer:
 
 
 def _possible(seen: Since, promised: float) -> Answer:
-    """Kept where memory lasts so long even at the high end of its growth, broken where not even at the low end."""
+    """Return "holds" if memory suffices even at the high end of growth, "broken" if not even at the low end."""
     growth = seen.growth_under_limit()
     ends = None if growth is None else seen.memory_lasts(growth)
     if growth is None or ends is None:
@@ -283,7 +295,7 @@ def _possible(seen: Since, promised: float) -> Answer:
     if low is None:
         return None, "holds", f"{said} and does not run out; {word} were promised."
     measured, room = None, f"at least {count_of(low, seen.unit)}"
-    # JSON has no number for an end that never comes.
+    # JSON cannot represent infinity, so there is no interval if the limit may never be reached.
     if expected is not None and high is not None:
         measured = Interval(expected, low, high)
         span = in_brackets(format_range(low, high, format_count))
@@ -305,7 +317,7 @@ def _room_unknown(seen: Since, promised: float, *, has_growth: bool) -> Answer:
 
 
 def _in_all(seen: Since, left: float | None) -> float | None:
-    """Whole generations: one that is not finished does not count."""
+    """Return how many complete generations fit in total; None if the number is unlimited or unknown."""
     return None if left is None or math.isinf(left) else seen.complete + math.floor(left)
 
 
@@ -319,7 +331,7 @@ _CHECKS: Final[Mapping[str, Callable[[Since, float], Answer]]] = {
 }  # fmt: skip
 
 
-# Rows: one a process.
+# Maximum number of rows per origin; each process has its own row.
 _MAX_OF_AN_ORIGIN: Final = 80
 _MAX_DEVIATIONS: Final = 50
 
@@ -328,7 +340,8 @@ _MAX_DEVIATIONS: Final = 50
 class Readings:
     """The amounts that an assertion applies to, and how many of its generations have ended.
 
-    ``process`` is None where there is only one, or all are added up; ``newest``: the newest generation of all.
+    ``process`` is None if there is only one, or if all are added up. ``newest`` is the newest generation, even
+    if the assertion does not cover it.
     """
 
     amounts: Amounts
@@ -341,9 +354,10 @@ class Readings:
 def check_assertions(
     history: RunHistory, timelines: Sequence[TimelineMoment]
 ) -> tuple[AssertionCheck, ...]:
-    """Return every assertion with what was measured. ``timelines``: each process place at its newest moment.
+    """Return every assertion with what was measured.
 
-    Bands, gauges and budgets are first, then the promises of fixes, then counts, broken ones first.
+    ``timelines``: the timeline of each process, up to its newest generation. Bands, gauges and budgets come
+    first, then the promises of fixes, then counts, broken ones first.
     """
     studies = [study for study, _ in timelines]
     found: dict[str, list[AssertionCheck]] = {"band": [], "gauge": [], "budget": []}
@@ -362,7 +376,10 @@ def check_assertions(
 
 
 def _in_order(counts: Sequence[AssertionCheck]) -> list[AssertionCheck]:
-    """Return broken ones first, and before the second of any class the first of each, so that none is cut off whole."""
+    """Return broken checks first, and the first check of each class before the second of any.
+
+    This keeps at least one check of every class when the list is cut.
+    """
     before = Counter[tuple[bool, str, str]]()
     ranked = []
     for each in counts:
@@ -396,7 +413,7 @@ def band_readings(band: Assertion, studies: Sequence[TimelineAnalysis]) -> list[
 
 
 def _budget_readings(budget: Assertion, studies: Sequence[TimelineAnalysis]) -> list[Readings]:
-    """Return a phase's amounts for each process it ran in, those of the run for all processes added up."""
+    """Return the amounts of a phase for each process that ran it; those of the run for all processes added up."""
     each = [(s.timeline.name, kept_amounts(s, budget, len(s.timeline))) for s in studies]
     if budget.metric != KEPT_BY_PHASE:
         amounts = added([amounts for _, amounts in each], budget.metric)
@@ -442,7 +459,7 @@ def check(history: RunHistory, assertion: Assertion, readings: Readings) -> Asse
 def check_counts(
     history: RunHistory, timelines: Sequence[Timeline] | None = None
 ) -> tuple[AssertionCheck, ...]:
-    """Return one check per declared or accepted count, type that it matches and process."""
+    """Return one check per declared or accepted count, matching type and process."""
     timelines = timelines_of(history) if timelines is None else timelines
     rows: list[AssertionCheck] = []
     matched = set()
