@@ -244,7 +244,7 @@ class Bounded:
         return (self.length[end - 1] - self.length[first]) / max(1, end - 1 - first)
 
     def fill_rate(self, end: int) -> float:
-        """Return the bytes added per generation recently; 0 if the container is not filling or its size is unknown."""
+        """Return the bytes added per generation lately; 0 if the container is not filling or its size is unknown."""
         if not self.is_filling(end) or not self.bytes:
             return 0.0
         each = self.bytes[end - 1] / max(self.length[end - 1], 1.0)
