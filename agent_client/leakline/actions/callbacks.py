@@ -59,7 +59,7 @@ HOLDERS_KEPT: Final = 256
 def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
     """Return about half of the snapshots, including the first and the newest.
 
-    Lasting events and holders of those that are dropped are moved to the first.
+    The lasting events and holders of dropped snapshots are moved to the first.
     """
     frequent = 0
     kept = []
@@ -68,7 +68,7 @@ def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
         if snapshot is snapshots[-1] or snapshot.kind not in FREQUENT or frequent % 2:
             kept.append(snapshot)
     if len(kept) > limit * ROOM:
-        # Count from the newest snapshot, which the verdict is about.
+        # Count from the newest snapshot, because the verdict is about it.
         kept = [kept[0], *kept[1:][::-2][::-1]]
     there = {snapshot.sequence for snapshot in kept[1:]}
     gone = [snapshot for snapshot in snapshots if snapshot.sequence not in there]
@@ -81,7 +81,7 @@ def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
 
 
 def lasting_events(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Return cleanups, and of each declaration the first and the newest, since loops declare in every generation."""
+    """Return cleanups, and the first and newest event of each declaration, since loops declare in every generation."""
     found: dict[tuple[str, str, str], list[Event]] = {}
     for event in sorted(events, key=lambda event: event.time):
         if event.kind == "cleanup":
@@ -123,7 +123,7 @@ class Look:
 
 
 class _VerdictThread:
-    """The analysis in a background thread; only the training thread may call the public methods."""
+    """Runs the analysis in a background thread; its public methods are for the training thread only."""
 
     def __init__(self, header: RunHeader, process: ProcessIdentity) -> None:
         self._header, self._process = header, process
@@ -146,7 +146,10 @@ class _VerdictThread:
         return self._thread is None
 
     def begin(self, snapshots: Sequence[Snapshot]) -> None:
-        """Start an analysis of these snapshots, which must not change; requires `is_free` and `prepare`."""
+        """Start an analysis of these snapshots, which must not change afterwards.
+
+        Call this only after `prepare` and while `is_free` is true.
+        """
         self._found = []
         thread = OurThread("verdict", self._run, snapshots, self._found)
         thread.start()
@@ -210,7 +213,10 @@ class VerdictEvents:
         self._risk = 0
 
     def since_last(self, verdict: Verdict) -> set[str]:
-        """Return the events since the previous verdict; oom.risk occurs when the risk gets high, and when critical."""
+        """Return the events since the previous verdict.
+
+        ``oom.risk`` is among them when the risk becomes high, and again when it becomes critical.
+        """
         found, reported = set[str](), dict[str, _Reported]()
         here = {finding.fingerprint for finding in verdict.findings}
         gone = [each for name, each in self._reported.items() if name not in here]
@@ -282,7 +288,7 @@ def check(event: object, callback: object) -> None:
 
 
 class VerdictWatch:
-    """The snapshots recorded so far, their analysis, and the callbacks that are due."""
+    """Analyzes the snapshots of this process during the run, and determines which callbacks are due."""
 
     def __init__(self, header: RunHeader, process: ProcessIdentity, governor: Governor) -> None:
         self._governor = governor
@@ -292,8 +298,8 @@ class VerdictWatch:
         # The recorder's thread adds samples. The lock is reentrant because a signal handler may end the run
         # while it is held.
         self._lock = threading.RLock()
-        # A generation end that has not been analyzed yet, and one after which `examine` has not been called
-        # yet.
+        # Whether a generation end is not analyzed yet, and whether one has come since the last call of
+        # `examine`.
         self._news = self._ended = False
         # Whether the verdict is needed, and whether the run is over.
         self.follows = self._is_over = False
@@ -400,7 +406,7 @@ def _small(snapshot: Snapshot) -> Snapshot:
 
 
 def is_at_least(status: str, wanted: str) -> bool:
-    """Return True if the status is the wanted one of LADDER or a worse one."""
+    """Return True if ``status`` is in LADDER and at least as bad as ``wanted``."""
     return _height(status) >= _height(wanted) > 0
 
 

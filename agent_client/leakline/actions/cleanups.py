@@ -45,7 +45,7 @@ class Registered:
     on_request: bool
     when: When | None
     guard: Guard = field(init=False)
-    # Number of generation ends at its last automatic run, and how many more must pass before the next.
+    # Number of generation ends at its last automatic run, and how many more must follow before the next one.
     ran_at: int | None = None
     gap: int = 1
 
@@ -80,7 +80,7 @@ class Cleanups:
     ) -> None:
         self._loop, self._requests, self._status, self._quiet = loop, requests, status, quiet
         self.registered: dict[str, Registered] = {}
-        # Newest readings of the series in the conditions of cleanups.
+        # Newest readings of the series that the conditions of cleanups refer to.
         self._readings: dict[str, Number] = {}
         self._generation_ends = 0
         self._running = False
@@ -114,7 +114,7 @@ class Cleanups:
         self.registered.clear()
 
     def run_due(self) -> None:
-        """Run the cleanups that are due; a cleanup that opens phases does not start another."""
+        """Run the cleanups that are due; phases that a cleanup opens do not start another one."""
         if self._running:
             return
         self._running = True
@@ -164,7 +164,7 @@ class Cleanups:
         return f"{series} is {reading}, above {limit}" if above else ""
 
     def _run(self, cleanup: Registered, because: str) -> bool:
-        """Return True if the cleanup succeeded; an exception is not raised but reported by its type."""
+        """Run a cleanup and return True if it succeeded; an exception is reported by its type, not raised."""
         before = self.begin(with_counts=True)
         failures = cleanup.guard.count
         with cleanup.guard:
@@ -183,7 +183,7 @@ class Cleanups:
     def end(
         self, name: str, before: Before, because: str | None = None, error: str | None = None
     ) -> None:
-        """Report what a cleanup has freed on the host and on devices, and the counts that were read before it."""
+        """Report what a cleanup freed on the host and on devices, with instance counts if they were read before it."""
         seconds = time.perf_counter() - before.started
         after_bytes = self._loop.read_private_bytes()
         data: dict[str, Any] = {

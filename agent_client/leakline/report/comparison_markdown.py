@@ -1,6 +1,6 @@
 """A comparison of two runs as a document, as a short text for an issue, and as CSV.
 
-The server and `leakline compare` both pass the JSON of `GET /api/v1/compare`.
+Both the server and `leakline compare` pass in the JSON of `GET /api/v1/compare`.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ PACKAGES: Final = ("leakline", "torch", "jax", "tensorflow", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """When and by what a document was made.
+    """When and by which version and server a document was made.
 
     ``made_at`` is formatted for people; ``link`` leads to the page, and is empty without a server.
     """
@@ -129,7 +129,7 @@ def issue_text(run: RunReport) -> str:
 
 
 def made(origin: Origin) -> Sentence:
-    """Return when, by which version and from which server a document was made."""
+    """Return a line with the time, version and server of a document."""
     where = f" from {origin.server}" if origin.server else ""
     live = f"; the page as it is now: {origin.link}" if origin.link else ""
     return Sentence(f"Made {origin.made_at} by Leakline {origin.version}{where}{live}")

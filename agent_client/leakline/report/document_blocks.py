@@ -1,8 +1,8 @@
 """A document as blocks, and functions that write it for a terminal and as Markdown.
 
 Text from a training run is escaped or put in a code span, so that Markdown does not interpret it. The rules
-follow CommonMark with the tables of GitHub. Characters without effect stay unescaped, so that the source
-remains readable: an underscore inside a word starts nothing.
+follow CommonMark with the tables of GitHub. Characters without effect, such as an underscore inside a word,
+stay unescaped, so that the source remains readable.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class ObjectChange:
 class ProcessReport:
     """The rows of one process.
 
-    ``snapshot`` has the newest value of every series (of the peak, the highest), ``trend`` the phase ends.
+    ``snapshot`` has the newest value of every series (for peaks, the highest); ``trend`` has the phase ends.
     """
 
     title: str
@@ -227,7 +227,7 @@ def build(recording: Recording, since: str | None = None) -> Report:
 
 
 def examined(recording: Recording) -> Verdict:
-    """Return the verdict of a recorded run; if the run died, the summary begins with that."""
+    """Return the verdict of a recorded run; if the run died, the summary begins with how it did."""
     from ..analysis import examine
 
     verdict = examine(recording.history)
@@ -298,9 +298,9 @@ def _process(
 
 
 def trend(history: ProcessHistory) -> tuple[TrendRow, ...]:
-    """Return one row per snapshot taken at the end of something; nested phases are left out.
+    """Return one row per baseline, phase end, generation end and manual snapshot; nested phases are left out.
 
-    If generations are not counted, a second or a minute ends with its last snapshot.
+    If generations are not counted, the last snapshot of each second or minute has a row as well.
     """
     rows: list[TrendRow] = []
     ends = _ends_of_time(history)

@@ -220,9 +220,9 @@ def brief(shown: Shown) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
-    """Return a bar for each value, at most ``width`` of them.
+    """Return a bar chart of at most ``width`` characters.
 
-    Each column shows the highest of the values that it covers; a gap is a blank.
+    Each character shows the highest of the values that it covers, or a blank for a gap.
     """
     known = [value for value in values if value is not None]
     if not known:
@@ -247,7 +247,7 @@ def progress(run: Json) -> str:
 
 
 def plain(text: str) -> str:
-    """Return the text without control characters of the terminal, because names come from programs."""
+    """Return the text without terminal control characters, because names come from programs."""
     return printable(text)
 
 
@@ -301,7 +301,7 @@ def _lines(shown: Shown, width: int) -> Iterator[tuple[str, str]]:
 
 
 def _verdict(verdict: Json, width: int) -> Iterator[str]:
-    """Yield the sentence of the verdict, wrapped to ``width`` columns."""
+    """Yield the status and summary of the verdict, wrapped to ``width`` columns."""
     return _wrapped(f"{verdict['status']}:", verdict["summary"], width)
 
 

@@ -31,7 +31,7 @@ from ..text_format import (
 Json = Mapping[str, Any]
 Write = Callable[[str], str]
 
-# Kind of a finding about memory other than the private memory of the process -> the name of that memory.
+# Kind of a finding about memory outside the private memory of the process -> the name of that memory.
 NOT_PRIVATE: Final[Mapping[str, str]] = {
     "children": "Child processes",
     "shared_memory": "Shared memory",
@@ -83,7 +83,7 @@ def role_words(finding: Json, place: int) -> str:
 
 
 def graph_rates(verdict: Json | None) -> dict[str, float]:
-    """Return, by type, the rate of tensors with a graph that findings name; it is a part of the rate of the type."""
+    """Return the rate of tensors with a graph by type, as named in findings; it is part of the rate of the type."""
     rates: dict[str, float] = {}
     found = ((f["suspects"][0], f) for f in (verdict or {}).get("findings", ()) if f["suspects"])
     for first, finding in found:
@@ -137,7 +137,7 @@ def interval(growth: Mapping[str, float]) -> str:
 
 
 def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
-    """Return ``-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)``: the ends of a difference are signed too."""
+    """Return ``-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)``: unlike in `interval`, both ends are signed."""
     if growth is None:
         return NOT_MEASURED
     span = in_brackets(format_range(growth["low"], growth["high"], format_change))
@@ -145,7 +145,7 @@ def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
 
 
 def next_to_finding(verdict: Json) -> str:
-    """Return a note that the growth is that of private memory, if the leading finding is about other memory."""
+    """Return a note that growth refers to private memory, if the leading finding is about other memory."""
     finding = leading_finding(verdict)
     is_other = finding is not None and finding.get("kind") in NOT_PRIVATE
     return " (private memory)" if is_other else ""
@@ -187,7 +187,7 @@ def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, st
         (f"seconds per {unit}", comparison["seconds_per_generation"], _seconds),
     ):
         if change is None:
-            # The runs have no generation in common, or the server is older.
+            # This is missing if the runs have no generation in common, or if the server is older.
             continue
         before, after = (
             "" if change[side] is None else write(change[side]) for side in ("before", "after")

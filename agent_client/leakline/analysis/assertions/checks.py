@@ -80,7 +80,7 @@ class Fix:
 
 
 def _check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> list[AssertionCheck]:
-    """Return every promise of every fix with what was measured.
+    """Return one check for each promise of each fix.
 
     ``timelines``: the timeline of each process, up to its newest generation.
     """
@@ -263,7 +263,7 @@ def _broken(said: str, word: str) -> tuple[AssertionState, str]:
 
 
 def _kept_so_far(seen: Since, said: str, word: str) -> tuple[AssertionState, str]:
-    """Return "holds" only if enough generations have ended, since a maximum may still be exceeded later."""
+    """Return "holds" once enough generations have ended; before that, a maximum may still be exceeded."""
     if not seen.long_enough:
         return (
             "undecided",
@@ -354,7 +354,7 @@ class Readings:
 def check_assertions(
     history: RunHistory, timelines: Sequence[TimelineMoment]
 ) -> tuple[AssertionCheck, ...]:
-    """Return every assertion with what was measured.
+    """Return the checks of all assertions.
 
     ``timelines``: the timeline of each process, up to its newest generation. Bands, gauges and budgets come
     first, then the promises of fixes, then counts, broken ones first.
@@ -413,7 +413,7 @@ def band_readings(band: Assertion, studies: Sequence[TimelineAnalysis]) -> list[
 
 
 def _budget_readings(budget: Assertion, studies: Sequence[TimelineAnalysis]) -> list[Readings]:
-    """Return the amounts of a phase for each process that ran it; those of the run for all processes added up."""
+    """Return a phase's amounts for each process that ran it, or the run's amounts summed over all processes."""
     each = [(s.timeline.name, kept_amounts(s, budget, len(s.timeline))) for s in studies]
     if budget.metric != KEPT_BY_PHASE:
         amounts = added([amounts for _, amounts in each], budget.metric)

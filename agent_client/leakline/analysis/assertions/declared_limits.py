@@ -14,7 +14,7 @@ from ..run_history import RunHistory, Value, amount_of, number_of
 from ..timeline import Timeline, lies_within
 from ..timeline_analysis import TimelineAnalysis
 
-# Metrics of budgets: bytes that a phase keeps, that a generation adds, and that the run has grown by.
+# Metrics of budgets: bytes retained by a phase, added in a generation, and gained by the run so far.
 KEPT_BY_PHASE: Final = "phase.kept_bytes"
 KEPT_BY_GENERATION: Final = "generation.kept_bytes"
 KEPT_BY_RUN: Final = "run.kept_bytes"
@@ -27,7 +27,7 @@ JUMP: Final = "max_jump_bytes_per_generation"
 GENERATIONS: Final = "generations"
 # Number of generations that memory has room for, including those already complete.
 POSSIBLE: Final = "possible_generations"
-# Followed by a class name: instances alive at the end of a generation, in any one process.
+# Prefix of a class name: instances alive at the end of a generation, in any one process.
 COUNT: Final = "count:"
 SIZES: Final = (GROWTH, PHASE_GROWTH, PEAK, GPU_PEAK, JUMP)
 NUMBERS: Final = (GENERATIONS, POSSIBLE)
@@ -35,7 +35,8 @@ NAMES: Final = (*SIZES, *NUMBERS)
 # Growth of resident memory from one generation end to the next: computed, not read.
 GENERATION_GROWTH: Final = "generation.growth_bytes"
 _RESIDENT: Final = "process.rss_bytes"
-# A peak covers the time since the previous snapshot, so that of a generation is the highest of its snapshots.
+# A peak covers the time since the previous snapshot, so the peak of a generation is the highest of all its
+# snapshots.
 _PEAK: Final = "peak_bytes"
 _GAUGE: Final = "gauge."
 # Names that stand for the run or each of its generations; a phase with the same name takes precedence.
@@ -201,7 +202,7 @@ def _kept_by_generation(study: TimelineAnalysis, _name: str, end: int) -> Amount
 
 
 def _kept_by_phase(study: TimelineAnalysis, name: str, end: int) -> Amounts:
-    """Return what the phase keeps, except in the generation it first ran in, which builds up memory that stays."""
+    """Return the bytes that the phase keeps, except in the first generation it ran in, where memory is built up."""
     found: Amounts = []
     for generation, booked in zip(study.timeline.generations[:end], study.booked, strict=False):
         amounts = [amount for path, amount in booked.items() if lies_within(path, name)]

@@ -136,7 +136,7 @@ def _since_baseline(
 
 
 def applies(timeline: Timeline, row: int, after: str | None) -> bool:
-    """Return True if an expectation for the phase ``after`` (None: any phase) applies to this row."""
+    """Return True if a count expected after the phase ``after`` (None: at any time) applies to this row."""
     if after is None:
         return timeline.kind[row] in _READ_AFTER
     phase = timeline.phase[row]
@@ -391,7 +391,7 @@ def declared_bounds(history: RunHistory, timeline: Timeline) -> tuple[Bounded, .
     return bounded_containers(timeline, history.capacities)
 
 
-# Same number of generations that the verdict requires before it leaves "learning".
+# Number of generations in which a count must stay the same to be proposed.
 GENERATIONS: Final = 8
 
 # Phase (None: every reading) -> count at the end of the phase.
@@ -401,7 +401,7 @@ _Counts = Mapping[str | None, int]
 def with_accepted(
     declared: Sequence[Expectation], accepted: Iterable[Expectation]
 ) -> tuple[Expectation, ...]:
-    """Return both, without accepted counts of types for which the program itself declares a count."""
+    """Return declared and accepted expectations, except those accepted for types that the program declares itself."""
     return (*declared, *(a for a in accepted if not _is_declared(a.type, declared)))
 
 
@@ -447,7 +447,7 @@ def _order(each: StableCount) -> tuple[bool, bool, int, str, str]:
 
 
 def replaces(new: str | None, old: str | None) -> bool:
-    """Return True if accepting a count for one place replaces that of another: the same place, or all places."""
+    """Return True if a count accepted for the place ``new`` replaces one for ``old``: equal places, or one is None."""
     return new == old or new is None or old is None
 
 
@@ -500,7 +500,7 @@ def _agreed(views: Sequence[_View], name: str) -> Iterator[tuple[str | None, int
 
 
 def _steady(view: _View, name: str) -> _Counts | None:
-    """Return the constant counts by place; None if the process has not counted the type in these generations."""
+    """Return the constant counts of a type by place; None if the process has not counted it in these generations."""
     column = view.timeline.series.get(f"type.{name}.count")
     if column is None or all(column[row] is None for row in view.rows[None]):
         return None

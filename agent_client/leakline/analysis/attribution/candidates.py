@@ -95,7 +95,7 @@ def _come_with_items(store: Bounded, growth: CountGrowth, end: int) -> bool:
 
 
 def is_stored(facts: Facts, name: str, end: int) -> bool:
-    """Return True if objects of this class may be the items of a declared store: equal in number, not much larger.
+    """Return True if objects of this class may be the items of a declared store: as many, and not much larger.
 
     This is not proof, since two stores may fill in step; it excuses a class only while memory shows no other
     growth.
@@ -147,7 +147,7 @@ def overshooting(facts: Facts, end: int) -> Iterator[tuple[str, CountGrowth]]:
 
 
 Family = Literal["object", "figure", "graph", "tensor", "array", "container", "library", "plain"]
-# Types not written by the program: they reveal little about what it retains.
+# Types not written by the program, which reveal little about what the program retains.
 OF_OTHERS: Final[tuple[Family, ...]] = ("plain", "library")
 
 _PARAMETER: Final = "Parameter"
@@ -181,7 +181,7 @@ _PART: Final = 0.25
 BORN: Final = 0.05
 # Objects made between phases, for example while a program loads, are ignored below this share of a growth.
 _CHANCE: Final = 0.1
-# If at least this share of the new tensors carry a graph, the growth is one of retained graphs.
+# If at least this share of the new tensors carry a graph, the growth is attributed to retained graphs.
 _GRAPH_SHARE: Final = 0.3
 
 
@@ -346,7 +346,7 @@ def _share_with_a_graph(timeline: Timeline, growth: CountGrowth, end: int) -> fl
 
 
 def _has_ended(facts: Facts, growth: CountGrowth, end: int) -> bool:
-    """Return True if tensors were counted after graphs were last read and rose by far less than the graphs would."""
+    """Return True if tensors counted after the last reading of graphs rose by far less than the graphs would."""
     timeline = facts.timeline
     counted = next((s for s, name, _ in facts.count_series if short_name(name) == "Tensor"), None)
     newest = timeline.newest_reading("tensors.graph_count", end)
@@ -387,7 +387,7 @@ def _graph_place(
 
 
 def _without_graphs(found: Sequence[Candidate], graph: Candidate) -> list[Candidate]:
-    """Return the candidates without tensors that carry a graph; drop a tensor type if graphs are most of its rise."""
+    """Return the candidates without tensors that carry a graph; a type that consists mostly of those is dropped."""
     rest = []
     for candidate in found:
         if candidate.family == "tensor" and candidate.name == graph.name:
@@ -473,7 +473,7 @@ def _parts(
 
 
 def born_in(facts: Facts, candidate: Candidate, end: int) -> set[str]:
-    """Return the phases that made a share of the counted objects that are still alive.
+    """Return the phases that made a relevant share of the counted objects that are still alive.
 
     For a container, phases that remove items are included: it grows because more is added than they remove.
     """

@@ -75,7 +75,7 @@ class Memory:
         return replace(self, total=self.total.scaled(share), phases=phases)
 
     def place(self) -> Place:
-        """Return the phase that keeps most of the growth; the phase of the result is None if no phase does."""
+        """Return the place that keeps most of the growth; its phase is None if no single phase does."""
         kept = {name: size for name, size in self.phases.items() if size > 0}
         total = sum(kept.values())
         if total <= 0:
@@ -195,9 +195,7 @@ def _join_held(groups: dict[str | None, list[Candidate]], memory: Memory) -> Non
 
 
 def _is_filled(held: Candidate, owner: Candidate, memory: Memory) -> bool:
-    """Return True if memory gains the bytes of the held objects in the phase that makes them, not in their
-    owner's.
-    """
+    """Return True if memory gains the bytes of the held objects where they are made, not where their owner is."""
     size, inside, made = held.bytes_rate, memory.at(held.place), memory.at(owner.place)
     if size is None or inside is None or made is None or held.place.phase == owner.place.phase:
         return False
@@ -490,9 +488,7 @@ def normalised(path: str) -> str:
 
 
 def goes_on_as(old: Finding, new: Finding) -> bool:
-    """Return True if a finding with another fingerprint is the same leak of the same run, better identified by
-    now.
-    """
+    """Return True if a finding with another fingerprint is the same leak of the same run, now better identified."""
     kinds = old.kind == new.kind or {old.kind, new.kind} <= _OWN_MEMORY
     phases = old.phase == new.phase or None in (old.phase, new.phase)
     if not (kinds and phases and _of_one_process(old, new)):

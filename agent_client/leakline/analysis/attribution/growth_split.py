@@ -71,7 +71,7 @@ def share_out(
 
 
 def _unclaimed(causes: Sequence[Cause], claimed: float, memory: Memory) -> dict[str, float]:
-    """Return the bytes still in use per phase without a cause, where they are a substantial share of the growth.
+    """Return the bytes that stay in use in phases without a cause, if they are a substantial share of the growth.
 
     The result is empty unless all causes were measured and leave room for it: memory allocated in one phase and
     kept by another belongs to the causes.
@@ -159,7 +159,7 @@ def _unsure(cause: Cause, total: Slope) -> Slope:
     return Slope(size, min(total.low, 0.5 * size), max(total.high, size), total.points)
 
 
-# Share of a growth from which it is classified as retained by the allocator.
+# From this share on, a growth is classified as memory retained by the allocator.
 _MOSTLY: Final = 0.5
 
 

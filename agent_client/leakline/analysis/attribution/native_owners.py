@@ -51,7 +51,7 @@ _SOME: Final = 0.1
 def with_handles(
     study: TimelineAnalysis, found: Sequence[Assessed], candidates: Sequence[Candidate], end: int
 ) -> list[Assessed]:
-    """Return the assessments with growth that no bytes explain merged with the objects that rise with it."""
+    """Return the assessments, with growth that no bytes explain merged with the objects whose number rises with it."""
     result = list(found)
     for a in found:
         if a.cause.owner is not None or a.cause.kind not in (*_UNSEEN, *_LENT):
@@ -203,7 +203,7 @@ def _members(
 
 
 def _items_of(study: TimelineAnalysis, container: Candidate, end: int) -> list[Candidate]:
-    """Return the types whose count rose as much as the container's length between all readings, with its growth."""
+    """Return types whose count rose exactly like the length of the container, with the growth of the container."""
     timeline, series = study.timeline, f"container.{container.name}.length"
     if not timeline.has(series):
         return []
@@ -220,9 +220,7 @@ def _items_of(study: TimelineAnalysis, container: Candidate, end: int) -> list[C
 
 
 def _is_part(a: Assessed, b: Assessed) -> bool:
-    """Return True if ``b``, which names the same objects, is part of ``a``: the same memory or a negligible
-    amount.
-    """
+    """Return True if ``b``, which names the same objects, is part of ``a``: the same memory, or almost none."""
     idle = not b.scale.is_material(b.cause.rate.estimate, b.window)
     return idle or (b.channel == a.channel and b.cause.rate.estimate > 0)
 
@@ -259,7 +257,7 @@ def with_rarely_counted(
 def _named(study: TimelineAnalysis, a: Assessed, found: Sequence[Assessed], end: int) -> Assessed:
     memory = _without_named(study, a, found, end)
     begin = a.start[0] - 1 if a.start is not None else 0.0
-    # Types that are counted more often than this window allows for have a count pattern of their own.
+    # Look back no further than the patterns of counts do: a type that is counted often has such a pattern.
     first = max(0, end - LOOK_BACK, bisect_left(study.timeline.generations, begin))
     rising = [
         candidate
@@ -297,7 +295,7 @@ def _gained(study: TimelineAnalysis, candidate: Candidate, first: int, end: int)
 def _without_named(
     study: TimelineAnalysis, a: Assessed, found: Sequence[Assessed], end: int
 ) -> list[float]:
-    """Return memory by generation without the growth of other named causes, each from its start."""
+    """Return memory by generation minus the growth of other named causes since their start."""
     memory = list(study.residual(end))
     for other in found:
         if other is a or other.channel != a.channel or other.cause.owner is None:
@@ -337,9 +335,7 @@ def _risen_with(
 def _goes_on(
     study: TimelineAnalysis, memory: Sequence[float], where: Sequence[int], sizes: Sequence[float]
 ) -> bool:
-    """Return True if memory has risen since the last census at the rate of the bytes, so that the name still
-    applies.
-    """
+    """Return True if memory has risen since the last census at the rate of the bytes, so that the name still holds."""
     timeline, last = study.timeline, len(memory) - 1
     before = timeline.generations[where[-1]] - timeline.generations[where[0]]
     since = timeline.generations[last] - timeline.generations[where[-1]]

@@ -91,7 +91,7 @@ def effects_within(
     every = [(fix, subject) for fix in declared_fixes(history) for subject in _subjects(fix)]
     rows = []
     for fix, subject in every:
-        # Every fix may affect the entire run, so fixes of the entire run are not independent of any other.
+        # A fix may affect the entire run, so one about the entire run overlaps with every other fix.
         near = [f for f, s in every if s == subject or "" in (s.name, subject.name)]
         since = sorted({each.since for each in near})
         at = since.index(fix.since)
@@ -150,7 +150,7 @@ def _between(studies: Sequence[TimelineAnalysis], begin: float, end: float, firs
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Wording for one way of measuring an effect: with too few generations on a side, or without a measurement."""
+    """Wording for one way of measuring an effect: for too few generations on a side, and for a missing measurement."""
 
     too_few: Callable[[int, int, str], str]
     unmeasured: str
@@ -370,9 +370,10 @@ def _too_few(seen: Since) -> Answer:
 
 
 def _passed(history: RunHistory, seen: Since) -> Answer:
-    """Return whether the run passed the end of an earlier attempt, else what a fix promised, else what was planned.
+    """Return whether the run got past the point where it died before.
 
-    Earlier runs are not known here, so the sentence names what the run was compared with.
+    That is the end of an earlier attempt, else what a fix promised, else what was planned. Earlier runs are not
+    known here, so the sentence names what the run was compared with.
     """
     died = _end_of_earlier_attempts(history)
     if died is not None:

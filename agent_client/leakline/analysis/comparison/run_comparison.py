@@ -157,7 +157,7 @@ class _Side:
         return total if seen else None
 
     def memory_at(self, generation: int) -> float | None:
-        """Return the resident bytes at the end of a generation, summed over processes; of the tensors for a page.
+        """Return the resident bytes at the end of a generation, summed over processes; for a page, its tensor bytes.
 
         Return None if a process that ended this generation has no reading there.
         """
@@ -272,7 +272,7 @@ def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> O
 
 
 def _shows(a: _Side, b: _Side, difference: float, generations: int) -> bool:
-    """Return True if two runs that do not leak differ clearly at the end; settling of an allocator is no effect."""
+    """Return True if two runs that do not leak differ clearly at the end; an allocator that settles does not count."""
     passed_by = generations * b.stretch.spacing
     return abs(difference) * passed_by >= _APART * max(a.baseline, b.baseline, 1.0)
 
@@ -335,7 +335,7 @@ def _types(history: RunHistory, verdict: Verdict) -> dict[str, TypeGrowth]:
 def _by_type(
     old: Mapping[str, TypeGrowth], new: Mapping[str, TypeGrowth], changes: FindingChanges
 ) -> tuple[TypeChange, ...]:
-    """Return types that findings name, then classes of the program, then types that grow along; each by growth."""
+    """Return types that findings name, then classes of the program, then types that grow with them; each by growth."""
     found = (*changes.gone, *changes.still, *changes.new)
     named = {suspect.name for finding in found for suspect in finding.suspects[:1]}
     rows = [_type_change(name, old.get(name), new.get(name)) for name in sorted({*old, *new})]

@@ -31,7 +31,7 @@ MAX_LINES: Final = 6
 _FROM_OUTSIDE: Final = (
     "Start it with `leakline run -- ...` or put `leakline.init` into it: then types and holders are named.",
 )
-# Native code is suspected only after objects have been counted, so these ask for heap scans.
+# Native code is suspected only after objects have been counted, so these lines ask for heap scans.
 _NEXT_LOOK: Final = (
     "The next looks at the heap come by themselves, and tell more; run.census() asks for one."
 )
@@ -235,7 +235,7 @@ def advice_for(
 ) -> tuple[str, ...]:
     """Return lines ordered by how exactly they name the cause, at most MAX_LINES.
 
-    ``timeline``: other series of the process.
+    ``timeline`` provides further series of the process.
     """
     cause, owner = a.cause, a.cause.owner
     paths = _paths(a, holder)
@@ -268,7 +268,10 @@ def advice_for(
 
 
 def _freed(cause: Cause) -> Kind:
-    """Return the kind to give advice for: that of freed memory if objects only prevent it from being returned."""
+    """Return the kind to give advice for.
+
+    If objects only keep the freed memory around them from being returned, it is ``allocator_retained``.
+    """
     return "allocator_retained" if cause.behind == "allocator_retained" else cause.kind
 
 
@@ -384,7 +387,7 @@ def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> 
     more += _to_be_counted(finding, history, timeline)
     known = finding.advice
     if finding.kind == "children" and _rises(timeline, _CHILDREN):
-        # The number of child processes rises, so nothing is known about the growth of each.
+        # If the number of child processes rises, advice about the growth of each one does not apply.
         known = tuple(line for line in known if line not in _BY_KIND["children"])
     if finding.unknown == "rarely_counted":
         known = (_TOO_FEW_LOOKS if history.ended else _NEXT_LOOK,)
@@ -393,9 +396,9 @@ def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> 
 
 
 def _to_be_counted(finding: Finding, history: RunHistory, timeline: Timeline) -> list[str]:
-    """Return which calls would identify the growth.
+    """Return advice on which calls would identify the growth.
 
-    This applies if types were counted, none of them explains the growth, and nothing was declared.
+    It is given if types were counted, none of them explains the growth, and nothing was declared.
     """
     counted = any(name.startswith("type.") and name.endswith(".count") for name in timeline.series)
     declared = any(history.events_of(kind) for kind in _DECLARES) or history.expectations

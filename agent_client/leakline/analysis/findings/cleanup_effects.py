@@ -1,7 +1,7 @@
 """Effects of cleanups: what they freed, which do not reach what grows, and which run too rarely. Pure functions.
 
-If a cleanup does not reach a leak, the program's own means do not help against it: its priority is raised by
-one class.
+A leak that a cleanup does not reach cannot be contained by the program's own means, so its priority is raised
+by one class.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .verdict_summary import Priorities, one_worse, priority
 
 # A single run may come too early to free anything.
 RUNS_AT_LEAST: Final = 2
-# Frees below this share of the growth per generation are chance: a collection always returns some pages.
+# Less than this share of the growth per generation is freed by chance: a collection always returns some pages.
 _CHANCE: Final = 0.01
 # A cleanup that frees less than this share of the growth per generation is not effective against it.
 _REACHES: Final = 0.3
@@ -62,8 +62,9 @@ class Freed:
 def freed_by(run: Run) -> Freed:
     """Return what one run freed.
 
-    On each device the largest drop counts, be it of live tensors or of what the allocator keeps. These overlap:
-    memory of tensors may be returned to the device immediately, and emptying a cache does not free any tensor.
+    On each device the larger of two drops counts: that of live tensors, or that of what the allocator keeps.
+    They overlap: memory of tensors may be returned to the device immediately, and emptying a cache does not
+    free any tensor.
     """
     falls: dict[str, float] = {}
     for series, pair in _pairs(run.get("devices")):
@@ -73,7 +74,7 @@ def freed_by(run: Run) -> Freed:
 
 
 def freed_in_all(times: Sequence[Freed]) -> Freed:
-    """Return the sum over several runs, ignoring negative values: what the program allocated then is unrelated."""
+    """Return the sum over several runs, without negative values, which come from allocations by the program."""
 
     def total(sizes: Iterable[float | None]) -> float | None:
         known = [size for size in sizes if size is not None]
@@ -206,7 +207,7 @@ def _growth_between(timeline: Timeline, cleaned: set[int]) -> float | None:
 
 
 def deeper(finding: Finding, events: Iterable[Event]) -> Finding:
-    """Return the finding with its priority raised and with evidence, if a cleanup did not help."""
+    """Return the finding with its priority raised, and with the reason as evidence, if a cleanup did not help."""
     vain = vain_cleanup(finding, events)
     if vain is None:
         return finding

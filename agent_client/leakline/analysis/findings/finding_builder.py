@@ -154,7 +154,7 @@ def _is_of(container: Candidate, owner: Candidate) -> bool:
 
 
 def _order_behind(suspect: Suspect) -> int:
-    """Return the sort position behind the owner: its holder, then containers; libraries after the program."""
+    """Return the sort position after the owner: the program before libraries, and in each the holder first."""
     if suspect.role == "holder":
         return 0 if is_of_the_program(suspect.name) else 2
     if suspect.role == "container":
@@ -170,7 +170,7 @@ def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
 
 
 def _of_note(cause: Cause) -> list[Candidate]:
-    """Return the members without plain types whose measured bytes are a negligible part of the growth.
+    """Return the members, except plain types whose measured bytes are a negligible part of the growth.
 
     These are the numbers and strings that every program creates, including this client.
     """
@@ -188,7 +188,7 @@ def _of_note(cause: Cause) -> list[Candidate]:
 
 
 def _kept_in(study: TimelineAnalysis, cause: Cause) -> list[Suspect]:
-    """Return the types that a growing container holds, if only the search for holders found them."""
+    """Return the types in a growing container, if only the search for holders identified them."""
     owner = cause.owner
     if owner is None or owner.role != "container" or any(m.role == "type" for m in cause.members):
         return []
@@ -200,7 +200,7 @@ def _count_rate(member: Candidate) -> float:
 
 
 def _rate_of_member(cause: Cause, member: Candidate, position: int) -> float | None:
-    """Return the rate of the entire finding for the owner, and the measured bytes for other members."""
+    """Return the rate of the entire finding for the owner, else the measured rate of the member."""
     if position == 0 and cause.rate.estimate > 0:
         return round(cause.rate.estimate, 1)
     return None if member.bytes_rate is None else round(member.bytes_rate, 1)
@@ -235,7 +235,7 @@ def _upper_bound_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     owner = a.cause.owner
     if owner is None or owner.name != TENSOR:
         return []
-    # Events record changes only: a change in either direction leaves a part of the run unreliable.
+    # Events record changes only, so any event means that a part of the run is unreliable.
     changes = [
         e for e in study.history.events_of("mark") if isinstance(e.data.get(UNRELIABLE), bool)
     ]
@@ -386,7 +386,7 @@ def _phase_lines(a: Assessed) -> list[str]:
 
 
 def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
-    """Explain why the phase accounts charge most of the growth to a phase that made none of what grows."""
+    """Return a sentence that explains why memory is charged to a phase that made none of what grows."""
     owner, phase, end = a.cause.owner, a.cause.place.phase, len(study.timeline)
     if owner is None or phase is None or a.channel != "private" or a.cause.rate.estimate <= 0:
         return []
@@ -416,7 +416,7 @@ def _harmless(a: Assessed, unit: str) -> str:
 def worth_reporting(standing: Standing) -> bool:
     """Return True if a finding is worth reporting.
 
-    Plain and library types come and go by the hundred: without a byte of growth they are not evidence of
+    Plain and library types come and go by the hundred: without growth in bytes they are not evidence of
     anything. Growth that does not matter is reported for measured containers and classes of the program, and
     for tensors of TensorFlow.js.
     """

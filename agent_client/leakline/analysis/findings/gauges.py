@@ -20,7 +20,7 @@ _MAX_GAUGES: Final = 40
 _MAX_COMPANIONS: Final = 2
 _LOOK: Final = 64
 _MIN_POINTS: Final = 8
-# Rank correlation and relative change of a number that are required to report it.
+# Minimum rank correlation and minimum relative change for a number to be reported.
 _TOGETHER: Final = 0.85
 _CHANGED: Final = 0.2
 

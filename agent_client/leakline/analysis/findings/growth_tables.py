@@ -80,8 +80,7 @@ def blamed_types(
 ) -> frozenset[str]:
     """Return the types that explain bytes of a finding: its first suspect, and those with a substantial share.
 
-    The bytes held by a class of the program or a library may be unknown, so being named in a finding is enough
-    for it.
+    For a type that is not plain, the bytes it holds may be unknown, so being named in a finding is enough.
     """
     own = {row.name: row.bytes_per_generation for row in rows}
     total = sum(max(0.0, f["growth_bytes_per_generation"]["estimate"]) for f in findings)
@@ -123,8 +122,8 @@ def change_rating(
 
     A declared count is expected, or a problem. In a run that leaks or may leak, a type that explains bytes of a
     finding is a problem. Any other type that grows is expected, or unknown if the run has recovered or has no
-    verdict yet. A count that does not grow is good; if it rose, only once there are a verdict and enough
-    readings to show that it stopped.
+    verdict yet. A count that does not grow is good. If it rose, it is good only once there is a verdict and
+    enough readings to show that it stopped.
     """
     if rating in ("expected", "problem"):
         return "expected" if rating == "expected" else "problem"
@@ -310,9 +309,9 @@ def _fill_row(
 
 
 def _on_devices(timeline: Timeline, name: str) -> int | None:
-    """Return the part of the newest size that is on devices, or None if it was never reported.
+    """Return how much of the newest size is on devices, or None if that was never reported.
 
-    It is reported only if it is not zero, so a later size without it has no part on devices.
+    Only sizes above zero are reported, so a missing value means that nothing is on devices.
     """
     on_devices = timeline.series.get(f"tracked.{name}.device_bytes", ())
     if all(value is None for value in on_devices):

@@ -71,7 +71,7 @@ def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def check_question(item: Mapping[str, Any]) -> str:
-    """Return the question; without an earlier attempt, the item is about the planned generations."""
+    """Return the question of an item; for a first run, it is about the planned generations instead."""
     if item.get("against") == "plan":
         return "Every planned generation has run"
     return CHECK_QUESTIONS[item["check"]]
@@ -96,7 +96,7 @@ def fix_title(effect: Mapping[str, Any]) -> str:
 
 
 def course_lines(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
-    """Yield the duration of the run, since when memory is flat, and how accurate forecasts were, as far as known.
+    """Yield how long the run takes, since when memory is flat, and how accurate its forecasts were, if known.
 
     ``verdict`` as in the JSON; a verdict of an older server has fewer fields.
     """
@@ -303,9 +303,10 @@ DEFAULTS: Final = Priorities()
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The rest of a run, up to its planned end or for some hours: generations from ``now`` on.
+    """The rest of a run up to its planned end, or for some hours without a plan.
 
-    ``left``: generations until memory runs out, None if it does not.
+    ``generations`` remain from generation ``now`` on. ``left``: generations until memory runs out, None if it
+    does not.
     """
 
     limit_bytes: float
@@ -347,7 +348,7 @@ def raised(
 
 
 def _by_limit(finding: Finding, ahead: Ahead, limits: Priorities = DEFAULTS) -> Priority:
-    """Return the class for what a finding has taken and will take by the end, as a share of the limit."""
+    """Return the class of a finding by its share of the limit, including what it will take by the end."""
     if finding.status not in ("watch", "suspected", "confirmed"):
         return "minor"
     start: Interval | None = finding.started_at_generation
