@@ -127,7 +127,7 @@ class _VerdictThread:
 
     def __init__(self, header: RunHeader, process: ProcessIdentity) -> None:
         self._header, self._process = header, process
-        self._guard = Guard("working out the verdict")
+        self._guard = Guard("computing the verdict")
         self._thread: OurThread | None = None
         self._found: list[Look] = []
         # Both are used by one analysis at a time. The first is an `analysis.incremental_cache.Kept`.

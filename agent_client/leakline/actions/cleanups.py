@@ -89,7 +89,9 @@ class Cleanups:
     def check_room(self, name: str) -> None:
         """Raise BadArgument if no further cleanup can be registered."""
         if name not in self.registered and len(self.registered) >= REGISTERED_LIMIT:
-            raise BadArgument("name", name, f"is one more than the {REGISTERED_LIMIT} there may be")
+            raise BadArgument(
+                "name", name, f"exceeds the limit of {REGISTERED_LIMIT} registered cleanups"
+            )
 
     def register(self, cleanup: Registered) -> None:
         """Register a cleanup; it replaces one of the same name."""

@@ -116,6 +116,6 @@ def spools_by_run(path: Path) -> list[list[Path]]:
     for spool in sorted(path.rglob("*.spool")):
         folders.setdefault(spool.parent, []).append(spool)
     if not folders:
-        why = "holds no spool (*.spool)" if path.is_dir() else "does not exist"
+        why = "contains no spool (*.spool)" if path.is_dir() else "does not exist"
         raise SpoolError(path, why)
     return sorted(folders.values(), key=lambda spools: spools[0].stat().st_mtime)

@@ -131,7 +131,7 @@ def issue_text(run: RunReport) -> str:
 def made(origin: Origin) -> Sentence:
     """Return a line with the time, version and server of a document."""
     where = f" from {origin.server}" if origin.server else ""
-    live = f"; the page as it is now: {origin.link}" if origin.link else ""
+    live = f"; the current page: {origin.link}" if origin.link else ""
     return Sentence(f"Made {origin.made_at} by Leakline {origin.version}{where}{live}")
 
 

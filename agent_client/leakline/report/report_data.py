@@ -62,12 +62,12 @@ class Ending:
     @property
     def how(self) -> str:
         if self.state == "silent":
-            return "without a word"
+            return "without notice"
         death = death_of(self.state, self.reason)
         how = ended_as(self.state, self.reason)
         if death is not None and death.detail:
             how += f", {death.detail}"
-        return how if self.is_noted else f"without a word; {how}"
+        return how if self.is_noted else f"without notice; {how}"
 
 
 def _ending_of(
@@ -192,7 +192,7 @@ def load(spools: Sequence[Path]) -> Recording:
         if ending is not None:
             endings.append(ending)
     if not headers:
-        raise SpoolError(spools[0].parent, "holds no spool with a header")
+        raise SpoolError(spools[0].parent, "contains no spool with a header")
     history = history_from_batches(headers[0], batches, ended=ended)
     large = max(
         (s for b in batches for s in b.snapshots if s.large_objects), key=lambda s: s.time, default=None

@@ -32,8 +32,8 @@ from .verdict_facts import forecast, graph_rates, is_forecast_known, next_to_fin
 
 TREND_ROWS: Final = 60
 PEAK_ROWS: Final = 16
-EXACT_PEAKS: Final = "exact: the kernel's mark was reset at each snapshot"
-SEEN_PEAKS: Final = "as seen by background readings and new highs; exact_peaks=True sees all"
+EXACT_PEAKS: Final = "exact: the kernel's peak counter was reset at each snapshot"
+SEEN_PEAKS: Final = "from background readings and new highs; exact_peaks=True records every peak"
 
 
 def signed_gib(size: float | None) -> str:

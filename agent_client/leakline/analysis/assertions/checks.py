@@ -137,14 +137,14 @@ def _claims(fix: Fix) -> list[tuple[str, float | None]]:
 
 def _answer(seen: Since, fix: Fix, claim: str, promised: float | None) -> Answer:
     if promised is None:
-        return None, "undecided", "What is promised is no number."
+        return None, "undecided", "The promised value is not a number."
     if claim.startswith(COUNT):
         return _count(seen, claim.removeprefix(COUNT), promised)
     if claim == PHASE_GROWTH:
         return _phase_growth(seen, fix.phase, promised)
     check = _CHECKS.get(claim)
     if check is None:
-        return None, "undecided", "No promise of this name is known."
+        return None, "undecided", "There is no promise with this name."
     return check(seen, promised)
 
 
@@ -158,14 +158,14 @@ def _growth(seen: Since, promised: float) -> Answer:
 
 def _phase_growth(seen: Since, phase: str | None, promised: float) -> Answer:
     if phase is None:
-        return None, "undecided", "The fix names no phase, so there is none to measure."
+        return None, "undecided", "The fix names no phase, so no phase can be measured."
     if seen.generations == 0:
         return _too_few(seen)
     times, measured = seen.times_run(phase), seen.phase_growth(phase)
     if times == 0:
-        return None, "undecided", f"{phase} never ran: the claim was never tested."
+        return None, "undecided", f"{phase} never ran, so the promise was not tested."
     if measured is None:
-        said = f"{phase} ran in {count_of(times, seen.unit)}, too few to tell what it keeps."
+        said = f"{phase} ran in {count_of(times, seen.unit)}, too few to measure what it keeps."
         return None, "undecided", said
     what = f"{phase} keeps" if measured.estimate > 0 else f"{phase} keeps nothing:"
     return _rate(seen, measured, promised, what)
@@ -185,13 +185,13 @@ def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer
         return measured, "broken", f"{said}; {word} were promised."
     if measured.high <= bound:
         return measured, "holds", f"{said}; {word} were promised."
-    return measured, "undecided", f"{said}, too wide to tell from the {word} promised."
+    return measured, "undecided", f"{said}, too uncertain to compare with the {word} promised."
 
 
 def _too_few(seen: Since) -> Answer:
     if seen.generations == 0:
         return None, "undecided", f"No {seen.unit} has ended with the fix yet."
-    needed = f"growth is measured from {count_of(MIN_GENERATIONS, seen.unit)} on"
+    needed = f"measuring growth takes at least {count_of(MIN_GENERATIONS, seen.unit)}"
     return (
         None,
         "undecided",
@@ -259,7 +259,7 @@ def _count(seen: Since, declared: str, promised: float) -> Answer:
 
 
 def _broken(said: str, word: str) -> tuple[AssertionState, str]:
-    return "broken", f"{capital(said)}; {word} at most were promised."
+    return "broken", f"{capital(said)}; at most {word} were promised."
 
 
 def _kept_so_far(seen: Since, said: str, word: str) -> tuple[AssertionState, str]:
@@ -267,10 +267,10 @@ def _kept_so_far(seen: Since, said: str, word: str) -> tuple[AssertionState, str
     if not seen.long_enough:
         return (
             "undecided",
-            f"{capital(said)}, but only {count_of(seen.generations, seen.unit)} ended yet.",
+            f"{capital(said)}, but after only {count_of(seen.generations, seen.unit)}.",
         )
     sentence = capital(said) if seen.ended else f"So far {said}"
-    return "holds", f"{sentence}; {word} at most were promised."
+    return "holds", f"{sentence}; at most {word} were promised."
 
 
 def _generations(seen: Since, promised: float) -> Answer:
@@ -302,7 +302,7 @@ def _possible(seen: Since, promised: float) -> Answer:
         room = f"{count_of(expected, seen.unit)} in all{span}"
     said += f", which leaves room for {room}"
     if low < promised and (high is None or high >= promised):
-        return measured, "undecided", f"{said}, too wide to tell from the {word} promised."
+        return measured, "undecided", f"{said}, too uncertain to compare with the {word} promised."
     return measured, "holds" if low >= promised else "broken", f"{said}; {word} were promised."
 
 
@@ -312,7 +312,9 @@ def _room_unknown(seen: Since, promised: float, *, has_growth: bool) -> Answer:
         return None, "holds", f"{count_of(seen.complete, seen.unit)} complete; {wanted}"
     if not has_growth:
         return _too_few(seen)
-    said = f"No limit of memory is known, so it is not known how many {seen.unit}s it allows."
+    said = (
+        f"The memory limit is not known, so neither is the number of {seen.unit}s that it allows."
+    )
     return None, "undecided", said
 
 

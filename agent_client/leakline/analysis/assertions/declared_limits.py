@@ -309,9 +309,13 @@ def band_sentence(
         return capital(f"{over}.")
     said = "" if known else f"no reading in {count_of(ended, unit)}"
     if outside:
-        said = f"{_ranges(band, outside, unit)}; {known - len(outside)} of {known} within"
+        said = f"{_ranges(band, outside, unit)}; {known - len(outside)} of {known} within bounds"
     elif known:
-        said = f"within in all {known} {unit}s" if known > 1 else f"within in its one {unit}"
+        said = (
+            f"within bounds in all {known} {unit}s"
+            if known > 1
+            else f"within bounds in its one {unit}"
+        )
     if known < ended and known:
         said += f", {count_of(ended - known, unit)} without a reading"
     return capital(f"{said}{_rest(band, history, newest)}.")
@@ -372,7 +376,7 @@ def budget_sentence(budget: Assertion, history: RunHistory, amounts: Amounts, be
         said = f"{who} kept at most {format_bytes(most)} in one {unit} ({unit} {generation})"
     said += f": {_against(budget, most)}"
     if beyond and budget.metric != KEPT_BY_RUN:
-        said += f"; beyond in {beyond} of {len(amounts)} {unit}s"
+        said += f"; exceeded in {beyond} of {len(amounts)} {unit}s"
     return f"{said}."
 
 
@@ -382,9 +386,13 @@ def _against(budget: Assertion, amount: float) -> str:
     if state == "broken":
         return f"a leak from {leak} on"
     if state == "above_normal":
-        less = "" if not budget.leak else f", less than the {leak} of a leak"
-        return f"more than the {normal} that are fine{less}"
-    return f"below the {leak} of a leak" if budget.high is None else f"fine up to {normal}"
+        less = "" if not budget.leak else f", less than the {leak} that count as a leak"
+        return f"more than the normal {normal}{less}"
+    return (
+        f"below the {leak} that count as a leak"
+        if budget.high is None
+        else f"normal up to {normal}"
+    )
 
 
 def broken_budget_evidence(budget: Assertion, unit: str, kept: float) -> str:
@@ -409,11 +417,11 @@ def count_sentence(
     ``in_part``: the run is long, and not every generation of it is read.
     """
     if not counts:
-        return "It has not been counted there yet."
+        return "It has not been counted yet."
     said = f"{format_number(counts[-1])} at the newest reading"
     if broken:
         first = broken[0].generation
         where = f"before the first {unit}" if first is None else f"first in {unit} {first}"
         part = f" of the {len(counts):,} that are read of this long run" if in_part else ""
-        said += f"; other numbers at {count_of(len(broken), 'reading')}{part}, {where}"
+        said += f"; different at {count_of(len(broken), 'reading')}{part}, {where}"
     return f"{said}{'; a collection may still free them' if state == 'undecided' else ''}."

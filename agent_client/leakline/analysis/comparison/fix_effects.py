@@ -117,7 +117,7 @@ def effects_of_comparison(
     rows = []
     for fix, subject in every:
         if fix.name in had:
-            said = "The run before has this fix too, so the two do not tell what it does."
+            said = "The run before has this fix too, so the comparison does not show its effect."
             rows.append(_row(fix, subject, None, None, "undecided", said))
             continue
         note = _inseparable_note(
@@ -159,9 +159,11 @@ class _Way:
 def _too_few_within(before: int, after: int, unit: str) -> str:
     if before < GENERATIONS_AROUND and after >= GENERATIONS_AROUND:
         return (
-            f"Too few {unit}s ran before the fix in this run: a comparison with a run without it shows its effect."
+            f"Too few {unit}s ran before the fix in this run: compare it with a run without the fix."
         )  # fmt: skip
-    return f"An effect is measured from {GENERATIONS_AROUND} {unit}s on each side of the fix on."
+    return (
+        f"Measuring an effect takes at least {GENERATIONS_AROUND} {unit}s on each side of the fix."
+    )
 
 
 def _too_few_compared(before: int, after: int, unit: str) -> str:
@@ -208,7 +210,7 @@ _VERBS: Final[Mapping[EffectMeasure, str]] = {
 }  # fmt: skip
 _REASONS: Final[Mapping[EffectOutcome, str]] = {
     "helped": "helped",
-    "no_effect": "no effect, within what two runs of one program differ by",
+    "no_effect": "no effect, within the normal difference between two runs",
     "worse": "worse",
     "undecided": "not decidable, the interval is too wide",
 }
@@ -291,7 +293,7 @@ def check_list(
 def _gpu(history: RunHistory, verdict: Verdict, seen: Since) -> Answer:
     tops = [top for process in history.processes for top in _tops(process)]
     if not tops:
-        return "not_measured", "GPU memory was not measured: no device was seen."
+        return "not_measured", "GPU memory was not measured: no device was found."
     top, generation = max(tops, key=lambda found: found[0])
     if top <= 0:
         return "not_measured", "This training uses no GPU memory."
@@ -360,12 +362,12 @@ def _of_status(findings: Sequence[Finding], *statuses: str) -> Finding | None:
 def _too_few(seen: Since) -> Answer:
     if seen.ended:
         ran = seen_of(seen.generations, seen.passed, seen.unit)
-        return "not_measured", f"The run ended after {ran}; {MIN_GENERATIONS} are needed to tell."
+        return "not_measured", f"The run ended after {ran}; a verdict needs {MIN_GENERATIONS}."
     if seen.unit in UNITS_OF_TIME and seen.generations < 2:
         return "not_yet", f"No {seen.unit} has ended yet."
     return (
         "not_yet",
-        f"{seen_of(seen.generations, seen.passed, seen.unit)} so far, too few to tell.",
+        f"{seen_of(seen.generations, seen.passed, seen.unit)} so far, too few to judge.",
     )
 
 
@@ -395,9 +397,9 @@ def _passed(history: RunHistory, seen: Since) -> Answer:
     if goal is None:
         return (
             "not_measured",
-            "Not known where it died before: promise generations with a fix, or plan a total, to have it checked.",
+            "It is not known where it died before: promise generations with a fix, or plan a total, to check this.",
         )
-    against = f"held against the {format_count(goal)} that {_SOURCES[source]}"
+    against = f"compared with the {format_count(goal)} that {_SOURCES[source]}"
     outcome = "done" if seen.complete >= goal else _short_of(seen)
     return outcome, f"{count_of(seen.complete, seen.unit)} complete, {against}.", source
 

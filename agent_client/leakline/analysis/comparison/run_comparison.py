@@ -313,7 +313,7 @@ def _summary(
     if outcome == "no_effect":
         if a.is_clean and b.is_clean:
             return f"No effect: neither run leaks ({change})"
-        return f"No effect: {change}, within what two runs differ by"
+        return f"No effect: {change}, within the normal difference between two runs"
     return f"Undecided: {format_change(now - was)} per {unit} is not clear of the noise over {seen}"
 
 
@@ -415,10 +415,10 @@ def survival_change(
 def _ending_words(side: Survival, unit: str) -> str:
     """Return text such as ``memory runs out about episode 1,004 (990 to 1,020); it ended at episode 998``."""
     if side.last_generation is None:
-        return f"no {unit} was seen"
-    stands = f"{'ended' if side.ended else 'has come'} {'at' if side.ended else 'to'} {unit} {side.last_generation:,}"
+        return f"no {unit} was recorded"
+    stands = f"{'ended at' if side.ended else 'has reached'} {unit} {side.last_generation:,}"
     out = side.oom_at_generation
     if out is None:
-        return f"nothing says that memory runs out; it {stands}"
+        return f"no forecast says that memory runs out; it {stands}"
     when = format_interval(out.estimate, out.low, out.high, lambda value: f"{round(value):,}")
     return f"memory runs out about {unit} {when}; it {stands}"

@@ -33,7 +33,7 @@ _FROM_OUTSIDE: Final = (
 )
 # Native code is suspected only after objects have been counted, so these lines ask for heap scans.
 _NEXT_LOOK: Final = (
-    "The next looks at the heap come by themselves, and tell more; run.census() asks for one."
+    "The next heap scans run automatically and will show more; run.census() requests one."
 )
 _TOO_FEW_LOOKS: Final = (
     "The heap was scanned too rarely before the run ended: run it longer, or call run.census()."
@@ -226,7 +226,7 @@ _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = 
      ("Helper processes pile up: join or terminate each before the next is started.",)),
     ((), "tfjs.tensors",
      ("Scope temporary tensors with tf.tidy(), and dispose() what it returns, clipped gradients too.",
-      "Dispose variables only between sessions: tf.disposeVariables() also kills those of a model that lives.")),
+      "Dispose variables only between sessions: tf.disposeVariables() also disposes those of a model in use.")),
 )  # fmt: skip
 
 
@@ -249,12 +249,13 @@ def advice_for(
         )
     if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
         lines.append(
-            "These are no tensors: end process groups with destroy_process_group(), and reuse contexts and streams."
+            "This memory is not tensors: end process groups with destroy_process_group(), "
+            "and reuse contexts and streams."
         )
     if owner is not None and larger:
         what = holder or f"One {short_name(owner.name)}, or a few of them,"
         lines.append(
-            f"{what} grows with what is appended to it: keep the newest part alone, or write the rest to disk."
+            f"{what} grows with what is appended to it: keep only the newest part, or write the rest to disk."
         )
     elif owner is not None and cause.kind != "cyclic_garbage":
         if not any(rule.keeps for rule, _ in given):
@@ -406,12 +407,12 @@ def _to_be_counted(finding: Finding, history: RunHistory, timeline: Timeline) ->
         return []
     if history.unit in UNITS_OF_TIME:
         return [
-            "Nothing is watched that could tell: put leakline.init(watch=[…]) into the program with the classes that "
-            "may grow, and run.track(name, it) for the items of a container or of a C object."
+            "Nothing that could explain it is watched: put leakline.init(watch=[…]) into the program with the classes "
+            "that may grow, and run.track(name, it) for the items of a container or of a C object."
         ]
     where = f"in {finding.phase_path or finding.phase}" if finding.phase else "in the loop"
     return [
-        f"Nothing is watched that could tell: run.census() {where} counts all types at the next phase end, "
+        f"Nothing that could explain it is watched: run.census() {where} counts all types at the next phase end, "
         "leakline.init(watch=[…]) a class at each, run.track(name, it) the items of a container or of a C object."
     ]
 

@@ -212,7 +212,7 @@ def deeper(finding: Finding, events: Iterable[Event]) -> Finding:
     if vain is None:
         return finding
     grade = one_worse(finding.priority)
-    raised = " Its priority is one class higher for it." if grade != finding.priority else ""
+    raised = " This raises its priority by one class." if grade != finding.priority else ""
     return replace(finding, priority=grade, evidence=(*finding.evidence, vain.sentence + raised))
 
 

@@ -54,14 +54,14 @@ _CONFIDENCE: Final[dict[Status, float]] = {
     "ok": 0.90, "learning": 0.30,
 }  # fmt: skip
 _UNKNOWN: Final[dict[Unknown, str]] = {
-    "outside": "No Python object was counted: from outside nobody can tell what it is.",
-    "rarely_counted": "Objects were counted too rarely since it began: what it is, is not known yet.",
+    "outside": "No Python object was counted: what it is cannot be determined from outside.",
+    "rarely_counted": "Objects were counted too rarely since it began: it is not known yet what it is.",
 }
 
 
 _BEHIND: Final[dict[Kind, str]] = {
     "native": "Native memory behind it: its own size is not visible to Python.",
-    "allocator_retained": "The C allocator keeps the memory freed around what is kept: it grows alike.",
+    "allocator_retained": "The C allocator keeps the memory freed around retained objects, and it grows with them.",
 }
 
 
@@ -256,7 +256,7 @@ def _contract_lines(a: Assessed) -> list[str]:
         v = member.violation
         if v is not None:
             lasting = v.proven and a.cause.kind != "cyclic_garbage"
-            outlived = "; the surplus outlived a collection or was there again" if lasting else ""
+            outlived = "; the surplus outlived a collection or was seen again" if lasting else ""
             how = "accepted as" if v.expectation.accepted else "declared"
             bound = f"{how} {expected_text(v.expectation)}"
             found.append(f"{short_name(v.type)} is {format_count(v.count)}, {bound}{outlived}.")
@@ -268,7 +268,9 @@ def _count_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     for member in _of_note(a.cause)[:3]:
         g = member.growth
         if grows_larger(member):
-            found.append(f"There are no more {short_name(member.name)} objects: they grow larger.")
+            found.append(
+                f"The number of {short_name(member.name)} objects does not grow: they grow larger."
+            )
             continue
         named = _named(member, a.cause.members)
         what = f"{named} grows by {format_rate(g.slope, unit)}"
@@ -279,9 +281,9 @@ def _count_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
             beat = f"every {ordinal(g.period or 0)} {unit}, {format_times(g.rises)}"
             found.append(f"{named} grows by {format_count(g.each)} {beat}.")
         elif g.pattern == "irregular" and g.rises >= 3:
-            found.append(f"{what} on average: {g.rises} rises, never taken back.")
+            found.append(f"{what} on average: {g.rises} rises, never reversed.")
         elif g.pattern == "noisy":
-            found.append(f"{what}, through noise.")
+            found.append(f"{what}, despite noise.")
         elif g.rises == 1 and g.slope > 0:
             found.append(f"{named} rose by {format_count(g.each)}.")
     return found
@@ -337,13 +339,13 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
     if cause.kind == "tensors" and cause.owner is None:
         return ["The number of tensors does not grow with it: they grow larger."]
     if a.channel == HEAP_BYTES:
-        return ["It is the heap of JavaScript: objects that are no tensors."]
+        return ["It is the JavaScript heap: objects that are not tensors."]
     if a.channel == KEPT:
-        return ["It is what V8 keeps when it collects: objects and buffers that are no tensors."]
+        return ["It is what V8 keeps after a collection: objects and buffers that are not tensors."]
     if a.channel == RESIDENT_BYTES:
         return ["It is resident memory without the tensors."]
     if cause.kind == "allocator_retained":
-        return ["The C allocator keeps freed memory: what it holds unused grows alike."]
+        return ["The C allocator keeps freed memory: its unused memory grows at the same rate."]
     if cause.kind == "gpu_fragmentation":
         return ["Reserved device memory grows while live tensors do not."]
     if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):

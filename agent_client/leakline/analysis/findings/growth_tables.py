@@ -354,7 +354,7 @@ def of_how_many(history: RunHistory) -> str:
     if not left_out:
         return ""
     read = len(history.processes)
-    return f" (of the {read:,} largest processes; {left_out:,} more are not studied)"
+    return f" (of the {read:,} largest processes; {left_out:,} more are not analyzed)"
 
 
 def measured(slope: Slope) -> Interval | None:

@@ -134,10 +134,10 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
         return f"{subject} leaves cycles{of} that only the collector can free: {size}{since}"
     if finding.unknown == "outside":
         grows = "Memory" if subject == "The run" else f"Memory of {subject}"
-        return f"{grows} grows by {size}{since}; from outside nobody can tell what it is"
+        return f"{grows} grows by {size}{since}; what it is cannot be determined from outside"
     if finding.unknown == "rarely_counted":
         keeps = "keeps" if finding.phase else "gains"
-        return f"{subject} {keeps} memory, of what is not known yet: {size}{since}"
+        return f"{subject} {keeps} memory of a kind not known yet: {size}{since}"
     if finding.kind in _OUTSIDE or not finding.suspects:
         what = _OUTSIDE.get(finding.kind) or _UNNAMED.get(finding.kind, "memory")
         keeps = "keeps" if finding.phase else "gains"
