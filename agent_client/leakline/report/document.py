@@ -54,7 +54,7 @@ Json = Mapping[str, Any]
 FINDINGS_SHOWN: Final = 20
 TYPES_SHOWN: Final = 12
 PHASES_SHOWN: Final = 40
-# Roles of suspects that are a place in the program.
+# Roles of suspects that name a place in the program.
 _PLACES: Final = ("allocation_site", "holder", "container")
 # Packages whose versions belong in an issue, if they are installed.
 PACKAGES: Final = ("leakline", "torch", "jax", "tensorflow", "numpy")

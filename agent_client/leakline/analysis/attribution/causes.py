@@ -311,7 +311,7 @@ def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
 def _separate_containers(ranked: Sequence[Candidate], growth: float) -> list[Candidate]:
     """Return the containers after the first that keep a substantial share of the growth themselves.
 
-    The result is empty if all containers exceed the growth: one is then inside another and would be counted
+    The result is empty if their bytes add up to more than the growth: one is then inside another and counted
     twice.
     """
     containers = [c for c in ranked if c.role == "container" and c.bytes_rate is not None]

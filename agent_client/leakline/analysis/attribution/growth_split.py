@@ -261,7 +261,7 @@ def _once_each(found: Sequence[Assessed]) -> list[Assessed]:
 
 
 def with_garbage(study: TimelineAnalysis, found: Sequence[Assessed], end: int) -> list[Assessed]:
-    """Return the assessments with growth by uncollected objects marked as garbage, one for each phase.
+    """Return the assessments, with growth from uncollected objects marked as garbage and merged per phase.
 
     Memory without named objects is charged to the phase in which the allocator's pool ran out, so it is merged
     into garbage that is already known.

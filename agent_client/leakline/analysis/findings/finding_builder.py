@@ -46,7 +46,7 @@ _NAMED: Final = 0.05
 # This series is read at each census; two readings show what has grown in between.
 _COUNTED: Final = "python.objects"
 _LOOKS_THAT_TELL: Final = 2
-# Share of a growth from which a phase is charged with it, and below which it is hardly charged.
+# A phase is charged with a growth from the first share on, and hardly charged below the second.
 _CHARGED: Final = 0.5
 _HARDLY_CHARGED: Final = 0.1
 _CONFIDENCE: Final[dict[Status, float]] = {

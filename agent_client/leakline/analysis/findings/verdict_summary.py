@@ -71,7 +71,7 @@ def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def check_question(item: Mapping[str, Any]) -> str:
-    """Return the question of an item; for a first run, it is about the planned generations instead."""
+    """Return the question of an item; without an earlier attempt, it asks about the planned generations."""
     if item.get("against") == "plan":
         return "Every planned generation has run"
     return CHECK_QUESTIONS[item["check"]]
