@@ -201,7 +201,7 @@ def test_a_run_that_was_too_short_says_what_a_verdict_needs() -> None:
     )
     memory = next(item for item in ended.checklist if item.check == "memory")
     assert (memory.outcome, memory.sentence) == (
-        "not_measured", "The run ended after 3 generations; 5 are needed to tell.",
+        "not_measured", "The run ended after 3 generations; a verdict needs 5.",
     )  # fmt: skip
 
 

@@ -500,7 +500,7 @@ def test_a_promise_that_is_none_is_shown_and_breaks_no_page(
     send(promised=promised | {"process.rss_bytes": 2**40, "generation.kept_bytes": 1})
     eventually(lambda: verdict_of(api).get("assertions"))
     page = api.get("/runs/r1?tab=all").text
-    assert "No promise of this name is known." in page
+    assert "There is no promise with this name." in page
     rows = promises_of(page)
     assert rows["grows &lt;b&gt;"][0] == "undecided"
     assert rows["peak memory"][:2] == ["undecided", "not measured"]
@@ -577,7 +577,7 @@ def test_the_page_lists_four_questions_with_their_evidence(
         found["Every planned generation has run"],
         found["Cleanups run and free something"],
     )
-    assert "12 generations complete, held against the 25" in planned[2]
+    assert "12 generations complete, compared with the 25" in planned[2]
     assert "agent&lt;b&gt; ran once and freed nothing." in cleanups[2]
     # After what was found, in the tab of events.
     assert (
@@ -601,7 +601,7 @@ def test_a_healthy_run_shows_four_ticks_on_its_page(
     assert [(shape, word) for shape, word, _ in found.values()] == [("ok", "done")] * 4, found
     evidence = [said for _, _, said in found.values()]
     assert "the most on one device was 2.00 GiB" in evidence[0]
-    assert "held against the 12 that the fix promised" in evidence[2]
+    assert "compared with the 12 that the fix promised" in evidence[2]
     assert "agent GPU ran once and freed 7.00 GiB of GPU memory." in evidence[3]
 
 

@@ -210,7 +210,7 @@ def test_the_file_says_when_by_what_and_from_where(database_url: str, make_run: 
         assert not [href for href in page.values("href") if urlsplit(href).netloc == "127.0.0.1"]
         markdown = api.get("/runs/r1/report.md").text
         assert (
-            "from https://leaks.example; the page as it is now: https://leaks.example/runs/r1"
+            "from https://leaks.example; the current page: https://leaks.example/runs/r1"
             in markdown
         )
         assert "- Page: https://leaks.example/runs/r1\n" in api.get("/runs/r1/report.txt").text

@@ -539,7 +539,7 @@ def test_the_largest_processes_are_studied(many: TestClient, load: Any) -> None:
 
 
 def test_the_verdict_and_a_comparison_say_how_many_are_not_studied(many: TestClient) -> None:
-    said = "(of the 3 largest processes; 2 more are not studied)"
+    said = "(of the 3 largest processes; 2 more are not analyzed)"
     read, _ = load_for_examination(engine_of(many), "many")
     assert analysis.examine(read).summary.endswith(said)
     compared = many.get("/api/v1/compare?before=many&after=many").json()
