@@ -124,8 +124,8 @@ def links_of(text: str) -> Iterator[Listed]:
 
 
 def address_of(document: str) -> str:
-    """``concepts.md`` -> ``/docs/concepts``; a README has the address of its folder."""
-    path = document.removesuffix("README.md").removesuffix(".md")
+    """Return ``/docs/concepts`` for ``concepts.md``, and ``/docs`` for the index."""
+    path = document.removesuffix(INDEX).removesuffix(".md")
     return f"{ROOT}/{path}".rstrip("/")
 
 
@@ -238,9 +238,9 @@ def files() -> Mapping[str, Path]:
 
 
 def document_called(name: str) -> str | None:
-    """``concepts`` or ``integrations`` -> the path of the document; None if there is no such document."""
-    tried = [f"{name}.md", f"{name}/{INDEX}"] if name else [INDEX]
-    return next((path for path in tried if path in files()), None)
+    """Return ``concepts.md`` for ``concepts``, and the index for an empty name; None if not found."""
+    path = f"{name}.md" if name else INDEX
+    return path if path in files() else None
 
 
 @cache
