@@ -67,7 +67,7 @@ def commands() -> str:
         "# Every command and option",
         "",
         "As `leakline COMMAND --help` says it; `make docs` writes this page from the commands. For an overview, exit",
-        "statuses and lines to copy see [the command line](../run.md).",
+        "statuses and lines to copy see [the command line](../command-line.md).",
     ]
     for command in COMMANDS:
         found = load_command(command)

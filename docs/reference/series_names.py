@@ -177,7 +177,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
         ),
     ),
     "JavaScript": (
-        "From [trainings with TensorFlow.js](../javascript.md), with `process.rss_bytes` in Node.",
+        "From [trainings with TensorFlow.js](../browser.md), with `process.rss_bytes` in Node.",
         (
             Name("tfjs.tensors", "tensors"),
             Name("tfjs.buffers", "data buffers behind them"),
