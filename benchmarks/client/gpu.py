@@ -3,7 +3,7 @@
     PYTHONPATH=agent_client:. python3 -m benchmarks.client.gpu [--json FILE]
 
 Needs Linux, one NVIDIA GPU with 6 GiB free, and a Python with torch; no network and no other package. Takes less
-than eight minutes. docs/gpu.md explains every line. Each line has what was done, what should be read, what was
+than eight minutes. docs/memory.md explains the metrics. Each line has what was done, what should be read, what was
 read, and the verdict: ok, FAIL, or "not known" where the driver does not say it (in most containers it lists no
 processes).
 

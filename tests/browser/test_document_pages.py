@@ -35,7 +35,7 @@ def test_the_documents_are_read_one_after_the_other(open_page: Open) -> None:
 def test_a_link_into_the_middle_of_a_document_leads_there(open_page: Open) -> None:
     page = open_page("/docs/concepts")
     page.locator(".document").get_by_role("link", name="leakline estimate").click()
-    expect(page.locator("#an-estimate-checked")).to_be_in_viewport()
+    expect(page.locator("#check-an-estimate")).to_be_in_viewport()
 
 
 def test_pictures_are_those_of_the_pages_colours(open_page: Open) -> None:

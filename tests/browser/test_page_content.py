@@ -185,7 +185,7 @@ def test_a_server_without_runs_says_what_to_type(world: World, open_page: Open) 
         expect(page.locator("main")).to_contain_text(f"leakline run --server {world.empty}")
         expect(page.locator("main")).to_contain_text("leakline demo")
         if path == "/":
-            expect(page.get_by_role("link", name="Tutorial")).to_be_visible()
+            expect(page.get_by_role("link", name="quickstart")).to_be_visible()
     page = open_page("/?q=nothing-like-this", address=world.address)
     expect(page.locator("main")).to_contain_text("No run matches this search.")
 

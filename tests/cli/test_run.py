@@ -231,7 +231,7 @@ def test_what_the_program_starts_finds_the_run_in_its_environment_and_joins_it(
         "child.py",
     )
     said = place.python(START_CHILD, "--quiet", "--project", "own")
-    section = (DOCS / "run.md").read_text().split("The run stays in its environment")[1]
+    section = (DOCS / "run.md").read_text().split("through these environment variables")[1]
     names = re.findall(r"`(_?LEAKLINE_\w+)`", section.partition("\n\n")[0])
     assert said.stdout.split() == sorted(names)
     recorded = list(place.recorded())

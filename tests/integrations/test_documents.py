@@ -1,4 +1,4 @@
-"""The lines that each page of docs/integrations has for copying are run as they stand there, and make a run."""
+"""The examples of docs/integrations.md and docs/find-a-leak.md run as written and record a run."""
 
 from __future__ import annotations
 
@@ -10,39 +10,44 @@ import pytest
 
 from .conftest import Ended
 
-DOCUMENTS = Path(__file__).resolve().parents[2] / "docs" / "integrations"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 NUMBERS = "from with_transformers import Model, Numbers\n"
-# What a reader has already.
+# Headings of the sections, with what a reader has already.
 BEFORE = {
-    "lightning": "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+    "Lightning": "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
     "from with_lightning import Model\n"
     "model = Model()\nnumbers = TensorDataset(torch.rand(64, 64), torch.rand(64, 8))\n"
     "train_loader = DataLoader(numbers)\nvalidation_loader = DataLoader(numbers)\n",
-    "transformers": f"{NUMBERS}model = Model()\ntrain_data = validation_data = Numbers()\n",
-    "stable-baselines3": "",
-    "keras": "import os\nos.environ['KERAS_BACKEND'] = 'torch'\nimport numpy as np\n"
+    "Transformers": f"{NUMBERS}model = Model()\ntrain_data = validation_data = Numbers()\n",
+    "Stable-Baselines3": "",
+    "Keras": "import os\nos.environ['KERAS_BACKEND'] = 'torch'\nimport numpy as np\n"
     "x, y = np.random.rand(200, 8), np.random.rand(200, 1)\n",
-    "gymnasium": "",
-    "processes": "model = loader = None\ndef train(model, loader): pass\n",
+    "Gymnasium": "",
+    "torchrun and DataLoader workers": "model = loader = None\ndef train(model, loader): pass\n",
 }
-GENERATIONS = {"transformers": 100}
+GENERATIONS = {"Transformers": 100}
+
+
+def sections() -> dict[str, str]:
+    """Return the text of each section by its heading."""
+    _, *parts = re.split(r"^## ", (DOCS / "integrations.md").read_text(), flags=re.M)
+    return {heading: text for heading, _, text in (part.partition("\n") for part in parts)}
 
 
 def lines(name: str) -> str:
-    (code, *_) = re.findall(r"```python\n(.*?)```", (DOCUMENTS / f"{name}.md").read_text(), re.S)
+    (code,) = re.findall(r"```python\n(.*?)```", sections()[name], re.S)
     return str(code)
 
 
-def test_every_page_has_lines_that_are_run() -> None:
-    pages = {path.stem for path in DOCUMENTS.glob("*.md")}
-    assert set(BEFORE) <= pages
+def test_every_section_has_lines_that_are_run() -> None:
+    assert set(sections()) == set(BEFORE)
     assert all(len(lines(name).splitlines()) <= 14 for name in BEFORE)
 
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_the_lines_run(run_program: Callable[..., Ended], tmp_path: Path, name: str) -> None:
     (tmp_path / "train.py").write_text(BEFORE[name] + lines(name))
-    ended = run_program(["train.py"], f"document-{name}")
+    ended = run_program(["train.py"], f"document-{name.split()[0].lower()}")
     assert ended.status == 0, ended.errors
     assert ended.errors.count("leakline: run ") == 1
     assert ended.told()["state"] == "finished"
@@ -53,7 +58,7 @@ def test_the_getting_started_of_find_a_leak_end_as_printed(
     run_program: Callable[..., Ended], tmp_path: Path
 ) -> None:
     """A stranger's first run, with nothing that leaks: no finding, none of our own objects, no time of 0 s."""
-    page = (DOCUMENTS.parent / "find-a-leak.md").read_text()
+    page = (DOCS / "find-a-leak.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.S)[:1]
     (shown,) = re.findall(r"```text\n(.*?)```", page, re.S)[:1]
     (tmp_path / "train.py").write_text(code)

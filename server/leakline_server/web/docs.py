@@ -126,8 +126,8 @@ def links_of(text: str) -> Iterator[Listed]:
 
 
 def address_of(document: str) -> str:
-    """Return ``/docs/concepts`` for ``concepts.md``; the address of a README is that of its folder."""
-    path = document.removesuffix("README.md").removesuffix(".md")
+    """Return ``/docs/concepts`` for ``concepts.md``, and ``/docs`` for the index."""
+    path = document.removesuffix(INDEX).removesuffix(".md")
     return f"{ROOT}/{path}".rstrip("/")
 
 
@@ -244,9 +244,9 @@ def files() -> Mapping[str, Path]:
 
 
 def document_called(name: str) -> str | None:
-    """Return the path of document ``concepts`` or ``integrations``; None if there is no such document."""
-    tried = [f"{name}.md", f"{name}/{INDEX}"] if name else [INDEX]
-    return next((path for path in tried if path in files()), None)
+    """Return ``concepts.md`` for ``concepts``, and the index for an empty name; None if not found."""
+    path = f"{name}.md" if name else INDEX
+    return path if path in files() else None
 
 
 @cache

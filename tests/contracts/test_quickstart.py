@@ -1,4 +1,4 @@
-"""docs/tutorial.md from its first command to its last, in an environment that has never heard of Leakline.
+"""docs/quickstart.md from its first command to its last, in an environment that has never heard of Leakline.
 
 What is installed there comes the longest way: a source archive of this checkout, unpacked elsewhere, made a wheel,
 found by pip. Only what Leakline depends on is borrowed from the environment that runs the tests.
@@ -27,8 +27,8 @@ import leakline
 pytestmark = [pytest.mark.flow, pytest.mark.long]
 
 ROOT = Path(__file__).resolve().parents[2]
-TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TUTORIAL, re.M | re.S)
+QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", QUICKSTART, re.M | re.S)
 COMMANDS = [text for language, text in BLOCKS if language == "sh"]
 (PROGRAM,) = (text for language, text in BLOCKS if language == "python")
 (SHOWN,) = (text for language, text in BLOCKS if not language)
@@ -144,7 +144,7 @@ def test_an_installed_server_has_its_pages_documents_and_static_files(
 ) -> None:
     for path, part in (
         ("/", b"Leakline"), ("/static/css/variables.css", b"--"), ("/static/js/leakline.js", b"TensorFlow.js"),
-        ("/docs", b"Documentation"), ("/docs/tutorial", b"Ten minutes"), ("/docs/images/run-dark.png", b"PNG"),
+        ("/docs", b"Documentation"), ("/docs/quickstart", b"Quickstart"), ("/docs/images/run-dark.png", b"PNG"),
         ("/docs/reference/api", b"/api/v1/runs"),
     ):  # fmt: skip
         with urllib.request.urlopen(address + path, timeout=20) as answer:
