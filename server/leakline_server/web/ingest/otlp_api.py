@@ -94,7 +94,7 @@ def _error(text: str) -> dict[str, Any]:
     },
 )  # fmt: skip
 async def add_metrics(request: Request, use: Use) -> Response:
-    """A run for each `service.instance.id`, with its memory metrics; docs/otlp.md has the names."""
+    """A run for each `service.instance.id`, with its memory metrics; docs/other-tools.md lists them."""
     # The first time it is imported, which takes a while.
     if not await run_in_threadpool(otlp_metrics.is_installed):
         return error_response(NOT_INSTALLED, "otlp_not_installed", MESSAGE)
