@@ -95,22 +95,22 @@ class Step:
 
 
 ROWS: Final = {
-    "requests_per_second": ("requests a second", "{:,.0f}"),
-    "points_per_second": ("points a second", "{:,.0f}"),
-    "server_us_per_snapshot": ("server CPU a snapshot, µs", "{:,.0f}"),
-    "database_us_per_snapshot": ("Postgres CPU a snapshot, µs", "{:,.0f}"),
-    "ns_per_point": ("CPU a point, ns", "{:,.0f}"),
+    "requests_per_second": ("requests per second", "{:,.0f}"),
+    "points_per_second": ("points per second", "{:,.0f}"),
+    "server_us_per_snapshot": ("server CPU per snapshot, µs", "{:,.0f}"),
+    "database_us_per_snapshot": ("Postgres CPU per snapshot, µs", "{:,.0f}"),
+    "ns_per_point": ("CPU per point, ns", "{:,.0f}"),
     "cores_per_thousand": ("cores for 1,000 processes", "{:.3f}"),
-    "analysis_cores": ("analysis beside it, cores", "{:.2f}"),
+    "analysis_cores": ("analysis, cores", "{:.2f}"),
     "memory_mib": ("memory of the servers, MiB", "{:,.0f}"),
-    "kib_per_process": ("memory a process, KiB", "{:,.1f}"),
-    "disk_kib_per_process": ("disk a process, KiB: names, verdict, not yet sealed", "{:,.1f}"),
+    "kib_per_process": ("memory per process, KiB", "{:,.1f}"),
+    "disk_kib_per_process": ("disk per process, KiB: names, verdict, unsealed data", "{:,.1f}"),
     "p50_ms": ("answer p50, ms", "{:,.1f}"),
     "p99_ms": ("answer p99, ms", "{:,.1f}"),
-    "sealed": ("snapshots sealed meanwhile", "{:,.0f}"),
-    "refused": ("refused for a moment (429, 503)", "{:,.0f}"),
-    "joined_per_second": ("processes joined a second", "{:,.0f}"),
-    "simulator_cores": ("the simulator itself, cores", "{:.2f}"),
+    "sealed": ("snapshots sealed during the run", "{:,.0f}"),
+    "refused": ("requests refused (429, 503)", "{:,.0f}"),
+    "joined_per_second": ("processes joined per second", "{:,.0f}"),
+    "simulator_cores": ("simulator, cores", "{:.2f}"),
 }
 
 
@@ -226,7 +226,7 @@ def _table(steps: Sequence[Step], markdown: bool = False) -> str:
     lines = [["processes", *(f"{step.processes:,}" for step in steps)]]
     lines += [[head, *(form.format(f[key]) for f in figures)] for key, (head, form) in ROWS.items()]
     first = steps[0]
-    title = f"a snapshot every {first.interval:g} s, {first.together} together, for {first.seconds:.0f} s"
+    title = f"one snapshot every {first.interval:g} s, {first.together} per request, for {first.seconds:.0f} s"
     write = markdown_table if markdown else text_table
     return write(title, lines, [True, *[False] * len(steps)])
 

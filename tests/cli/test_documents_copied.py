@@ -126,8 +126,8 @@ def test_the_workflow_is_one_and_its_pytest_asks_for_our_marker() -> None:
 
 @pytest.mark.parametrize(
     "document",
-    ["github-actions.yml", "ci.md", "run.md", "quickstart.md", "alerting.md", "serve.md", "fixes.md",
-     "reference/commands.md"],
+    ["github-actions.yml", "ci.md", "run.md", "quickstart.md", "alerts.md", "operating.md", "fixes.md",
+     "access.md", "settings.md", "other-tools.md", "reference/commands.md"],
 )  # fmt: skip
 def test_every_command_and_option_exists(document: str) -> None:
     text = (DOCS / document).read_text()

@@ -87,7 +87,7 @@ def test_each_question_is_answered_rightly_or_not(
 def test_a_graph_may_not_be_called_tensors_and_the_document_names_what_is_asked() -> None:
     called = finding("torch.Tensor", kind="tensors", phase="train")
     assert not answers(called, kind=KINDS["graph"])["what"].right
-    document = (DOCS / "drill.md").read_text()
+    document = (DOCS / "operating.md").read_text()
     assert all(f"`{kind}`" in document for kind in KINDS)
     assert all(f"| {question} |" in document for question in (*answers(finding()), "alert"))
 

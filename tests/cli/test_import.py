@@ -289,7 +289,8 @@ def test_without_a_server_it_says_what_to_do(leakline: Leakline, nowhere: str, f
 
 # -- the page on it ----------------------------------------------------------------------------------------
 
-PAGE = (DOCS / "importing.md").read_text()
+DOCUMENT = (DOCS / "other-tools.md").read_text()
+PAGE = DOCUMENT.split("\n## Old logs\n")[1].split("\n## ")[0]
 
 
 @pytest.fixture

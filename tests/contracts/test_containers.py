@@ -143,7 +143,7 @@ def test_every_image_is_pinned() -> None:
     # With the day that `make audit` compares with today, and the example of the documents with it.
     dated = re.findall(r"^([\w./-]+:\S+) \d{4}-\d\d-\d\d$", DATED.read_text(), re.M)
     assert sorted(dated) == sorted(set(images))
-    document = (ROOT / "docs" / "operations.md").read_text()
+    document = (ROOT / "docs" / "operating.md").read_text()
     assert set(re.findall(r"(?:postgres|nginx|python):\d[\w.-]+", document)) <= set(images)
 
 
@@ -278,7 +278,7 @@ def test_nginx_understands_the_configuration(tmp_path: Path) -> None:
 
 def test_what_may_be_set_outside_is_documented() -> None:
     documented = (ROOT / "docs" / "settings.md").read_text()
-    text = (ROOT / "docs" / "operations.md").read_text() + documented
+    text = (ROOT / "docs" / "operating.md").read_text() + documented
     assert [f[1] for f in VARIABLE.finditer(COMPOSE) if f"`{f[1]}`" not in text] == []
     for name in re.findall(r"LEAKLINE_[A-Z_]+", COMPOSE + DOCKERFILE):
         assert f"`{name}`" in documented, name

@@ -1,4 +1,4 @@
-"""The lines of docs/otlp.md, with the real SDK and its real exporter, against a real server."""
+"""The lines of docs/other-tools.md, with the real SDK and its real exporter, against a real server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .conftest import Ended
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "otlp.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "other-tools.md").read_text()
 
 
 def exported_names() -> dict[str, str]:

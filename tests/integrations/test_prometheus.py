@@ -1,4 +1,4 @@
-"""A real Prometheus with the lines of docs/metrics.md scrapes a real server, and answers the whole dashboard."""
+"""A real Prometheus with the lines of docs/other-tools.md scrapes a real server, and answers the whole dashboard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from leakline.snapshot import Batch, ProcessIdentity, Snapshot
 from leakline.transport.http_delivery import request_json
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = (ROOT / "docs" / "metrics.md").read_text()
+PAGE: Final = (ROOT / "docs" / "other-tools.md").read_text()
 DASHBOARD: Final = json.loads((ROOT / "static" / "grafana-dashboard.json").read_text())
 # What `make test-integrations` brings lies in .peers; a machine may have its own.
 PROMETHEUS: Final = shutil.which("prometheus") or shutil.which(

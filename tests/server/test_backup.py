@@ -490,7 +490,7 @@ def test_a_backup_with_what_is_not_ours_is_refused(
     assert file.read_bytes() == before
 
 
-OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operating.md"
 PLACE_TOOLS = "pginstall*/bin/pg_restore"
 # Newer versions have tables which that one had not.
 BEFORE = next(each for each in revisions(MIGRATIONS) if each.startswith("0010"))

@@ -17,7 +17,8 @@ from leakline_server.web import metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = json.loads((ROOT / "static" / "grafana-dashboard.json").read_text())
-PAGE = (ROOT / "docs" / "metrics.md").read_text()
+DOCUMENT = (ROOT / "docs" / "other-tools.md").read_text()
+PAGE = DOCUMENT.partition("\n## Prometheus and Grafana\n")[2]
 NAME = re.compile(r"\b(?:leakline|process)_[a-z_]+")
 # Of the process that the analysis computes in, which starts when there is something to look at, and of the server.
 APART = ("leakline_analysis_", "process_")

@@ -291,7 +291,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CERTIFICATE = ROOT / "tests" / "client" / "tls" / "server.pem"
 AUTHORITY = CERTIFICATE.with_name("authority.pem")
 SNIPPETS = re.findall(
-    r"^```nginx\n(.*?)^```", (ROOT / "docs" / "operations.md").read_text(), re.M | re.S
+    r"^```nginx\n(.*?)^```", (ROOT / "docs" / "operating.md").read_text(), re.M | re.S
 )
 
 
@@ -351,7 +351,7 @@ def test_behind_an_unnamed_proxy_all_share_their_failures(
 
 
 def with_tls(plain: int) -> nginx.Change:
-    """As docs/operations.md says it, with the certificate and the port of the test."""
+    """As docs/operating.md says it, with the certificate and the port of the test."""
     of_tls, redirect = SNIPPETS
 
     def change(text: str) -> str:

@@ -391,8 +391,8 @@ def everything(api: TestClient, made: list[Any]) -> dict[str, Any]:
 
 
 def partition(engine: Engine) -> None:
-    """Replace the empty tables by partitioned ones, with the statements of docs/scale.md."""
-    section = Path("docs/scale.md").read_text().partition("\n## Partitions\n")[2]
+    """Replace the empty tables by partitioned ones, with the statements of docs/operating.md."""
+    section = Path("docs/operating.md").read_text().partition("\n### Partitions\n")[2]
     example = section.partition("```sql\n")[2].partition("```")[0]
     with engine.begin() as connection:
         for table in TABLES:

@@ -24,7 +24,8 @@ from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.store.engine import writing
 from leakline_server.store.schema import deliveries
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "rules.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "alerts.md"
+RULES_SECTION = DOCUMENT.read_text().split("\n## Rules\n")[1].split("\n## ")[0]
 MIB = 2**20
 RULES = "/api/v1/rules"
 SUSPECTED, CONFIRMED = "incident.suspected", "incident.confirmed"
@@ -284,13 +285,13 @@ def steady(**samples: float) -> End:
 
 
 def code(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", DOCUMENT.read_text(), re.S)
+    (found,) = re.findall(rf"```{language}\n(.*?)```", RULES_SECTION, re.S)
     return str(found)
 
 
 def page_example(page: str) -> dict[str, str]:
     """The table of the document as the form on the page sends it: labels to fields, words to choices."""
-    section = DOCUMENT.read_text().split("**On the page**")[1].split("**With the API**")[0]
+    section = RULES_SECTION.split("**On the page**")[1].split("**With the API**")[0]
     rows = dict(re.findall(r"^\| (\w[^|]*?) \| `?([^|`]*?)`? \|$", section, re.M))
     rows.pop("field")
     form = re.search(r'<form method="post" action="/alerts/rules" class="fields".*?</form>', page, re.S)  # fmt: skip
@@ -321,7 +322,7 @@ def test_the_three_examples_of_the_document_work_as_they_stand(
     body = urlencode(form).encode()
     assert server.request("POST", "/alerts/rules", body, headers)[0] == 303
 
-    (command,) = re.findall(r"```sh\n(curl.*?)```", DOCUMENT.read_text(), re.S)
+    (command,) = re.findall(r"```sh\n(curl.*?)```", RULES_SECTION, re.S)
     ran = subprocess.run(
         ["bash", "-c", command.replace("http://127.0.0.1:8765", server.url)],
         capture_output=True, text=True, check=True, timeout=30,
@@ -345,11 +346,10 @@ def test_the_three_examples_of_the_document_work_as_they_stand(
 
 
 def test_what_the_document_says_of_fields_presets_and_messages_is_so() -> None:
-    text = DOCUMENT.read_text()
-    fields, presets = text.split("## Ready-made ones")
+    fields, presets = RULES_SECTION.split("### Presets")
     said = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`[^|]*) \|", fields, re.M))))
     assert said == set(RuleChanges.model_fields)
-    named = set(re.findall(r"`([a-z]+(?:\.[a-z]+)?)`", presets.split("Several rules")[0]))
+    named = set(re.findall(r"`([a-z]+(?:\.[a-z]+)?)`", presets))
     assert {*SETS, *PRESETS} <= named
     example = json.loads(code("json"))
     assert set(example["rule"]) == {

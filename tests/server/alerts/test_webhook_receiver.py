@@ -1,4 +1,4 @@
-"""The receivers of the examples and of docs/webhooks.md believe only what is signed, fresh and new."""
+"""The receivers of the examples and of docs/alerts.md believe only what is signed, fresh and new."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_without_a_secret_a_receiver_says_what_to_set(kind: Kind) -> None:
     assert done.stderr.startswith("set WEBHOOK_SECRET")
 
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "webhooks.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "alerts.md"
 
 
 @pytest.mark.flow

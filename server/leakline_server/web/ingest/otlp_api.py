@@ -96,8 +96,8 @@ def _error(text: str) -> dict[str, Any]:
     },
 )  # fmt: skip
 async def add_metrics(request: Request, use: Use) -> Response:
-    """Creates a run for each `service.instance.id`, with its memory metrics; docs/otlp.md lists
-    their names.
+    """Creates a run for each `service.instance.id`, with its memory metrics; docs/other-tools.md
+    lists them.
     """
     # In a thread, because the first call imports the package, which takes a while.
     if not await run_in_threadpool(otlp_metrics.is_installed):
