@@ -143,6 +143,19 @@ def test_the_reference_is_what_the_code_says() -> None:
         assert (DOCS / "reference" / page).read_text() == make(), f"{page}: run: make docs"
 
 
+def test_every_entry_of_the_reference_has_a_description() -> None:
+    for page in ("commands.md", "series.md"):
+        text = (DOCS / "reference" / page).read_text()
+        entries = re.findall(r"^(?:- |\| )`(.+)`(?:: | \| )(.+?)(?: \|)?$", text, re.M)
+        assert len(entries) == len(re.findall(r"^(?:- |\| )`", text, re.M)) > 70, page
+        assert not [name for name, words in entries if not re.search(r"\w", words)], page
+    text = (DOCS / "reference" / "api.md").read_text()
+    for entry in text.split("\n### ")[1:]:
+        first = entry.splitlines()[2]
+        assert re.match(r"\w.+\.", first), entry
+        assert "–" not in entry and "()" not in entry, entry
+
+
 # -- the parts of a page -----------------------------------------------------------------------------------
 
 # The rooms that make the parts of a page, and the template that has the others.
