@@ -52,8 +52,8 @@ def series() -> str:
         "A value that was not measured is missing, not zero.",
     ]
     for heading, (when, names) in FAMILIES.items():
-        lines += ["", f"## {heading}", "", when, "", "| series | meaning |", "| --- | --- |"]
-        lines += [f"| `{name.pattern}` | {name.meaning}{_unit(name)} |" for name in names]
+        lines += ["", f"## {heading}", "", when, "", "|series|meaning|", "|---|---|"]
+        lines += [f"|`{name.pattern}`|{name.meaning}{_unit(name)}|" for name in names]
     return "\n".join(lines) + "\n"
 
 
